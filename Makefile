@@ -1,0 +1,64 @@
+# make demo | test | test-all | lint | format | cuda | bench | docs | clean: each makes what it needs in .venv first.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format cuda bench docs clean
+
+help:
+	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
+	@echo "make test   run the tests (make test-all: the slow ones too)"
+	@echo "make lint   check style (ruff) and types (mypy)"
+	@echo "make cuda   compile every CUDA kernel for every type it is used with"
+	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
+	@echo "make docs   build the documentation into build/site"
+	@echo "make clean  remove what the above made, .venv too"
+
+# A stamp a set of extras: pip runs again only when pyproject.toml has changed.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no python3.11 or python3 was found; install Python >= 3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "make: $(PYTHON) is older than 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.stamp-%: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.stamp-report
+	@mkdir -p build
+	$(BIN)/finelu solve gallery:poisson7:60 --plot build/convergence.png
+
+test: $(VENV)/.stamp-report $(VENV)/.stamp-test
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
+	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+lint: $(VENV)/.stamp-lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.stamp-lint
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# nvcc where there is one, else NVRTC from PyPI.
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
+	$(BIN)/python tools/compile_cuda.py
+
+NAME ?= syncfree
+bench: $(VENV)/.stamp-bench
+	$(BIN)/finelu bench $(NAME)
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/mkdocs build
+
+clean:
+	rm -rf $(VENV) build .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,98 @@
+"""finelu: fine-grained parallel incomplete factorizations, triangular solves and Krylov methods on CPU and GPU.
+
+A recipe makes factors, and factors precondition a Krylov method:
+
+    import finelu as fl
+
+    F = fl.ILU0().factor(A)
+    solution = fl.gmres(A, b, M=F, rtol=1e-8)
+
+Importing finelu is cheap: each name is loaded from its module at first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from finelu import gallery
+    from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
+    from finelu.factors import Factors
+    from finelu.io import read_matrix
+    from finelu.krylov import bicgstab, cg, fgmres, gmres, minres
+    from finelu.matrix import as_csr
+    from finelu.preconditioners import IC0, ILU0, BlockJacobi, Jacobi
+    from finelu.result import Solution, Status
+    from finelu.threads import get_num_threads, set_num_threads
+    from finelu.triangular import TriangularSolver
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "BlockJacobi": "preconditioners",
+    "DeviceError": "errors",
+    "Factors": "factors",
+    "FileError": "errors",
+    "FineluError": "errors",
+    "IC0": "preconditioners",
+    "ILU0": "preconditioners",
+    "Jacobi": "preconditioners",
+    "MatrixError": "errors",
+    "ParameterError": "errors",
+    "Solution": "result",
+    "Status": "result",
+    "TriangularSolver": "triangular",
+    "ZeroPivot": "errors",
+    "as_csr": "matrix",
+    "bicgstab": "krylov",
+    "cg": "krylov",
+    "fgmres": "krylov",
+    "get_num_threads": "threads",
+    "gmres": "krylov",
+    "minres": "krylov",
+    "read_matrix": "io",
+    "set_num_threads": "threads",
+}
+
+__all__ = [
+    "IC0",
+    "ILU0",
+    "BlockJacobi",
+    "DeviceError",
+    "Factors",
+    "FileError",
+    "FineluError",
+    "Jacobi",
+    "MatrixError",
+    "ParameterError",
+    "Solution",
+    "Status",
+    "TriangularSolver",
+    "ZeroPivot",
+    "__version__",
+    "as_csr",
+    "bicgstab",
+    "cg",
+    "fgmres",
+    "gallery",
+    "get_num_threads",
+    "gmres",
+    "minres",
+    "read_matrix",
+    "set_num_threads",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "gallery":
+        return import_module("finelu.gallery")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'finelu' has no attribute {name!r}")
+    value = getattr(import_module(f"finelu.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

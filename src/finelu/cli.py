@@ -1,0 +1,474 @@
+"""finelu solve | inspect | bench: from a matrix file to a solution in the terminal.
+
+Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. Errors are one line on stderr, or with --json
+one object {"error": ...} on stdout. Every import that costs time stands inside the command that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+
+import typer
+
+import finelu
+from finelu.errors import FileError, FineluError, MatrixError, ParameterError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from finelu.matrix import CSR
+
+CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+METHODS = ("cg", "gmres", "fgmres", "bicgstab", "minres")
+RESTARTED = ("gmres", "fgmres")
+RESTART = 30  # their cycle length where none is given
+SPD_RECIPES = ("ic0", "jacobi", "block_jacobi", "none")  # Hermitian positive for a Hermitian positive A: fit for cg
+SEED = 0  # of the right-hand side that is made where none is given
+
+app = typer.Typer(
+    help="Incomplete factorizations, triangular solves and Krylov methods on CPU and GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Matrix = Annotated[str, typer.Argument(metavar="A", help="matrix file, or gallery:NAME:ARGS (gallery:poisson7:60)")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+
+
+@app.callback(invoke_without_command=True)
+def _finelu(version: Annotated[bool, typer.Option("--version", help="print the version and end")] = False) -> None:
+    if version:
+        print(f"finelu {finelu.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def solve(
+    matrix: Matrix,
+    b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
+    recipe: Annotated[str, typer.Option(help="preconditioner: auto, ilu0, ic0, jacobi, block_jacobi, none")] = "auto",
+    shift: Annotated[str | None, typer.Option(metavar="FLOAT", help="recipe parameter: diagonal shift")] = None,
+    variant: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: kernel")] = None,
+    triangular: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: triangular solve")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="recipe parameter")] = None,
+    method: Annotated[str, typer.Option(help=f"Krylov method: auto, {', '.join(METHODS)}")] = "auto",
+    device: Annotated[Literal["cpu", "cuda", "auto"], typer.Option(help="auto: cuda if a GPU can be used")] = "cpu",
+    rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
+    maxiter: Annotated[int, typer.Option(help="largest number of iterations")] = 2000,
+    restart: Annotated[
+        int | None, typer.Option(help=f"cycle of {' and '.join(RESTARTED)} (default: {RESTART})")
+    ] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="X.npy", help="write x to this file")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="C.png", help="draw the residual norms to this file")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+    as_json: Json = False,
+) -> int:
+    """Solve A x = b: read, factor, iterate, print what happened."""
+    given = {"shift": shift, "variant": variant, "triangular": triangular, "precision": precision}
+    parameters = {name: value for name, value in given.items() if value is not None} | _named_values(settings or [])
+    _check_iteration(method, rtol, maxiter, restart)
+    made = None if recipe == "auto" else _recipe(recipe, parameters)
+    _check_outputs(output, plot)
+    if threads is not None:
+        finelu.set_num_threads(threads)
+
+    with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
+        from finelu.kernels import to_host
+        from finelu.matrix import as_csr
+        from finelu.properties import suggest
+
+        gpu = _gpu(device)
+        progress.stage(f"reading {matrix}")
+        A = as_csr(_load(matrix), diagonal=recipe != "none")
+        rhs, rhs_name, norm_b = _right_hand_side(b, A)
+        reason = "as asked"
+        if recipe == "auto":
+            suggestion = suggest(A)
+            recipe, reason = suggestion.recipe, suggestion.reason
+            made = _recipe(recipe, parameters)
+        if method == "auto":
+            method = _method(recipe, A)
+        options: dict[str, Any] = {"rtol": rtol, "maxiter": maxiter}
+        if method in RESTARTED:
+            options["restart"] = restart or RESTART
+        elif restart is not None:
+            raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
+        if progress.enabled:
+            options["watch"] = progress.watcher(method, norm_b, rtol, maxiter)
+        if gpu is not None:
+            A, rhs = _to_gpu(gpu, A, rhs)
+        F, solution, times = _run(A, rhs, made, method, options, progress)
+
+    scale = norm_b if norm_b > 0 else 1.0
+    if output is not None:
+        from finelu.io import write_array
+
+        write_array(output, to_host(solution.x))
+    if plot is not None:
+        from finelu.report import plot_convergence
+
+        relative = to_host(solution.history) / scale
+        plot_convergence(plot, {f"{method}, {recipe}": relative}, rtol, title=f"{matrix}, n = {A.n}")
+    result = {
+        "matrix": matrix,
+        "n": A.n,
+        "nnz": A.nnz,
+        "dtype": str(A.dtype),
+        "rhs": rhs_name,
+        "device": "cpu" if gpu is None else "cuda",
+        "recipe": "none" if made is None else repr(made),
+        "reason": reason,
+        "factors_nnz": 0 if F is None else F.nnz,
+        "fill": 0.0 if F is None else F.nnz / A.nnz,
+        "method": method,
+        "restart": options.get("restart"),
+        "converged": solution.converged,
+        "status": solution.status.name.lower(),
+        "advice": solution.status.value,
+        "iterations": solution.iterations,
+        "rtol": rtol,
+        "residual_norm": solution.residual_norm,
+        "relative_residual": solution.residual_norm / scale,
+        **times,
+        "history": solution.history,
+        "report": {} if F is None else F.report,
+        "output": output,
+        "plot": plot,
+    }
+    (_print_json if as_json else _print_solution)(result)
+    return CONVERGED if solution.converged else NOT_CONVERGED
+
+
+@app.command()
+def inspect(matrix: Matrix, as_json: Json = False) -> int:
+    """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and which recipe fits."""
+    from finelu.matrix import as_csr
+    from finelu.properties import properties, suggest
+
+    A = as_csr(_load(matrix), diagonal=False)
+    found, suggestion = properties(A), suggest(A)
+    if as_json:
+        _print_json({"matrix": matrix, **asdict(found), "suggestion": asdict(suggestion)})
+        return CONVERGED
+
+    from finelu.report import table
+
+    d = found.diagonal
+    if d.missing:
+        diagonal = f"missing in {d.missing} rows (first: row {d.first_missing})"
+    elif d.zero:
+        diagonal = f"zero in {d.zero} rows (first: row {d.first_zero})"
+    else:
+        diagonal = "full, all positive" if d.positive else "full, of mixed sign, negative or complex"
+    rows = {
+        "n": f"{found.n}",
+        "nnz": f"{found.nnz} ({found.dtype})",
+        "entries a row": f"{found.row_shortest} to {found.row_longest}, mean {found.row_mean:.2f}",
+        "symmetric pattern": "yes" if found.pattern_symmetric else "no",
+        "Hermitian": "yes" if found.hermitian else f"no (max |A - A^H| / max |A| = {found.asymmetry:.1e})",
+        "diagonal": diagonal,
+        "dominant rows": f"{100 * found.dominant_rows:.1f} %",
+        "bandwidth": f"{found.bandwidth}",
+        "levels": f"{found.levels_lower} lower, {found.levels_upper} upper",
+        "block size": f"{found.block_size}" if found.block_size > 1 else "1 (no dense blocks found)",
+        "suggestion": f"--recipe {suggestion.recipe} --method {suggestion.method} ({suggestion.reason})",
+    }
+    _console().print(table(matrix, rows))
+    return CONVERGED
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree)")]) -> int:
+    """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
+    root = Path(finelu.__file__).resolve().parents[2]
+    files = [path for where in ("papers", ".") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
+    modules = {path.stem: ".".join(path.relative_to(root).with_suffix("").parts) for path in files}
+    if not modules:
+        raise FileError(
+            f"{root / 'benchmarks'}: no benchmarks here; they come with a checkout of finelu, not the package."
+        )
+    if name not in modules:
+        raise ParameterError(f"there is no benchmark {name!r}; one of {', '.join(sorted(modules))} is needed.")
+    sys.path.insert(0, str(root))
+    return int(import_module(modules[name]).main(context.args) or 0)
+
+
+def _named_values(settings: Sequence[str]) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise ParameterError(f"--set {name}: NAME=VALUE is needed, as in --set shift=1e-3.")
+    return {name.replace("-", "_"): value for name, _, value in pairs}
+
+
+def _recipe(name: str, parameters: dict[str, str]):
+    """The recipe of this name with these parameters, converted from text as its fields declare; None for "none"."""
+    from finelu.preconditioners import RECIPES
+
+    if name != "none" and name not in RECIPES:
+        raise ParameterError(f"there is no recipe {name!r}; one of auto, {', '.join(RECIPES)}, none is needed.")
+    kind = RECIPES.get(name)
+    hints = {} if kind is None else get_type_hints(kind)
+    names = [] if kind is None else [field.name for field in fields(kind)]
+    for parameter in parameters:
+        if parameter not in names:
+            raise ParameterError(
+                f"recipe {name} has no parameter {parameter!r}; it has {', '.join(names) if names else 'none'}."
+            )
+    return kind and kind(**{key: _converted(key, text, hints[key]) for key, text in parameters.items()})
+
+
+def _converted(name: str, text: str, hint) -> Any:
+    """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it."""
+    kinds = get_args(hint) or (hint,)
+    for kind in kinds:
+        if kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        if kind is bool and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if kind is type(None) and text.lower() == "none":
+            return None
+    if str in kinds:
+        return text
+    raise ParameterError(f"{name}={text!r}; {' or '.join(getattr(k, '__name__', str(k)) for k in kinds)} is needed.")
+
+
+def _check_iteration(method: str, rtol: float, maxiter: int, restart: int | None) -> None:
+    if method not in ("auto", *METHODS):
+        raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
+    if not (math.isfinite(rtol) and rtol >= 0):
+        raise ParameterError(f"rtol={rtol}; a finite number >= 0 is needed.")
+    for name, value in (("maxiter", maxiter), ("restart", restart)):
+        if value is not None and value < 1:
+            raise ParameterError(f"{name}={value}; at least 1 is needed.")
+
+
+def _check_outputs(output: str | None, plot: str | None) -> None:
+    """Every file that will be written can be: said before the work, not after it."""
+    if output is not None:
+        from finelu.io import check_writable
+
+        check_writable(output)
+    if plot is not None:
+        from finelu.report import check_plot
+
+        check_plot(plot)
+
+
+def _gpu(device: str):
+    """cupy for "cuda", and for "auto" where a GPU can be used; None: work on the CPU."""
+    from finelu.errors import DeviceError
+    from finelu.kernels import require_gpu
+
+    if device == "cpu":
+        return None
+    try:
+        return require_gpu()
+    except DeviceError:
+        if device == "cuda":
+            raise
+        return None
+
+
+def _to_gpu(cupy, A: CSR, b):
+    from finelu.matrix import CSR
+
+    return CSR(*(cupy.asarray(part) for part in (A.indptr, A.indices, A.data, A.diag))), cupy.asarray(b)
+
+
+def _load(matrix: str):
+    if matrix.startswith("gallery:"):
+        return finelu.gallery.problem(matrix.removeprefix("gallery:"))
+    return finelu.read_matrix(matrix)
+
+
+def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
+    """b (n,), where it comes from, and its 2-norm."""
+    import numpy as np
+
+    from finelu.io import read_vector
+    from finelu.matrix import check_vector
+
+    if path is None:
+        b = np.random.default_rng(SEED).uniform(-0.5, 0.5, A.n).astype(A.dtype)
+        name = f"uniform in [-0.5, 0.5], seed {SEED}"
+    else:
+        b, name = check_vector(read_vector(path), A.n, A.data), path
+        if b.ndim == 2:
+            raise MatrixError(f"{path}: holds {b.shape[1]} columns; one right-hand side is solved for at a time.")
+    return b, name, float(np.linalg.norm(b))
+
+
+def _method(recipe: str, A: CSR) -> str:
+    """cg where A and the factors are Hermitian and may be positive definite, else gmres."""
+    from finelu.properties import diagonal, is_hermitian
+
+    return "cg" if recipe in SPD_RECIPES and diagonal(A).positive and is_hermitian(A) else "gmres"
+
+
+def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):
+    """Factor and solve: the factors (None without a recipe), the solution, and the seconds that each part took."""
+    from finelu import krylov
+    from finelu.kernels import synchronize
+
+    with _compile_time() as compiled:
+
+        def timed(work):
+            start, before = time.perf_counter(), compiled()
+            result = work()
+            synchronize(A.data)
+            return result, time.perf_counter() - start - (compiled() - before)
+
+        progress.stage("factoring" if recipe is None else f"factoring with {recipe!r}")
+        F, factor_seconds = timed(lambda: None if recipe is None else recipe.factor(A))
+        progress.stage(method)
+        solution, solve_seconds = timed(lambda: getattr(krylov, method)(A, b, M=F, **options))
+        times = {"factor_seconds": factor_seconds, "solve_seconds": solve_seconds, "compile_seconds": compiled()}
+    return F, solution, times
+
+
+@contextmanager
+def _compile_time() -> Iterator[Callable[[], float]]:
+    """A clock of the seconds that Numba has spent compiling since the block began (0 once kernels are cached)."""
+    from numba.core import event
+
+    with event.install_listener("numba:compile", event.TimingListener()) as listener:
+        yield lambda: listener.duration if listener.done else 0.0
+
+
+class _Progress:
+    """A spinner and a bar on stderr, or nothing at all."""
+
+    def __init__(self, bar=None):
+        self.bar = bar
+        self.enabled = bar is not None
+        self.task = bar.add_task("starting", total=None) if bar is not None else None
+
+    def stage(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, description=text)
+
+    def watcher(self, method: str, norm_b: float, rtol: float, maxiter: int) -> Callable[[int, float], None]:
+        """A callback for a Krylov method: the bar shows the decades gained of those wanted, or the iterations spent."""
+        wanted = -math.log10(rtol) if 0 < rtol < 1 else math.inf
+
+        def watch(iteration: int, residual_norm: float) -> None:
+            gained = -math.log10(residual_norm / norm_b) if residual_norm > 0 and norm_b > 0 else 0.0
+            done = max(gained / wanted, iteration / maxiter)
+            text = f"{method}: iteration {iteration}, relative residual {residual_norm / (norm_b or 1.0):.2e}"
+            self.bar.update(self.task, description=text, total=1.0, completed=min(max(done, 0.0), 1.0))
+
+        return watch
+
+
+@contextmanager
+def _progress(enabled: bool) -> Iterator[_Progress]:
+    if not enabled:
+        yield _Progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Progress(bar)
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(soft_wrap=False, highlight=False)
+
+
+def _print_solution(result: dict[str, Any]) -> None:
+    from finelu.report import seconds, sparkline, table
+
+    rows = {
+        "n": f"{result['n']}",
+        "nnz": f"{result['nnz']} ({result['dtype']})",
+        "right-hand side": result["rhs"],
+        "device": result["device"],
+        "recipe": f"{result['recipe']} ({result['reason']})",
+    }
+    if result["recipe"] != "none":
+        rows["fill"] = f"{result['fill']:.3g} ({result['factors_nnz']} entries in the factors)"
+        rows["factor time"] = seconds(result["factor_seconds"])
+    rows |= {
+        "method": result["method"] if result["restart"] is None else f"{result['method']}({result['restart']})",
+        "status": f"{result['status']}: {result['advice']}",
+        "iterations": f"{result['iterations']}",
+        "relative residual": f"{result['relative_residual']:.3e} (true, of the x returned; wanted {result['rtol']:g})",
+        "solve time": seconds(result["solve_seconds"]),
+    }
+    if result["compile_seconds"] > 0:
+        rows["compiling"] = f"{seconds(result['compile_seconds'])} besides (the CPU kernels, at their first use)"
+    rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
+    if result["plot"] is None:
+        rows["residual norms"] = sparkline(result["history"])
+    _console().print(table(result["matrix"], rows))
+
+
+def _print_json(result: dict[str, Any]) -> None:
+    print(json.dumps(_plain(result), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """`value` in JSON's types: NumPy's numbers and arrays converted, NaN and Inf as null, anything else as its text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _message(error: BaseException) -> str:
+    """The error as one line."""
+    if isinstance(error, typer.TyperException):
+        text = error.format_message()
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, MemoryError):
+        text = f"out of memory: {error}" if str(error) else "out of memory"
+    else:
+        text = str(error)
+    return " ".join(text.split())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        status = app(arguments, prog_name="finelu", standalone_mode=False) or CONVERGED
+        error = "interrupted" if status == INTERRUPTED else None
+    except (FineluError, typer.TyperException, OSError, MemoryError) as problem:
+        status, error = BAD_INPUT, _message(problem)
+    except KeyboardInterrupt:
+        status, error = INTERRUPTED, "interrupted"
+    if error:  # typer has printed its help where the text is empty
+        if "--json" in arguments:
+            _print_json({"error": error})
+        else:
+            print(f"finelu: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The exceptions of finelu. Each text says what came, where, and what to do about it."""
+
+
+class FineluError(Exception):
+    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2."""
+
+
+class MatrixError(FineluError, ValueError):
+    """A matrix or a right-hand side that cannot be worked with: wrong shape, NaN, a missing diagonal entry."""
+
+
+class FileError(FineluError, ValueError):
+    """A file that cannot be read as a matrix or vector, or cannot be written."""
+
+
+class DeviceError(FineluError, RuntimeError):
+    """Something that needs a GPU where there is none, or arrays that live on different devices."""
+
+
+class ParameterError(FineluError, ValueError):
+    """A parameter value that has no meaning, or that the device at hand does not offer."""
+
+
+class ZeroPivot(FineluError, ArithmeticError):
+    """A factorization met a pivot that is zero, not finite or (for Cholesky) not positive.
+
+    recipe : the recipe that failed.  row : the first row with such a pivot, in A's numbering.
+    """
+
+    def __init__(self, recipe, row, value, what="is zero or not finite"):
+        self.recipe, self.row, self.value = recipe, int(row), value
+        super().__init__(
+            f"{recipe!r}: the pivot of row {self.row} is {value}, which {what}, so there are no such factors. "
+            f"Try shift=1e-3 (or larger), a reordering of A, or another recipe."
+        )
+
+
+class NoFactors(FineluError, RuntimeError):
+    """Factors whose last update failed were asked to solve."""
+
+    def __init__(self, recipe):
+        super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")

@@ -1,0 +1,198 @@
+"""What a recipe makes: `Factors`, a preconditioner ready to be applied, refreshed and looked at."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError
+from finelu.kernels import namespace, on_gpu
+from finelu.matrix import CSR, as_csr
+from finelu.triangular import TriangularSolver
+
+TRANSPOSES = ("N", "T", "H")
+
+
+class Factors:
+    """An approximation M of A whose inverse can be applied: `F.solve(r)` is M^-1 r, and so is `F @ r`.
+
+    SciPy's and CuPy's iterative solvers take it as `M=F`: it has shape, dtype, matvec and rmatvec.
+    recipe : the frozen recipe that made it.  report : dict of what happened (times, levels, variant, warnings).
+    Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, `nnz`.
+    """
+
+    def __init__(self, recipe, A: CSR, dtype=None):
+        self.recipe = recipe
+        self.pattern = A
+        self.dtype = np.dtype(dtype or A.dtype)
+        self.report: dict[str, Any] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.shape
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of all factors together, a unit diagonal not counted."""
+        raise NotImplementedError
+
+    def solve(self, R, trans: str = "N"):
+        """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
+
+        R : (n,) or (n, k), on the device of the factors. Returns a new array of the same shape, of the wider dtype of
+        R and the factors. Raises MatrixError for a wrong shape. Cost: one pass over the factors a column.
+        """
+        if trans not in TRANSPOSES:
+            raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
+        if not on_gpu(R):
+            R = np.asarray(R)
+        if on_gpu(R) != on_gpu(self.pattern.data):
+            raise DeviceError("the right-hand side and the factors are on different devices; move one of them first.")
+        if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
+            raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
+        wide = np.result_type(R.dtype, self.dtype)
+        if wide.kind == "c" and self.dtype.kind != "c":  # real factors, complex right-hand side: two real solves
+            return self.solve(R.real, trans) + 1j * self.solve(R.imag, trans)
+        return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
+
+    def update(self, A) -> Factors:
+        """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
+
+        Raises MatrixError if A stores entries elsewhere, ZeroPivot if the new values break the factorization (the old
+        factors are then no longer valid, and solve says so until an update succeeds).
+        """
+        A = as_csr(A, dtype=self.pattern.dtype)
+        if not self.pattern.same_pattern(A):
+            raise MatrixError(
+                f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} entries "
+                "or has them elsewhere. Factor it anew."
+            )
+        self._refresh(A)
+        return self
+
+    def _apply(self, R, trans: str):
+        raise NotImplementedError
+
+    def _refresh(self, A: CSR) -> None:
+        raise NotImplementedError
+
+    # SciPy's and CuPy's LinearOperator protocol
+    def matvec(self, r):
+        return self.solve(r)
+
+    def rmatvec(self, r):
+        return self.solve(r, trans="H")
+
+    def matmat(self, R):
+        return self.solve(R)
+
+    def rmatmat(self, R):
+        return self.solve(R, trans="H")
+
+    def __matmul__(self, R):
+        return self.solve(R)
+
+    def __call__(self, R):
+        return self.solve(R)
+
+    def __repr__(self):
+        device = "GPU" if on_gpu(self.pattern.data) else "CPU"
+        return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
+
+
+
+
+def checked(recipe, A) -> CSR:
+    """A through the door in the precision that the recipe wants, after a look at the recipe's own parameters."""
+    if not (isinstance(recipe.shift, int | float) and 0.0 <= recipe.shift < np.inf):
+        raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
+    if recipe.precision not in (None, "float32", "float64"):
+        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
+    A = as_csr(A)
+    if recipe.precision is None:
+        return A
+    single, is_complex = recipe.precision == "float32", A.dtype.kind == "c"
+    return as_csr(A, dtype=np.dtype(("c8" if single else "c16") if is_complex else ("f4" if single else "f8")))
+
+
+def shifted(A: CSR, shift: float):
+    """A's values with the diagonal moved away from zero by `shift` times |A_ii|; a zero one becomes `shift` times the
+    largest magnitude of its row. A's own array if shift is 0."""
+    if shift == 0:
+        return A.data
+    xp = namespace(A.data)
+    data = A.data.copy()
+    d = data[A.diag]
+    zero = d == 0
+    if bool(zero.any()):
+        largest = xp.asarray(abs(A.tosparse()).max(axis=1).toarray()).ravel()
+        d = xp.where(zero, shift * largest.astype(A.dtype), d * (1 + shift))
+    else:
+        d = d * (1 + shift)
+    data[A.diag] = d.astype(A.dtype)
+    return data
+
+
+class TriangularFactors(Factors):
+    """Factors that are applied by triangular solves; subclasses say which triangles, and fill their values.
+
+    They give `_triangles` (a CSR whose values are the factors'), `_sequence(trans)` (the solves of M^-1, M^-T or M^-H
+    as (lower, unit, trans) in their order) and `_factorize(A)`, which sets the values or raises. The analyses of the
+    solves with M are made with the factors, those for its transpose at the first solve that needs them; all are kept.
+    """
+
+    _triangles: CSR
+
+    def __init__(self, recipe, A: CSR):
+        super().__init__(recipe, A)
+        self._solvers: dict[tuple[bool, bool, str], TriangularSolver] = {}
+        self._lock = threading.Lock()
+        self._valid = False
+
+    def _refresh(self, A: CSR) -> None:
+        self._valid = False
+        start = perf_counter()
+        self._factorize(A)
+        self._valid = True
+        self.report["numeric_seconds"] = perf_counter() - start
+        start = perf_counter()
+        for solver in self._solvers.values():
+            solver.update(self._triangles.data)
+        for key in self._sequence("N"):
+            self._solver(key)
+        self.report["triangular_seconds"] = perf_counter() - start
+        self.report["triangular"] = {
+            "lower" if lower else "upper": {"method": s.method, "levels": s.levels, "trans": trans}
+            for (lower, _, trans), s in self._solvers.items()
+        }
+
+    def _solver(self, key: tuple[bool, bool, str]) -> TriangularSolver:
+        with self._lock:
+            if key not in self._solvers:
+                lower, unit, trans = key
+                self._solvers[key] = TriangularSolver(
+                    self._triangles,
+                    lower=lower,
+                    unit=unit,
+                    trans=trans,
+                    method=self.recipe.triangular,
+                    sweeps=self.recipe.sweeps,
+                    check=False,
+                )
+            return self._solvers[key]
+
+    def _apply(self, R, trans: str):
+        if not self._valid:
+            raise NoFactors(self.recipe)
+        for key in self._sequence(trans):
+            R = self._solver(key).solve(R)
+        return R
+
+    def _factorize(self, A: CSR) -> None:
+        raise NotImplementedError
+
+    def _sequence(self, trans: str) -> tuple[tuple[bool, bool, str], ...]:
+        raise NotImplementedError

@@ -1,0 +1,552 @@
+"""Test problems, each with its source, for the documentation, the tests, the benchmarks and the command line.
+
+Every function returns a sorted scipy.sparse.csr_matrix without duplicates, float64 and int32 unless it says otherwise,
+and takes O(nnz) time and memory. A `..._like` problem has the size and the kind of a published matrix, not its values;
+its docstring says what agrees. On grids, x runs fastest: node (i, j, k) is row i + nx * (j + ny * k).
+
+`problem("poisson7:100")` builds a matrix from a text, `small()` gives a list of small named ones for tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.spatial import Delaunay
+
+from finelu.errors import ParameterError
+from finelu.matrix import DTYPES
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A matrix A and its name, the text that `problem` takes; `str()` gives the name, as pytest wants for its ids."""
+
+    name: str
+    A: sp.csr_matrix
+
+    def __str__(self):
+        return self.name
+
+    def __repr__(self):
+        return f"Problem({self.name!r}, {self.A.shape[0]} rows, {self.A.nnz} entries, {self.A.dtype})"
+
+
+# Grids ---------------------------------------------------------------------------------------------------------------
+
+
+def poisson5(nx, ny=None):
+    """-Laplace(u) by 5 points on an nx x ny grid (ny = nx if left out), u = 0 on the boundary, scaled by h^2: 4 and -1.
+
+    Symmetric positive definite. Source: Saad, Iterative Methods for Sparse Linear Systems, 2003, section 2.2.
+    """
+    return _stencil(nx, nx if ny is None else ny, 1, {(0, 0, 0): 4.0} | _neighbours(2, -1.0))
+
+
+def poisson7(nx, ny=None, nz=None):
+    """-Laplace(u) by 7 points on an nx x ny x nz grid (each nx if left out), u = 0 around, scaled by h^2: 6 and -1.
+
+    Symmetric positive definite. Source: Saad, Iterative Methods for Sparse Linear Systems, 2003, section 2.2.
+    """
+    shape = nx, nx if ny is None else ny, nx if nz is None else nz
+    return _stencil(*shape, {(0, 0, 0): 6.0} | _neighbours(3, -1.0))
+
+
+def poisson27(nx, ny=None, nz=None):
+    """The 27-point operator 26, -1 on an nx x ny x nz grid (each nx if left out), zero outside.
+
+    Symmetric positive definite. Source: the HPCG benchmark, Dongarra, Heroux and Luszczek 2016, section 2.
+    """
+    shape = nx, nx if ny is None else ny, nx if nz is None else nz
+    return _stencil(*shape, {d: -1.0 if any(d) else 26.0 for d in product((-1, 0, 1), repeat=3)})
+
+
+def convection_diffusion(nx, ny=None, nz=None, peclet=100.0, wind=(1.0, 1.0, 1.0), scheme="upwind"):
+    """-Laplace(u) + peclet * wind . grad(u) by 7 points, u = 0 on the boundary, spacing h = 1 / (nx + 1), times h^2.
+
+    peclet : ratio of convection to diffusion over the unit length; peclet * h is the cell's.
+    wind : direction, scaled to length 1.
+    scheme : "upwind" (first order, always an M-matrix) or "central" (second order; off-diagonal entries change sign
+        and the diagonal is no longer dominant once peclet * h > 2).
+    Unsymmetric for peclet != 0. Source: Saad 2003, section 2.2.4; Elman, Silvester and Wathen 2014, chapter 6.
+    """
+    shape = nx, nx if ny is None else ny, nx if nz is None else nz
+    _positive(nx=nx)
+    wind = np.asarray(wind, float)
+    if wind.shape != (3,) or not 0 < np.linalg.norm(wind) < np.inf:
+        raise ParameterError(f"wind = {tuple(np.ravel(wind))} is not a direction; give three numbers, not all 0.")
+    cell = peclet / (nx + 1) * wind / np.linalg.norm(wind)
+    return _convection(shape, (1.0, 1.0, 1.0), cell, 0.0, scheme)
+
+
+def atmosmodd_like(nx=148, ny=148, nz=58):
+    """Like atmosmodd (Bourchtein, SuiteSparse): 1,270,432 rows and 8,814,880 entries at the default size.
+
+    A 7-point grid of 148 x 148 x 58 has exactly these counts. The values are our own: upwind convection and diffusion
+    with a small reaction term, a flat domain (vertical coupling 10 times the horizontal one) and a wind that turns
+    round the vertical axis, with cell Peclet numbers up to 2. Unsymmetric values, symmetric pattern, an M-matrix.
+    """
+    _positive(nx=nx, ny=ny, nz=nz)
+    x = np.linspace(-1, 1, nx)[None, None, :]
+    y = np.linspace(-1, 1, ny)[None, :, None]
+    z = np.linspace(0, 1, nz)[:, None, None]
+    return _convection((nx, ny, nz), (1.0, 1.0, 10.0), (2 * y, -2 * x, 0.2 * z), 0.01, "upwind")
+
+
+def apache2_like(nx=8, ny=297, nz=301):
+    """Like apache2 (SuiteSparse): 715,176 rows and 4,817,870 entries at the default size; apache1 is (8, 101, 100).
+
+    A 7-point grid of 8 x 297 x 301 has exactly these counts (8 x 101 x 100 has apache1's). The values are our own,
+    between those published for apache1 (-90000 and 180016): coupling 90000 across the thin direction x, whose two
+    faces are insulated, and 4 along y and z, with u = 0 on these four faces. Symmetric positive definite, but a row's
+    sum is as small as 1e-5 of its diagonal.
+    """
+    _positive(nx=nx, ny=ny, nz=nz)
+    x = np.arange(nx)
+    diagonal = 90000.0 * ((x > 0).astype(float) + (x < nx - 1)) + 16.0
+    values = {(0, 0, 0): diagonal[None, None, :]} | _neighbours(3, -4.0)
+    return _stencil(nx, ny, nz, values | {(-1, 0, 0): -90000.0, (1, 0, 0): -90000.0})
+
+
+def helmholtz(n, k, absorbing=True):
+    """-Laplace(u) - k^2 u by 5 points on an n x n grid, spacing h = 1 / (n + 1), times h^2. k : waves per 2 pi units.
+
+    absorbing : the boundary lets waves out, du/dn = i k u to first order: complex128, symmetric, not Hermitian.
+        If False, u = 0 on the boundary: float64, symmetric, indefinite once k^2 exceeds the lowest eigenvalue, 2 pi^2.
+    Ten points a wavelength means k = 2 pi (n + 1) / 10. Source: Ernst and Gander 2012, "Why it is difficult to solve
+    Helmholtz problems with classical iterative methods".
+    """
+    _positive(n=n)
+    kh = k / (n + 1)
+    diagonal = 4.0 - kh**2
+    if absorbing:
+        edge = np.zeros(n)
+        edge[0] += 1
+        edge[-1] += 1
+        diagonal = diagonal - (1 + 1j * kh) * (edge[None, :, None] + edge[None, None, :])
+    return _stencil(n, n, 1, {(0, 0, 0): diagonal} | _neighbours(2, -1.0))
+
+
+# Finite elements -----------------------------------------------------------------------------------------------------
+
+
+def anisotropic_triangles(level, ratio=1000.0, unit_diagonal=True, rcm=True):
+    """The ANI family: -div(diag(ratio, 1) grad u), linear elements on irregular triangles, unit square, u = 0 around.
+
+    level : number of the matrix; level 1 is the coarse mesh and each further one halves every edge. The rows are
+        36, 171, 741 (ANI3), 3081, 12561 (ANI5), 50721, 203841 (ANI7): 36 + 135 (m - 1) + 50 (m - 1)(m - 2) with
+        m = 2^(level - 1).
+    unit_diagonal : scale symmetrically so that the diagonal is 1, as fixed-point factorizations want.
+    rcm : reverse Cuthill-McKee order, as in the paper; otherwise coarse nodes come first.
+    Symmetric positive definite, not an M-matrix. Source: Chow, Anzt, Dongarra, ParILUT, SISC 40(4), 2018, section 4.1.
+    The paper does not print its mesh. Ours has as many inner nodes, edges and triangles (36, 135, 100), hence exactly
+    its rows, but other coordinates: the entries differ, and their number (no zeros are stored) does by about 1%.
+    """
+    _positive(level=level)
+    points, triangles = _coarse_mesh()
+    for _ in range(level - 1):
+        points, triangles = _refine(points, triangles)
+    corners = points[triangles]
+    edge = np.roll(corners, -1, axis=1) - np.roll(corners, 1, axis=1)  # (T, 3, 2): the edge opposite each corner
+    area = 0.5 * abs(edge[:, 0, 0] * edge[:, 1, 1] - edge[:, 0, 1] * edge[:, 1, 0])
+    product_xx, product_yy = (edge[:, :, None, i] * edge[:, None, :, i] for i in (0, 1))
+    stiffness = (product_xx + ratio * product_yy) / (4 * area[:, None, None])
+    rows, columns = np.repeat(triangles, 3, axis=1), np.tile(triangles, 3)
+    A = sp.coo_matrix((stiffness.ravel(), (rows.ravel(), columns.ravel())), shape=(len(points),) * 2).tocsr()
+    inner = np.flatnonzero(((points > 0) & (points < 1)).all(axis=1))
+    A = A[inner][:, inner]
+    if rcm:
+        order = reverse_cuthill_mckee(A, symmetric_mode=True)
+        A = A[order][:, order]
+    if unit_diagonal:
+        d = 1 / np.sqrt(A.diagonal())
+        A.data *= np.repeat(d, np.diff(A.indptr)) * d[A.indices]  # one product d_i d_j: symmetric to the last bit
+        A.setdiag(1.0)
+    return _csr(A)
+
+
+def _coarse_mesh():
+    """66 points of the unit square, 30 of them on its boundary, and their 100 Delaunay triangles; always the same."""
+    jitter = np.random.default_rng(1).uniform(-0.3, 0.3, (6, 6, 2))
+    inner = (np.stack(np.meshgrid(np.arange(1, 7), np.arange(1, 7)), axis=-1) + jitter) / 7
+    x, y = np.arange(8) / 8, np.arange(7) / 7
+    sides = [(x, 0 * x), (0 * y + 1, y), (1 - x, 0 * x + 1), (0 * y, 1 - y)]
+    points = np.concatenate([inner.reshape(-1, 2)] + [np.stack(side, axis=-1) for side in sides])
+    return points, Delaunay(points).simplices.astype(np.int64)
+
+
+def _refine(points, triangles):
+    """Every triangle cut into four at the middles of its edges; the old points keep their numbers."""
+    n = len(points)
+    ends = np.sort(triangles[:, [[1, 2], [2, 0], [0, 1]]], axis=2)  # (T, 3, 2): the edge opposite each corner
+    edges, middle = np.unique(ends[:, :, 0] * n + ends[:, :, 1], return_inverse=True)
+    points = np.concatenate([points, 0.5 * (points[edges // n] + points[edges % n])])
+    a, b, c = triangles.T
+    p, q, r = (n + middle.reshape(-1, 3)).T
+    return points, np.concatenate([np.stack(t, axis=1) for t in ((a, r, q), (b, p, r), (c, q, p), (p, q, r))])
+
+
+def elasticity(nx, ny, nz, poisson_ratio=0.3):
+    """A linear elastic block of nx x ny x nz trilinear cubes, held at x = 0, free elsewhere; Young's modulus is 1.
+
+    Three rows a node, u_x u_y u_z in turn, 3 nx (ny + 1)(nz + 1) in all and up to 81 entries a row; the zeros inside
+    3 x 3 blocks are stored, as BSR needs. Symmetric positive definite. poisson_ratio : in (-1, 0.5); near 0.5 the
+    material is nearly incompressible and the matrix ill-conditioned. Source: Zienkiewicz and Taylor 2000, chapter 8.
+    """
+    _positive(nx=nx, ny=ny, nz=nz)
+    if not -1 < poisson_ratio < 0.5:
+        raise ParameterError(f"poisson_ratio = {poisson_ratio} is outside (-1, 0.5).")
+    element = _elastic_cube(poisson_ratio)
+    shape = (nz + 1, ny + 1, nx)  # nodes; those at x = 0 are held and left out
+    blocks = np.zeros((*shape, 27, 3, 3))
+    present = np.zeros((*shape, 27), bool)
+    for (a, corner_a), (b, corner_b) in product(enumerate(product((0, 1), repeat=3)), repeat=2):  # corners as z, y, x
+        d = [q - p for p, q in zip(corner_a, corner_b, strict=True)]
+        z, y = (slice(1, None) if p else slice(None, -1) for p in corner_a[:2])  # nodes that are corner a of some cube
+        x = (slice(1, None) if d[2] < 0 else slice(None)) if corner_a[2] else slice(None, -1)
+        slot = 9 * d[0] + 3 * d[1] + d[2] + 13
+        blocks[z, y, x, slot] += element[a, :, b, :]
+        present[z, y, x, slot] = True
+    n = math.prod(shape)
+    steps = [nx * ((ny + 1) * dz + dy) + dx for dz, dy, dx in product((-1, 0, 1), repeat=3)]
+    columns = np.arange(n)[:, None] + np.array(steps)
+    present = present.reshape(n, 27)
+    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
+    data = blocks.reshape(n, 27, 3, 3)[present]
+    return _csr(sp.bsr_matrix((data, columns[present], indptr), shape=(3 * n, 3 * n)))
+
+
+def _elastic_cube(poisson_ratio):
+    """Stiffness (8, 3, 8, 3) of the unit cube, by 2 x 2 x 2 Gauss points; corners count z slowest, x fastest."""
+    first = poisson_ratio / ((1 + poisson_ratio) * (1 - 2 * poisson_ratio))  # Lame's constants for Young's modulus 1
+    shear = 0.5 / (1 + poisson_ratio)
+    corners = np.array(list(product((0, 1), repeat=3)))[:, ::-1]
+    stiffness = np.zeros((8, 3, 8, 3))
+    for point in product((0.5 - 0.5 / math.sqrt(3), 0.5 + 0.5 / math.sqrt(3)), repeat=3):
+        hat = np.where(corners == 1, point, 1 - np.array(point))
+        slope = 2.0 * corners - 1
+        g = np.stack([slope[:, i] * np.delete(hat, i, axis=1).prod(axis=1) for i in range(3)], axis=1)  # (8, 3)
+        stiffness += first * np.einsum("ai,bj->aibj", g, g) + shear * np.einsum("aj,bi->aibj", g, g)
+        stiffness += shear * np.einsum("ak,bk,ij->aibj", g, g, np.eye(3))
+    return stiffness / 8
+
+
+# Networks ------------------------------------------------------------------------------------------------------------
+
+
+def ecology2_like(nx=1000, ny=1000):
+    """Like ecology2 (McRae, SuiteSparse): 999,999 rows and 4,995,991 entries at the default size.
+
+    Currents between the cells of a landscape, an nx x ny grid with conductance 10 between neighbours, the middle cell
+    being held at 0 and left out: exactly the published counts, and ecology1's range of values (-10 to 40). Which cell
+    is held, and whether the true conductances vary, is not known to us. Symmetric positive definite, row sums 0 but
+    beside the held cell.
+    """
+    _positive(nx=nx, ny=ny)
+    n = nx * ny
+    if n < 2:
+        raise ParameterError("ecology2_like needs at least two cells, since one of them is held at 0.")
+    cell = np.arange(n).reshape(ny, nx)
+    i = np.concatenate([cell[:, :-1].ravel(), cell[:-1].ravel()])
+    j = np.concatenate([cell[:, 1:].ravel(), cell[1:].ravel()])
+    A = _laplacian(i, j, np.full(i.size, 10.0), np.zeros(n))
+    kept = np.delete(np.arange(n), cell[ny // 2, nx // 2])
+    return _csr(A[kept][:, kept])
+
+
+def g3_circuit_like(n=1_585_478, seed=0):
+    """Like G3_circuit (Okuyucu, SuiteSparse): 1,585,478 rows and 7,660,826 entries at the default size.
+
+    The mesh of a chip's supply: parallel wires of n nodes in all, joined to the next wire at most nodes (as many
+    resistors per node as the published matrix has entries), conductances over two decades, and every 256th node or so
+    tied to the supply. Pattern and values are our own. Symmetric positive definite, weakly diagonally dominant.
+    seed : of the random conductances and of the joints that are left out.
+    """
+    _positive(n=n)
+    rng = np.random.default_rng(seed)
+    width = math.isqrt(n - 1) + 1
+    node = np.arange(n)
+    along = node[(node % width < width - 1) & (node < n - 1)]
+    across = node[: max(n - width, 0)]
+    joints = min(across.size, round(n * 3_037_674 / 1_585_478) - along.size)
+    across = np.sort(rng.choice(across, joints, replace=False))
+    i, j = np.concatenate([along, across]), np.concatenate([along + 1, across + width])
+    supply = ((node % width % 16 == 0) & (node // width % 16 == 0)).astype(float)
+    return _laplacian(i, j, 10 ** rng.uniform(-1, 1, i.size), supply)
+
+
+def _laplacian(i, j, conductance, ground):
+    """The nodal matrix of resistors between nodes i and j (each pair once) and from every node to ground."""
+    n = ground.size
+    diagonal = ground + np.bincount(i, conductance, n) + np.bincount(j, conductance, n)
+    node = np.arange(n)
+    data = np.concatenate([-conductance, -conductance, diagonal])
+    return _csr(sp.coo_matrix((data, (np.concatenate([i, j, node]), np.concatenate([j, i, node]))), shape=(n, n)))
+
+
+# Saddle points -------------------------------------------------------------------------------------------------------
+
+
+def stokes(n, store_zeros=False):
+    """Stokes flow in a closed box, n x n cells, velocities on the faces and pressures in the cells: [[V, B^T], [B, 0]].
+
+    2 n (n - 1) velocities, then n^2 - 1 pressures (the last is held at 0, which makes the matrix nonsingular).
+    store_zeros : store the zero diagonal entries of the pressures; otherwise these rows have no diagonal entry.
+    Symmetric indefinite. Source: Harlow and Welch 1965 (staggered grid); Benzi, Golub and Liesen 2005.
+    """
+    if _positive(n=n) < 2:
+        raise ParameterError("stokes needs n >= 2: one cell has no inner face.")
+    eye, eye_inner = sp.identity(n), sp.identity(n - 1)
+    normal = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(n - 1, n - 1))
+    wall = np.full(n, 2.0)
+    wall[[0, -1]] = 3.0  # the velocity along a wall vanishes half a cell away
+    tangential = sp.diags([-np.ones(n - 1), wall, -np.ones(n - 1)], [-1, 0, 1])
+    difference = sp.diags([1.0, -1.0], [0, -1], shape=(n, n - 1))
+    kron = partial(sp.kron, format="csr")  # its default format stores the zeros of dense blocks
+    u = kron(eye, normal) + kron(tangential, eye_inner)
+    v = kron(eye_inner, tangential) + kron(normal, eye)
+    divergence = sp.hstack([kron(eye, difference), kron(difference, eye)]).tocsr()[:-1]
+    return _saddle(sp.block_diag([u, v]), divergence, store_zeros)
+
+
+def kkt(n, m, density=0.01, seed=0, store_zeros=False):
+    """A random quadratic programme with n variables and m <= n equality constraints: [[H, J^T], [J, 0]].
+
+    H : symmetric positive definite, and J : of full rank, are parts of `random_dominant` matrices of this density.
+    store_zeros : store the zero diagonal entries of the last m rows; otherwise these rows have no diagonal entry.
+    Symmetric indefinite, nonsingular, n + m rows. Source: Nocedal and Wright 2006, section 16.1.
+    """
+    if _positive(m=m) > _positive(n=n):
+        raise ParameterError(f"kkt: {m} constraints on {n} variables cannot be independent; m <= n is needed.")
+    H = random_dominant(n, density, seed, hermitian=True)
+    return _saddle(H, random_dominant(n, density, seed + 1)[:m], store_zeros)
+
+
+def _saddle(H, J, store_zeros):
+    K = sp.bmat([[H, J.T], [J, None]], format="coo")
+    if store_zeros:
+        zero = np.arange(H.shape[0], K.shape[0])
+        data, i, j = np.append(K.data, np.zeros(zero.size)), np.append(K.row, zero), np.append(K.col, zero)
+        K = sp.coo_matrix((data, (i, j)), shape=K.shape)
+    return _csr(K)
+
+
+# Patterns that are easy or hard to solve in parallel -----------------------------------------------------------------
+
+
+def random_dominant(n, density=0.01, seed=0, dtype="float64", hermitian=False):
+    """A random strictly diagonally dominant matrix: a_ii = 1 + sum of |a_ij|, so every ILU(0) of it exists.
+
+    density : how many places are drawn, as a share of n^2, 0 to 1 (some fall together, so a little fewer are filled).
+    Off-diagonal values are uniform in (-1, 1), real and imaginary part each, summed where places fall together.
+    dtype : float32, float64, complex64 or complex128. hermitian : A = A^H, positive definite.
+    Source: Meijerink and van der Vorst 1977; Manteuffel 1980 (H-matrices have an incomplete factorization).
+    """
+    _positive(n=n)
+    if not 0 <= density <= 1:
+        raise ParameterError(f"density = {density} is outside 0..1.")
+    if dtype not in DTYPES:
+        raise ParameterError(f"dtype = {dtype!r} is not one of {', '.join(DTYPES)}.")
+    rng = np.random.default_rng(seed)
+    i, j = rng.integers(0, n, (2, round(density * n * n)))
+    i, j = i[i != j], j[i != j]
+    data = rng.uniform(-1, 1, i.size)
+    if np.dtype(dtype).kind == "c":
+        data = data + 1j * rng.uniform(-1, 1, i.size)
+    R = sp.coo_matrix((data, (i, j)), shape=(n, n)).tocsr()
+    if hermitian:
+        R = 0.5 * (R + R.conj().T)
+    return _csr(R + sp.diags(1.0 + np.asarray(abs(R).sum(axis=1)).ravel())).astype(dtype)
+
+
+def tridiagonal(n, lower=-1.0, diagonal=2.0, upper=-1.0):
+    """Constant entries beside and on the diagonal; by default -u'' on n inner points, symmetric positive definite.
+
+    The worst case for level sets: n levels of one row. Source: Golub and Van Loan 2013, section 4.8.
+    """
+    return _stencil(n, 1, 1, {(-1, 0, 0): lower, (0, 0, 0): diagonal, (1, 0, 0): upper})
+
+
+def bidiagonal(n, lower=-1.0, diagonal=2.0):
+    """Lower bidiagonal with constant entries: a triangular matrix whose solve is a chain of n steps."""
+    return _stencil(n, 1, 1, {(-1, 0, 0): lower, (0, 0, 0): diagonal})
+
+
+def arrow(n):
+    """Dense last row and column of -1, elsewhere diagonal: 2 levels, and one row as long as the matrix.
+
+    The diagonal is 2, and n in the last row: symmetric positive definite, and without fill: ILU(0) is the full LU.
+    Source: Davis, Direct Methods for Sparse Linear Systems, 2006, chapter 7 (fill-reducing orders).
+    """
+    _positive(n=n)
+    rest, last = np.arange(n - 1), np.full(n - 1, n - 1)
+    i, j = np.concatenate([rest, last, rest, [n - 1]]), np.concatenate([last, rest, rest, [n - 1]])
+    data = np.concatenate([np.full(2 * (n - 1), -1.0), np.full(n - 1, 2.0), [float(n)]])
+    return _csr(sp.coo_matrix((data, (i, j)), shape=(n, n)))
+
+
+# Building blocks -----------------------------------------------------------------------------------------------------
+
+
+def _positive(**sizes):
+    """The last of these sizes, all positive whole numbers; otherwise a ParameterError that names the first bad one."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ParameterError(f"{name} = {size!r} is not a positive whole number.")
+    return size
+
+
+def _neighbours(dimensions, value):
+    """The two offsets along each of the first `dimensions` axes, each with this value."""
+    units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))[:dimensions]
+    return {tuple(sign * u for u in unit): value for unit in units for sign in (-1, 1)}
+
+
+def _stencil(nx, ny, nz, values):
+    """The matrix of a stencil on a grid, with nothing outside.
+
+    values : offset (dx, dy, dz), each -1, 0 or 1 -> a number or an array that broadcasts to (nz, ny, nx).
+    """
+    _positive(nx=nx, ny=ny, nz=nz)
+    offsets = sorted(values, key=lambda d: d[::-1])  # columns of a row then ascend
+    data = np.empty((nz, ny, nx, len(offsets)), np.result_type(float, *values.values()))
+    present = np.ones(data.shape, bool)
+    for slot, offset in enumerate(offsets):
+        data[..., slot] = values[offset]
+        for axis, d in enumerate(offset[::-1]):
+            if d:
+                outside = [slice(None)] * 3
+                outside[axis] = slice(0, 1) if d < 0 else slice(-1, None)
+                present[(*outside, slot)] = False
+    n = nx * ny * nz
+    columns = np.arange(n)[:, None] + np.array([dx + nx * (dy + ny * dz) for dx, dy, dz in offsets])
+    present = present.reshape(n, -1)
+    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
+    return _csr(sp.csr_matrix((data.reshape(n, -1)[present], columns[present], indptr), shape=(n, n)))
+
+
+def _convection(shape, diffusion, cell_peclet, reaction, scheme):
+    """Seven points: diffusion along x, y, z, convection with these cell Peclet numbers, and a reaction term."""
+    values = {(0, 0, 0): reaction}
+    for axis, (d, p) in enumerate(zip(diffusion, cell_peclet, strict=True)):
+        if scheme == "upwind":
+            lower, upper = d * (1 + np.maximum(p, 0)), d * (1 + np.maximum(-p, 0))
+        elif scheme == "central":
+            lower, upper = d * (1 + p / 2), d * (1 - p / 2)
+        else:
+            raise ParameterError(f"scheme = {scheme!r} is neither 'upwind' nor 'central'.")
+        step = tuple(int(axis == a) for a in range(3))
+        values[tuple(-s for s in step)], values[step] = -lower, -upper
+        values[0, 0, 0] = values[0, 0, 0] + lower + upper
+    return _stencil(*shape, values)
+
+
+def _csr(A):
+    """A as a sorted csr_matrix without duplicates."""
+    A = sp.csr_matrix(A)
+    A.sum_duplicates()
+    return A
+
+
+# Look-up by name -----------------------------------------------------------------------------------------------------
+
+PROBLEMS: dict[str, Callable[..., sp.csr_matrix]] = {
+    function.__name__: function
+    for function in (
+        poisson5, poisson7, poisson27, convection_diffusion, atmosmodd_like, apache2_like, helmholtz,
+        anisotropic_triangles, elasticity, ecology2_like, g3_circuit_like, stokes, kkt,
+        random_dominant, tridiagonal, bidiagonal, arrow,
+    )
+}  # fmt: skip
+
+PAPER_SIZES: dict[str, str] = {f"ani{level}": f"anisotropic_triangles:{level}" for level in range(3, 8)} | {
+    "apache1": "apache2_like:8,101,100",
+    "apache2": "apache2_like",
+    "atmosmodd": "atmosmodd_like",
+    "ecology2": "ecology2_like",
+    "G3_circuit": "g3_circuit_like",
+}
+"""Matrices that papers measure -> the text of our problem of that kind and size (see there what agrees)."""
+
+
+def problem(text):
+    """The problem that a text names: "poisson7:100", "helmholtz:200,k=40", "random_dominant:50,dtype=float32", "ani5".
+
+    Before the colon stands a function of this module (a key of `PROBLEMS`) or, alone, a key of `PAPER_SIZES`; after it
+    its arguments as in Python, where words may stand without quotes. Returns a csr_matrix.
+    Raises ParameterError for an unknown name (listing the known ones) and for arguments that do not fit.
+    """
+    name, _, given = PAPER_SIZES.get(text, text).partition(":")
+    if name not in PROBLEMS:
+        known = [*PROBLEMS, *PAPER_SIZES]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ParameterError(f"no test problem is called {name!r}; {hint}The names are {', '.join(known)}.")
+    function = PROBLEMS[name]
+    try:
+        call = ast.parse(f"f({given})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise SyntaxError
+        keywords = {k.arg: _literal(k.value) for k in call.keywords}
+        bound = inspect.signature(function).bind(*map(_literal, call.args), **keywords)
+        return function(*bound.args, **bound.kwargs)
+    except ParameterError:
+        raise
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{text!r}: the arguments do not fit {name}{inspect.signature(function)}; "
+            f"write their values after a colon, as in poisson7:100 or helmholtz:200,k=40."
+        ) from error
+
+
+def _literal(node):
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def small():
+    """A list of small `Problem`s for tests: all have a full diagonal and an ILU(0). Those of `small_spd` come first."""
+    return small_spd() + [Problem(text, problem(text)) for text in SMALL_GENERAL]
+
+
+def small_spd():
+    """A list of small Hermitian positive definite `Problem`s for tests, all with an IC(0)."""
+    return [Problem(text, problem(text)) for text in SMALL_SPD]
+
+
+SMALL_SPD = (
+    "tridiagonal:1",
+    "tridiagonal:70",
+    "poisson5:9,7",
+    "poisson7:5,4,3",
+    "poisson27:4,5,3",
+    "anisotropic_triangles:2",
+    "apache2_like:4,5,6",
+    "ecology2_like:9,8",
+    "g3_circuit_like:150",
+    "arrow:70",
+    "random_dominant:90,0.05,3,float32,hermitian=True",
+    "random_dominant:90,0.05,4,complex128,hermitian=True",
+)
+SMALL_GENERAL = (
+    "elasticity:3,2,2",
+    "random_dominant:40,0",
+    "bidiagonal:60",
+    "convection_diffusion:8,7,1,peclet=50",
+    "convection_diffusion:5,4,3,peclet=9,scheme=central",
+    "atmosmodd_like:5,4,3",
+    "helmholtz:9,6",
+    "helmholtz:9,3,absorbing=False",
+    "random_dominant:120,0.03,1,float32",
+    "random_dominant:120,0.03,2,float64",
+    "random_dominant:120,0.03,3,complex64",
+    "random_dominant:120,0.03,4,complex128",
+)

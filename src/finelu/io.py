@@ -1,0 +1,336 @@
+"""Matrices and vectors in files. What cannot be read or written is a `FileError` with the path and the place in it.
+
+Matrix Market, .npz and .mat go through SciPy's readers, .npy and .txt through NumPy's. PETSc's binary format has no
+reader on PyPI (petsc4py needs a PETSc), so its few fields are read here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+
+from finelu.errors import FileError
+from finelu.kernels import to_host
+
+MATRIX_FORMATS = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
+VECTOR_FORMATS = (*MATRIX_FORMATS, ".txt")
+WRITABLE_FORMATS = (".npy", ".npz", ".mtx", ".txt")
+
+
+def read_matrix(path):
+    """The matrix in a file, as a sorted scipy.sparse.csr_matrix of float32/64 or complex64/128 without duplicates.
+
+    .mtx, .mtx.gz : Matrix Market, coordinate or array; symmetric, skew and Hermitian storage is expanded, a pattern
+        gets ones, and integers become float64.
+    .npz : as scipy.sparse.save_npz writes it, any format.  .npy : a dense array.
+    .mat : MATLAB up to version 7: the only sparse matrix in it, or SuiteSparse's `Problem.A`.
+    .petsc .dat .bin : PETSc binary, the first Mat in it; double precision; 32 or 64-bit indices are told
+        apart by the first bytes, real or complex values by the length of the file.
+    Explicit zeros stay entries. Raises FileError with the path and what is wrong where.
+    """
+    A = _read(path, "matrix", MATRIX_FORMATS)
+    try:
+        A = sp.csr_matrix(A, dtype=_floating(path, A.dtype))
+        A.sum_duplicates()
+    except MemoryError as error:
+        raise FileError(f"{path}: a matrix of {A.shape[0]} rows does not fit into memory.") from error
+    return A
+
+
+def read_vector(path):
+    """The vector in a file, (n,), or several as the columns of an (n, k) array; float32/64 or complex64/128.
+
+    The formats are those of `read_matrix` and .txt (numpy.savetxt: a row a line). A sparse n x 1 matrix becomes dense,
+    a single row or column an (n,). .npz and .mat : the only dense array in the file, or SuiteSparse's `Problem.b`;
+    PETSc : the first Vec.
+    Raises FileError with the path and what is wrong where.
+    """
+    x = _read(path, "vector", VECTOR_FORMATS)
+    if sp.issparse(x):
+        if 1 not in x.shape:
+            raise FileError(f"{path}: holds a sparse matrix of shape {x.shape}; a vector is needed.")
+        x = x.toarray()
+    if x.ndim not in (1, 2) or x.size == 0:
+        raise FileError(f"{path}: holds an array of shape {x.shape}; a vector (n,) or columns (n, k) are needed.")
+    return np.ascontiguousarray(x.reshape(-1) if 1 in x.shape else x, dtype=_floating(path, x.dtype))
+
+
+def write_array(path, x):
+    """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are fetched first.
+
+    The file is written beside `path` and then renamed, so that `path` never holds a part of it and keeps what it held
+    if the writing fails. All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.
+    Raises FileError for an unknown extension, a folder that is not there, or an array that the format cannot hold.
+    """
+    check_writable(path)
+    kind = _extension(path)
+    x = to_host(x)
+    if sp.issparse(x):
+        if kind not in (".npz", ".mtx"):
+            raise FileError(f"{path}: {kind} cannot hold a sparse matrix; write .npz or .mtx.")
+    else:
+        x = np.asarray(x)
+        if x.ndim not in (1, 2) or x.dtype.kind not in "biufc":
+            raise FileError(f"{path}: shape {x.shape} and dtype {x.dtype} are not a vector or columns of numbers.")
+    with replacing(path) as file:
+        _WRITERS[kind](file, x)
+
+
+@contextmanager
+def replacing(path):
+    """A binary file to write, beside `path` and renamed to it at the end; dropped if the block fails."""
+    target = Path(os.path.realpath(path))  # a symbolic link stays one
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+        os.replace(beside, target)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def check_writable(path, formats=WRITABLE_FORMATS):
+    """Raise FileError if no file of these formats could be written to `path`; for asking before a long computation."""
+    kind = _extension(path)
+    if kind not in formats:
+        raise FileError(f"{path}: unknown extension {kind!r} for writing; use one of {', '.join(formats)}.")
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise FileError(f"{path}: there is no folder {folder}; make it first.")
+    if Path(path).is_dir():
+        raise FileError(f"{path}: is a directory; name a file.")
+    if not os.access(folder, os.W_OK):
+        raise FileError(f"{path}: no permission to write into {folder}.")
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _read(path, what, formats):
+    """The array or sparse matrix in a file, by the reader of its extension; every failure is a FileError."""
+    kind = _extension(path)
+    file = Path(path)
+    if file.is_dir():
+        raise FileError(f"{path}: is a directory; name a file in it.")
+    if not file.exists():
+        raise FileError(f"{path}: there is no such file.")
+    if kind not in formats:
+        raise FileError(f"{path}: unknown extension {kind!r} for a {what}; known are {', '.join(formats)}.")
+    try:
+        if file.stat().st_size == 0:
+            raise FileError(f"{path}: the file is empty.")
+        x = _READERS[kind](path, what)
+        if hasattr(x, "check_format"):  # compressed rows or columns, whose readers trust the indices in the file
+            x.check_format(full_check=True)
+        return x
+    except FileError:
+        raise
+    except MemoryError as error:
+        raise FileError(f"{path}: announces more entries than fit into memory; it may be corrupt.") from error
+    except Exception as error:  # whatever a reader meets in a bad file; they raise a dozen kinds
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if kind.endswith(".gz") and isinstance(error, EOFError):
+            reason = "the compressed data end too early: the file is truncated, fetch it again"
+        reason = reason.splitlines()[0].rstrip(".")
+        raise FileError(f"{path}: cannot be read as {_FORMAT_NAMES[kind]} ({reason}).") from error
+
+
+def _extension(path):
+    name = os.fspath(path).lower()
+    return ".mtx.gz" if name.endswith(".mtx.gz") else os.path.splitext(name)[1]
+
+
+def _floating(path, dtype):
+    """The dtype to work in: one of the four, or float64 for integers and booleans; other precisions go to double."""
+    if dtype.kind in "biu":
+        return np.float64
+    if dtype.kind not in "fc":
+        raise FileError(f"{path}: holds values of dtype {dtype}; numbers are needed.")
+    if dtype.newbyteorder("=").name in ("float32", "complex64"):
+        return dtype.newbyteorder("=")
+    return np.complex128 if dtype.kind == "c" else np.float64
+
+
+def _matrix_market(path, what):
+    """SciPy's reader, on the text in memory: it crashes on NUL bytes, which a broken download leaves behind."""
+    with gzip.open(path) if _extension(path) == ".mtx.gz" else open(path, "rb") as file:
+        text = file.read()
+    place = text.find(b"\0")
+    if place >= 0:
+        line = text.count(b"\n", 0, place) + 1
+        raise FileError(f"{path}: line {line} holds a NUL byte; the file is corrupt.")
+    return scipy.io.mmread(io.BytesIO(text))
+
+
+def _npy(path, what):
+    with open(path, "rb") as file:
+        x = np.load(file, allow_pickle=False)
+    if what == "matrix" and x.ndim != 2:
+        raise FileError(f"{path}: holds an array of shape {x.shape}, not a matrix.")
+    return x
+
+
+def _npz(path, what):
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        if "format" in archive.files:
+            return sp.load_npz(file)
+        arrays = {name: archive[name] for name in archive.files}
+    return _only(path, what, {name: x for name, x in arrays.items() if x.dtype.kind in "biufc"}, arrays)
+
+
+def _mat(path, what):
+    try:
+        variables = scipy.io.loadmat(path)
+    except NotImplementedError as error:  # MATLAB 7.3 files are HDF5
+        raise FileError(f"{path}: is a MATLAB 7.3 file; save it with MATLAB's '-v7' option.") from error
+    variables = {name: x for name, x in variables.items() if not name.startswith("__")}
+    struct, field = variables.get("Problem"), "A" if what == "matrix" else "b"
+    if struct is not None and struct.dtype.names and field in struct.dtype.names:
+        return struct[0, 0][field]
+    numbers = {name: x for name, x in variables.items() if sp.issparse(x) or x.dtype.kind in "biufc"}
+    return _only(path, what, {name: x for name, x in numbers.items() if sp.issparse(x) == (what == "matrix")}, numbers)
+
+
+def _only(path, what, fitting, all_of_them):
+    """The single value of `fitting`; otherwise a FileError that says what the file holds."""
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    held = ", ".join(f"{name} {x.shape} {'sparse' if sp.issparse(x) else x.dtype}" for name, x in all_of_them.items())
+    many = f"{len(fitting)} variables could be the {what}" if fitting else f"no variable is a {what}"
+    raise FileError(f"{path}: {many} (it holds {held or 'nothing'}); save a file with just that one.")
+
+
+def _txt(path, what):
+    with open(path, encoding="utf-8") as file:
+        text = file.read().splitlines()
+    return np.loadtxt(text, dtype=complex if any("j" in line for line in text) else float)
+
+
+_MAT, _VEC = 1211216, 1211214  # PETSc's MAT_FILE_CLASSID and VEC_FILE_CLASSID, which open each object in a file
+
+
+def _petsc(path, what):
+    """The first Mat or Vec of a PETSc binary file, read as `PetscViewerBinaryOpen` documents it.
+
+    All numbers are big-endian. Mat: class id, rows, columns, nnz (-1: dense), the length of each row, column indices,
+    values. Vec: class id, length, values. Index and value types are PETSc's at the time of writing and stored nowhere.
+    """
+    raw = np.fromfile(path, np.uint8)
+    start = bytes(raw[:8])
+    ids = [id_.to_bytes(4) for id_ in (_MAT, _VEC)]
+    if start[:4] in ids:
+        index = np.dtype(">i4")
+    elif start[:4] == bytes(4) and start[4:] in ids:
+        index = np.dtype(">i8")
+    else:
+        raise FileError(f"{path}: is not a PETSc binary file (it opens with {start.hex()}, no Mat or Vec).")
+    at = 0
+
+    def take(count, dtype, name):
+        nonlocal at
+        end = at + count * dtype.itemsize
+        if count < 0 or end > raw.size:
+            raise FileError(f"{path}: truncated or corrupt: {count} {name} should begin at byte {at} of {raw.size}.")
+        at, begin = end, at
+        return raw[begin:end].view(dtype)
+
+    def scalar_of(count):
+        """The value type that makes the object end where the file or the next object does."""
+        for scalar in (np.dtype(">f8"), np.dtype(">c16")):
+            end = at + count * scalar.itemsize
+            rest = raw[end : end + index.itemsize]
+            if end == raw.size or (rest.size == index.itemsize and int(rest.view(index)[0]) in (_MAT, _VEC)):
+                return scalar
+        raise FileError(
+            f"{path}: truncated or corrupt: {count} values in double precision should follow byte {at} of {raw.size}."
+        )
+
+    while at < raw.size:
+        if int(take(1, index, "class id")[0]) == _VEC:
+            n = int(take(1, index, "length")[0])
+            x = take(n, scalar_of(n), "values")
+            if what == "vector":
+                return x
+            continue
+        rows, columns, nnz = (int(k) for k in take(3, index, "sizes"))
+        if min(rows, columns) < 0:
+            raise FileError(f"{path}: corrupt: a matrix of {rows} x {columns}.")
+        if nnz == -1:
+            A = take(rows * columns, scalar_of(rows * columns), "values").reshape(rows, columns)
+        else:
+            lengths, indices = take(rows, index, "row lengths"), take(nnz, index, "column indices")
+            if lengths.sum(dtype=np.int64) != nnz or (nnz and not 0 <= indices.min() <= indices.max() < columns):
+                raise FileError(
+                    f"{path}: corrupt: row lengths or columns do not fit {rows} x {columns}, {nnz} entries."
+                )
+            data = take(nnz, scalar_of(nnz), "values")
+            indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+            A = sp.csr_matrix((_native(data), _native(indices), indptr), shape=(rows, columns))
+        if what == "matrix":
+            return A
+    raise FileError(f"{path}: holds no {'Mat' if what == 'matrix' else 'Vec'}.")
+
+
+def _native(x):
+    return x.astype(x.dtype.newbyteorder("="))
+
+
+_READERS: dict[str, Callable] = {
+    ".mtx": _matrix_market,
+    ".mtx.gz": _matrix_market,
+    ".npz": _npz,
+    ".npy": _npy,
+    ".mat": _mat,
+    ".petsc": _petsc,
+    ".dat": _petsc,
+    ".bin": _petsc,
+    ".txt": _txt,
+}
+_FORMAT_NAMES = {
+    ".mtx": "Matrix Market",
+    ".mtx.gz": "compressed Matrix Market",
+    ".npz": "a NumPy archive",
+    ".npy": "a NumPy array",
+    ".mat": "a MATLAB file",
+    ".petsc": "PETSc binary",
+    ".dat": "PETSc binary",
+    ".bin": "PETSc binary",
+    ".txt": "a text file of numbers",
+}
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def _write_npz(file, x):
+    if sp.issparse(x):
+        sp.save_npz(file, x.tocsr())
+    else:
+        np.savez(file, x=x)
+
+
+def _write_matrix_market(file, x):
+    scipy.io.mmwrite(file, x if sp.issparse(x) or x.ndim == 2 else x[:, None], symmetry="general")
+
+
+def _write_txt(file, x):
+    np.savetxt(file, x, fmt="%d" if x.dtype.kind in "biu" else "%.17g")
+
+
+_WRITERS: dict[str, Callable] = {
+    ".npy": np.save,
+    ".npz": _write_npz,
+    ".mtx": _write_matrix_market,
+    ".txt": _write_txt,
+}

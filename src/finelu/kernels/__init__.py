@@ -1,0 +1,64 @@
+"""The one look-up from an array to the building blocks that work where it lives.
+
+`kernels_for(array)` gives a module, `finelu.kernels.cpu` or `finelu.kernels.cuda`; both hold the same names with
+the same arguments and meanings, specified in `finelu.kernels.reference`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+
+from finelu.errors import DeviceError
+
+
+def on_gpu(array) -> bool:
+    """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
+    return type(array).__module__.split(".")[0] in ("cupy", "cupyx")
+
+
+def namespace(array) -> ModuleType:
+    """numpy or cupy: the module whose functions take `array`."""
+    return import_module("cupy") if on_gpu(array) else np
+
+
+def kernels_for(array) -> ModuleType:
+    """The module of building blocks for the device that `array` lives on; imported at first use."""
+    return import_module("finelu.kernels.cuda" if on_gpu(array) else "finelu.kernels.cpu")
+
+
+def to_host(array):
+    """`array` as a NumPy array or scipy.sparse matrix; copies only from a GPU."""
+    return array.get() if on_gpu(array) else array
+
+
+def require_gpu() -> ModuleType:
+    """cupy, if a GPU can be used; else a DeviceError that says what is missing."""
+    try:
+        cupy = import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(
+            "device 'cuda' was asked for, but CuPy is not installed; install finelu[cuda13] or finelu[cuda12], "
+            "or use device 'cpu'."
+        ) from error
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+        cupy.cuda.Device().compute_capability  # noqa: B018 - fails where the driver does
+    except Exception as error:
+        raise DeviceError(
+            f"device 'cuda' was asked for, but no GPU can be used here ({str(error).splitlines()[0]}); use device 'cpu'."
+        ) from error
+    return cupy
+
+
+def same_device(a, b) -> bool:
+    return on_gpu(a) == on_gpu(b)
+
+
+def synchronize(array) -> None:
+    """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
+    if "cupy" in sys.modules and on_gpu(array):
+        import_module("cupy").cuda.get_current_stream().synchronize()

@@ -1,0 +1,70 @@
+"""The building blocks on the CPU, in Numba; specified in kernels/reference.py."""
+
+from finelu.kernels.cpu.arnoldi import (
+    arnoldi_begin,
+    cgs2_step,
+    combine,
+    givens_step,
+    hessenberg_solve,
+    mgs_step,
+    update_solution,
+)
+from finelu.kernels.cpu.elimination import first_bad, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cpu.inspect import inspect
+from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.recurrences import (
+    Snapshot,
+    begin_cycle,
+    bicgstab_direction,
+    bicgstab_half,
+    bicgstab_record,
+    bicgstab_step,
+    cg_direction,
+    cg_record,
+    cg_step,
+    dot,
+    minres_begin,
+    minres_lanczos,
+    minres_rotation,
+    minres_start,
+    minres_step,
+    norm,
+    record,
+)
+from finelu.kernels.cpu.triangular import TRIANGULAR_METHODS, triangular_plan
+
+__all__ = [
+    "TRIANGULAR_METHODS",
+    "Snapshot",
+    "arnoldi_begin",
+    "begin_cycle",
+    "bicgstab_direction",
+    "bicgstab_half",
+    "bicgstab_record",
+    "bicgstab_step",
+    "cg_direction",
+    "cg_record",
+    "cg_step",
+    "cgs2_step",
+    "combine",
+    "dot",
+    "first_bad",
+    "givens_step",
+    "hessenberg_solve",
+    "ic0",
+    "ic0_analysis",
+    "ilu0",
+    "ilu0_analysis",
+    "inspect",
+    "levels",
+    "mgs_step",
+    "minres_begin",
+    "minres_lanczos",
+    "minres_rotation",
+    "minres_start",
+    "minres_step",
+    "norm",
+    "record",
+    "triangular_plan",
+    "update_solution",
+]

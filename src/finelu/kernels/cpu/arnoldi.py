@@ -1,0 +1,177 @@
+"""The Arnoldi process and the small least-squares problem of GMRES.
+
+Q (n, m + 1) in Fortran order holds the basis, H (m + 1, m) in Fortran order the Hessenberg matrix, whose columns become
+those of the triangular factor R; c (m,) and s (m,) the Givens rotations, g (m + 1,) the rotated right-hand side.
+`state`, `norms` and `history` are described in kernels/monitor.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.linalg.blas import get_blas_funcs
+
+from finelu.kernels.cpu.recurrences import compiled, inner, sum_of_squares
+from finelu.kernels.monitor import (
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    IMPROVED,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+)
+
+REORTHOGONALIZE = 0.99  # tau of Figure 2: the squared cosine above which a vector is orthogonalized again
+
+
+@compiled
+def arnoldi_begin(state, norms, r, Q, g):
+    """Q[:, 0] = r / ||r||, g[0] = ||r||; norms[NORM] is ||r||."""
+    if state[CODE] != RUNNING:
+        return
+    g[0] = norms[NORM]
+    for i in range(r.size):
+        Q[i, 0] = r[i] / norms[NORM]
+
+
+@compiled
+def mgs_step(state, Q, j, H):
+    """Orthogonalize Q[:, j + 1] against Q[:, :j + 1] by modified Gram-Schmidt with selective reorthogonalization.
+
+    Writes H[:j + 2, j] and the unit vector Q[:, j + 1]. A remainder below rounding (eps times what came in) is none:
+    H[j + 1, j] = 0 and Q[:, j + 1] = 0. Cost: j + 1 dot products and updates, twice as many where all are repeated.
+    Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019 (K0 to K5).
+    """
+    if state[CODE] != RUNNING:
+        return
+    z = Q[:, j + 1]
+    incoming = sum_of_squares(z)  # K0
+    omega = incoming
+    for i in range(j + 1):
+        q = Q[:, i]
+        h = inner(q, z)  # K1
+        _subtract(h, q, z)  # K2
+        if abs(h) ** 2 > omega * REORTHOGONALIZE:
+            beta = inner(q, z)  # K3
+            h += beta
+            _subtract(beta, q, z)  # K4
+        H[i, j] = h
+        omega = max(omega - abs(h) ** 2, 0.0)
+    _unit(z, math.sqrt(incoming), H, j)  # K5
+
+
+@compiled
+def _subtract(h, q, z):
+    for i in range(z.size):
+        z[i] -= h * q[i]
+
+
+@compiled
+def _unit(z, incoming, H, j):
+    """H[j + 1, j] = ||z||, z /= ||z||; both 0 where z is only the rounding of what came in."""
+    length = math.sqrt(sum_of_squares(z))
+    if length <= np.finfo(z.dtype).eps * incoming:
+        length = 0.0
+        z[:] = 0
+    else:
+        for i in range(z.size):
+            z[i] /= length
+    H[j + 1, j] = length
+
+
+def cgs2_step(state, Q, j, H, h):
+    """The same by classical Gram-Schmidt done twice: four matrix-vector products. h (m,) is work space.
+
+    Orthogonal to rounding whenever the basis is numerically independent (Giraud, Langou & Rozloznik 2005).
+    """
+    if state[CODE] != RUNNING:
+        return
+    z = Q[:, j + 1]
+    basis = Q[:, : j + 1]
+    gemv = get_blas_funcs("gemv", (z,))
+    incoming = math.sqrt(sum_of_squares(z))
+    H[: j + 1, j] = 0
+    for _ in range(2):
+        part = h[: j + 1]
+        part[:] = gemv(1, basis, z, trans=2)
+        gemv(-1, basis, part, beta=1, y=z, overwrite_y=True)
+        H[: j + 1, j] += part
+    _unit(z, incoming, H, j)
+
+
+@compiled
+def givens_step(state, norms, history, H, c, s, g, j):
+    """Apply the rotations 0..j-1 to column j of H, make rotation j, apply it to g; |g[j + 1]| is the residual norm.
+
+    A column that is not finite, or that is numerically dependent on those before it while the basis has ended (a
+    singular operator), is not counted in state[COLUMNS]: the solution is then made from the columns before.
+    """
+    if state[CODE] != RUNNING:
+        return
+    length = abs(H[0, j])
+    for i in range(1, j + 2):
+        length = np.hypot(length, abs(H[i, j]))
+    for i in range(j):
+        a, b = H[i, j], H[i + 1, j]
+        H[i, j] = c[i] * a + s[i] * b
+        H[i + 1, j] = c[i] * b - np.conj(s[i]) * a
+    a, b = H[j, j], H[j + 1, j]
+    size = abs(a)
+    radius = np.hypot(size, abs(b))
+    if not math.isfinite(length) or not math.isfinite(radius):
+        state[CODE] = NOT_FINITE
+        return
+    if radius <= 4 * (j + 1) * np.finfo(norms.dtype).eps * length:
+        state[CODE] = BROKEN
+        return
+    phase = a / size if size > 0 else a * 0 + 1
+    c[j] = size / radius
+    s[j] = phase * np.conj(b) / radius
+    H[j, j] = phase * radius
+    H[j + 1, j] = 0
+    g[j + 1] = -np.conj(s[j]) * g[j]
+    g[j] = c[j] * g[j]
+    norms[NORM] = abs(g[j + 1])
+    state[COLUMNS] = j + 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norms[NORM]
+    if norms[NORM] <= norms[CLAIM]:
+        state[CODE] = CLAIMED
+
+
+@compiled
+def hessenberg_solve(state, H, g, y):
+    """y[:k] = R^-1 g[:k] for the k = state[COLUMNS] columns that are ready; the rest of y is 0."""
+    k = state[COLUMNS]
+    for i in range(k, y.size):
+        y[i] = 0
+    for i in range(k - 1, -1, -1):
+        total = g[i]
+        for p in range(i + 1, k):
+            total -= H[i, p] * y[p]
+        y[i] = total / H[i, i]
+
+
+def combine(state, Q, y, u):
+    """u = Q[:, :k] y[:k], k = state[COLUMNS]; columns from k on are not read, whatever they hold."""
+    k = int(state[COLUMNS])
+    u[:] = 0
+    if k:
+        get_blas_funcs("gemv", (u,))(1, Q[:, :k], y[:k], beta=1, y=u, overwrite_y=True)
+
+
+@compiled
+def update_solution(state, u, x, best):
+    """x += u, after keeping x in `best` where it was the best; nothing where the cycle has no column."""
+    if state[COLUMNS] == 0:
+        return
+    keep = state[IMPROVED]
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += u[i]

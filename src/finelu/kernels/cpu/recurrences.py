@@ -1,0 +1,321 @@
+"""The steps of the Krylov methods between two products: one pass over the vectors each, decisions on the spot.
+
+`state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
+GPU the same calls read them from device memory. Serial: bound by memory, and safe after a fork as threads are not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from scipy.linalg.blas import get_blas_funcs
+
+from finelu.kernels.monitor import (
+    BEST,
+    BREAKDOWN,
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    CONVERGED,
+    IMPROVED,
+    INDEFINITE,
+    INDEFINITE_PRECONDITIONER,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+    STAGNATED,
+    START,
+    TOLERANCE,
+)
+
+# places in the array `lanczos` of minres
+BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE = range(11)
+
+compiled = njit(cache=True, nogil=True, error_model="numpy")
+# Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's
+# and SciPy's each bring their own threads, which wait for one another when both are called in turn.
+summing = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc"})
+
+
+@summing
+def inner(x, y):
+    """x^H y."""
+    total = x[0] * 0
+    for i in range(x.size):
+        total += np.conj(x[i]) * y[i]
+    return total
+
+
+@summing
+def sum_of_squares(x):
+    """x^H x, added up in double precision."""
+    total = 0.0
+    for i in range(x.size):
+        re, im = np.float64(x[i].real), np.float64(x[i].imag)
+        total += re * re + im * im
+    return total
+
+
+@compiled
+def dot(x, y, out):
+    """out[0] = x^H y."""
+    out[0] = inner(x, y)
+
+
+def norm(x, out):
+    """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
+    square = sum_of_squares(x)
+    if 1e-30 < square < 1e30:
+        out[0] = math.sqrt(square)
+    else:
+        out[0] = get_blas_funcs("nrm2", (x,))(x)
+
+
+class Snapshot:
+    """A copy of state and norms for the host: `post` asks for it, `read` gives it; on the GPU only `read` may wait."""
+
+    def __init__(self, state, norms):
+        self.source = (state, norms)
+
+    def post(self):
+        self.copy = tuple(array.copy() for array in self.source)
+
+    def read(self):
+        return self.copy
+
+
+@compiled
+def begin_cycle(state, norms, history):
+    """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle."""
+    code = state[CODE]
+    state[COLUMNS] = 0
+    if code > BROKEN:
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    history[state[ITERATIONS]] = norm
+    halved = norm <= 0.5 * norms[START]
+    if norm <= norms[TOLERANCE]:
+        state[CODE] = CONVERGED
+    elif code == CLAIMED and not halved:
+        state[CODE] = STAGNATED
+    elif code == BROKEN and not halved:
+        state[CODE] = BREAKDOWN
+    else:
+        state[CODE] = RUNNING
+    if norm < norms[START]:
+        norms[START] = norm
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+
+
+@compiled
+def record(state, norms, history):
+    """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence."""
+    if state[CODE] != RUNNING:
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    if norm < norms[BEST]:
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norm
+    if norm <= norms[CLAIM]:
+        state[CODE] = CLAIMED
+
+
+@compiled
+def cg_step(state, rho, curvature, p, q, x, best, r):
+    """x += alpha p and r -= alpha q with alpha = rho / curvature; nothing unless both are positive."""
+    if state[CODE] != RUNNING or not (rho[0].real > 0 and curvature[0].real > 0):
+        return
+    keep = state[IMPROVED]
+    alpha = rho[0].real / curvature[0].real
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += alpha * p[i]
+        r[i] -= alpha * q[i]
+
+
+@compiled
+def cg_record(state, norms, history, rho, curvature):
+    """`record`, after naming what kept `cg_step` from stepping."""
+    if state[CODE] != RUNNING:
+        return
+    if not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
+        state[CODE] = NOT_FINITE
+    elif rho[0].real <= 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+    elif curvature[0].real <= 0:
+        state[CODE] = INDEFINITE
+    else:
+        record(state, norms, history)
+
+
+@compiled
+def cg_direction(state, rho, rho_old, z, p):
+    """p = z + (rho / rho_old) p."""
+    if state[CODE] != RUNNING:
+        return
+    beta = rho[0].real / rho_old[0].real
+    for i in range(p.size):
+        p[i] = z[i] + beta * p[i]
+
+
+@compiled
+def bicgstab_half(state, rho, sigma, v, r):
+    """r -= alpha v with alpha = rho / sigma; nothing where sigma is 0."""
+    if state[CODE] != RUNNING or sigma[0] == 0:
+        return
+    alpha = rho[0] / sigma[0]
+    for i in range(r.size):
+        r[i] -= alpha * v[i]
+
+
+@compiled
+def bicgstab_step(state, rho, sigma, ts, tt, p, s, t, x, best, r):
+    """x += alpha p + omega s and r -= omega t, with omega = ts / tt (0 where t is 0); p and s are preconditioned."""
+    if state[CODE] != RUNNING or sigma[0] == 0:
+        return
+    keep = state[IMPROVED]
+    alpha = rho[0] / sigma[0]
+    omega = ts[0] / tt[0] if tt[0] != 0 else tt[0]
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += alpha * p[i] + omega * s[i]
+        r[i] -= omega * t[i]
+
+
+@compiled
+def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
+    """`record`; then BROKEN where the next direction would need a division by (nearly) nothing.
+
+    rho : shadow^H r of the new r; the recurrence is lost once its cosine is below rounding.
+    """
+    if state[CODE] != RUNNING:
+        return
+    if sigma[0] == 0:
+        state[CODE] = BROKEN
+        return
+    record(state, norms, history)
+    eps = np.finfo(norms.dtype).eps
+    if state[CODE] == RUNNING and (ts[0] == 0 or abs(rho[0]) <= eps * shadow_norm[0] * norms[NORM]):
+        state[CODE] = BROKEN
+
+
+@compiled
+def bicgstab_direction(state, rho, sigma, ts, tt, r, v, p):
+    """p = r + beta (p - omega v) with beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega."""
+    if state[CODE] != RUNNING:
+        return
+    omega = ts[0] / tt[0]
+    beta = rho[0] / sigma[0] / omega
+    for i in range(p.size):
+        p[i] = r[i] + beta * (p[i] - omega * v[i])
+
+
+@compiled
+def minres_begin(state, lanczos, square):
+    """Start the recurrence from square = r^H M r: beta_1, the rotations before the first, what is left to reduce."""
+    if state[CODE] != RUNNING:
+        return
+    if not np.isfinite(square[0]):
+        state[CODE] = NOT_FINITE
+    elif square[0].real <= 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+    else:
+        beta = np.sqrt(square[0].real)
+        lanczos[BETA] = beta
+        lanczos[COS] = 1
+        lanczos[SIN] = 0
+        lanczos[COS_OLD] = 1
+        lanczos[SIN_OLD] = 0
+        lanczos[PHI_BAR] = beta
+        lanczos[INVERSE] = 1 / beta
+
+
+@compiled
+def minres_start(state, lanczos, y, r, v, z):
+    """v = r / beta_1 and z = y / beta_1, where y = M r."""
+    if state[CODE] != RUNNING:
+        return
+    inverse = lanczos[INVERSE]
+    for i in range(v.size):
+        v[i] = inverse * r[i]
+        z[i] = inverse * y[i]
+
+
+@compiled
+def minres_lanczos(state, lanczos, alpha, p, v, v_old):
+    """v_old = p - alpha v - beta v_old: the next Lanczos vector, not yet scaled, in place of the oldest."""
+    if state[CODE] != RUNNING:
+        return
+    beta = lanczos[BETA]
+    for i in range(v.size):
+        v_old[i] = p[i] - alpha[0].real * v[i] - beta * v_old[i]
+
+
+@compiled
+def minres_rotation(state, lanczos, alpha, square):
+    """One more column of the tridiagonal T through the rotations (Paige & Saunders 1975); square = v^H M v."""
+    if state[CODE] != RUNNING:
+        return
+    if not np.isfinite(alpha[0]) or not np.isfinite(square[0]):
+        state[CODE] = NOT_FINITE
+        return
+    if square[0].real < 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+        return
+    beta, beta_next = lanczos[BETA], np.sqrt(square[0].real)
+    above = lanczos[COS_OLD] * beta
+    gamma_bar = lanczos[COS] * alpha[0].real - lanczos[SIN] * above
+    gamma = np.hypot(gamma_bar, beta_next)
+    column = np.hypot(np.hypot(beta, alpha[0].real), beta_next)
+    if gamma <= 4 * np.finfo(lanczos.dtype).eps * column:
+        state[CODE] = BROKEN
+        return
+    lanczos[EPSILON] = lanczos[SIN_OLD] * beta
+    lanczos[DELTA] = lanczos[COS] * above + lanczos[SIN] * alpha[0].real
+    lanczos[GAMMA] = gamma
+    lanczos[COS_OLD], lanczos[SIN_OLD] = lanczos[COS], lanczos[SIN]
+    lanczos[COS], lanczos[SIN] = gamma_bar / gamma, beta_next / gamma
+    lanczos[PHI] = lanczos[COS] * lanczos[PHI_BAR]
+    lanczos[PHI_BAR] *= -lanczos[SIN]
+    lanczos[BETA] = beta_next
+    lanczos[INVERSE] = 1 / beta_next if beta_next > 0 else 0.0
+
+
+@compiled
+def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
+    """The new direction in w_old, x += phi w_old, the residual, and the next v and z = M v, scaled.
+
+    r_k = sin^2 r_{k-1} + phi_bar cos v_{k+1}: the residual itself, so that its 2-norm is known whatever M is.
+    """
+    if state[CODE] != RUNNING:
+        return
+    keep = state[IMPROVED]
+    sin, cos, phi, phi_bar = lanczos[SIN], lanczos[COS], lanczos[PHI], lanczos[PHI_BAR]
+    epsilon, delta, gamma, inverse = lanczos[EPSILON], lanczos[DELTA], lanczos[GAMMA], lanczos[INVERSE]
+    for i in range(x.size):
+        direction = (z[i] - epsilon * w_old[i] - delta * w[i]) / gamma
+        w_old[i] = direction
+        if keep:
+            best[i] = x[i]
+        x[i] += phi * direction
+        z[i] = inverse * y[i]  # before v, which y is where there is no preconditioner
+        v[i] *= inverse
+        r[i] = sin * sin * r[i] + phi_bar * cos * v[i]

@@ -1,0 +1,72 @@
+"""Building blocks on the GPU: same names, arguments and meaning as in kernels/cpu and kernels/reference.py."""
+
+from finelu.kernels.cuda.arnoldi import (
+    arnoldi_begin,
+    cgs2_step,
+    combine,
+    givens_step,
+    hessenberg_solve,
+    mgs_step,
+    update_solution,
+)
+from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cuda.inspect import inspect
+from finelu.kernels.cuda.recurrences import (
+    Snapshot,
+    begin_cycle,
+    bicgstab_direction,
+    bicgstab_half,
+    bicgstab_record,
+    bicgstab_step,
+    cg_direction,
+    cg_record,
+    cg_step,
+    dot,
+    minres_begin,
+    minres_lanczos,
+    minres_rotation,
+    minres_start,
+    minres_step,
+    norm,
+    record,
+)
+from finelu.kernels.cuda.schedule import levels
+from finelu.kernels.cuda.triangular import TRIANGULAR_METHODS, first_bad, triangular_plan
+
+__all__ = [
+    "IC0_VARIANTS",
+    "ILU0_VARIANTS",
+    "TRIANGULAR_METHODS",
+    "Snapshot",
+    "arnoldi_begin",
+    "begin_cycle",
+    "bicgstab_direction",
+    "bicgstab_half",
+    "bicgstab_record",
+    "bicgstab_step",
+    "cg_direction",
+    "cg_record",
+    "cg_step",
+    "cgs2_step",
+    "combine",
+    "dot",
+    "first_bad",
+    "givens_step",
+    "hessenberg_solve",
+    "ic0",
+    "ic0_analysis",
+    "ilu0",
+    "ilu0_analysis",
+    "inspect",
+    "levels",
+    "mgs_step",
+    "minres_begin",
+    "minres_lanczos",
+    "minres_rotation",
+    "minres_start",
+    "minres_step",
+    "norm",
+    "record",
+    "triangular_plan",
+    "update_solution",
+]

@@ -1,0 +1,136 @@
+// Shared by every kernel of finelu: complex numbers, and values that say by themselves whether they have been computed.
+//
+// A word whose bits are all ones is a NaN that no arithmetic operation of the GPU produces; memory set to 0xff is
+// therefore "pending", and a value is its own ready flag: one relaxed load tells both, with no fence and no second array.
+// `peek` goes to the L2 cache (relaxed, scope gpu), never to L1, so that it cannot see a stale value for ever.
+// `post` replaces the pending pattern by an ordinary NaN, should a caller's NaN carry it, so that no reader waits for it.
+#pragma once
+
+namespace fl {
+
+template <typename R>
+struct Complex {
+    R re, im;
+    __device__ Complex() {}
+    __device__ Complex(R re, R im = R(0)) : re(re), im(im) {}
+};
+template <typename R> __device__ inline Complex<R> operator+(Complex<R> a, Complex<R> b) { return {a.re + b.re, a.im + b.im}; }
+template <typename R> __device__ inline Complex<R> operator-(Complex<R> a, Complex<R> b) { return {a.re - b.re, a.im - b.im}; }
+template <typename R> __device__ inline Complex<R> operator-(Complex<R> a) { return {-a.re, -a.im}; }
+template <typename R> __device__ inline Complex<R> operator*(Complex<R> a, Complex<R> b)
+{
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+template <typename R> __device__ inline Complex<R> operator/(Complex<R> a, Complex<R> b)
+{   // Smith's division: no overflow where the quotient is representable
+    if ((b.re < R(0) ? -b.re : b.re) >= (b.im < R(0) ? -b.im : b.im)) {
+        const R r = b.im / b.re, d = b.re + b.im * r;
+        return {(a.re + a.im * r) / d, (a.im - a.re * r) / d};
+    }
+    const R r = b.re / b.im, d = b.re * r + b.im;
+    return {(a.re * r + a.im) / d, (a.im * r - a.re) / d};
+}
+template <typename R> __device__ inline bool operator==(Complex<R> a, Complex<R> b) { return a.re == b.re && a.im == b.im; }
+template <typename R> __device__ inline Complex<R>& operator+=(Complex<R>& a, Complex<R> b) { a = a + b; return a; }
+template <typename R> __device__ inline Complex<R>& operator-=(Complex<R>& a, Complex<R> b) { a = a - b; return a; }
+
+template <typename T> struct RealOf { using type = T; };
+template <typename R> struct RealOf<Complex<R>> { using type = R; };
+
+__device__ inline float conj(float a) { return a; }
+__device__ inline double conj(double a) { return a; }
+template <typename R> __device__ inline Complex<R> conj(Complex<R> a) { return {a.re, -a.im}; }
+__device__ inline float real(float a) { return a; }
+__device__ inline double real(double a) { return a; }
+template <typename R> __device__ inline R real(Complex<R> a) { return a.re; }
+__device__ inline float imag(float) { return 0.0f; }
+__device__ inline double imag(double) { return 0.0; }
+template <typename R> __device__ inline R imag(Complex<R> a) { return a.im; }
+template <typename T> __device__ inline typename RealOf<T>::type abs2(T a) { return real(a) * real(a) + imag(a) * imag(a); }
+
+// x - x is 0 for a finite x and NaN for Inf and NaN; holds without -use_fast_math, which finelu never sets
+__device__ inline bool finite(float a) { return a - a == 0.0f; }
+__device__ inline bool finite(double a) { return a - a == 0.0; }
+template <typename R> __device__ inline bool finite(Complex<R> a) { return finite(a.re) && finite(a.im); }
+
+__device__ inline bool pending(int a) { return a == -1; }
+__device__ inline bool pending(float a) { return __float_as_uint(a) == 0xffffffffu; }
+__device__ inline bool pending(double a) { return __double_as_longlong(a) == -1ll; }
+template <typename R> __device__ inline bool pending(Complex<R> a) { return pending(a.re) || pending(a.im); }
+
+__device__ inline void make_pending(int& a) { a = -1; }
+__device__ inline void make_pending(float& a) { a = __uint_as_float(0xffffffffu); }
+__device__ inline void make_pending(double& a) { a = __longlong_as_double(-1ll); }
+template <typename R> __device__ inline void make_pending(Complex<R>& a) { make_pending(a.re); make_pending(a.im); }
+
+__device__ inline int peek(const int* p)
+{
+    int v;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ inline float peek(const float* p)
+{
+    float v;
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ inline double peek(const double* p)
+{
+    double v;
+    asm volatile("ld.relaxed.gpu.global.f64 %0, [%1];" : "=d"(v) : "l"(p) : "memory");
+    return v;
+}
+// the parts are polled each by itself, so a torn pair cannot be taken for a value
+template <typename R> __device__ inline Complex<R> peek(const Complex<R>* p) { return {peek(&p->re), peek(&p->im)}; }
+
+__device__ inline void post(int* p, int v) { asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+__device__ inline void post(float* p, float v)
+{
+    if (pending(v)) v = __uint_as_float(0x7fc00000u);
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
+}
+__device__ inline void post(double* p, double v)
+{
+    if (pending(v)) v = __longlong_as_double(0x7ff8000000000000ll);
+    asm volatile("st.relaxed.gpu.global.f64 [%0], %1;" ::"l"(p), "d"(v) : "memory");
+}
+template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) { post(&p->re, v.re); post(&p->im, v.im); }
+
+// the same two for shared memory of the own block
+template <typename T> __device__ inline T peek_shared(const T* p) { return *const_cast<const volatile T*>(p); }
+template <typename R> __device__ inline Complex<R> peek_shared(const Complex<R>* p) { return {peek_shared(&p->re), peek_shared(&p->im)}; }
+template <typename T> __device__ inline void post_shared(T* p, T v) { *const_cast<volatile T*>(p) = v; }
+template <> __device__ inline void post_shared(float* p, float v)
+{
+    *const_cast<volatile float*>(p) = pending(v) ? __uint_as_float(0x7fc00000u) : v;
+}
+template <> __device__ inline void post_shared(double* p, double v)
+{
+    *const_cast<volatile double*>(p) = pending(v) ? __longlong_as_double(0x7ff8000000000000ll) : v;
+}
+template <typename R> __device__ inline void post_shared(Complex<R>* p, Complex<R> v) { post_shared(&p->re, v.re); post_shared(&p->im, v.im); }
+
+template <typename T> __device__ inline T shuffle(T v, int lane, int width = 32) { return __shfl_sync(0xffffffffu, v, lane, width); }
+template <typename R> __device__ inline Complex<R> shuffle(Complex<R> v, int lane, int width = 32)
+{
+    return {shuffle(v.re, lane, width), shuffle(v.im, lane, width)};
+}
+template <typename T> __device__ inline T shuffle_xor(T v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+template <typename R> __device__ inline Complex<R> shuffle_xor(Complex<R> v, int mask)
+{
+    return {shuffle_xor(v.re, mask), shuffle_xor(v.im, mask)};
+}
+
+// Number of this block in the order in which blocks began to run. Work handed out by it never waits for work of a block
+// that has not begun, whatever order the hardware takes, and so every wait in finelu ends: the block with the lowest
+// number waits for nobody. `counter` is memory set to 0xff, like everything that is pending. All threads call it.
+__device__ inline unsigned ticket(unsigned* counter)
+{
+    __shared__ unsigned mine;
+    if (threadIdx.x == 0) mine = atomicAdd(counter, 1u) + 1u;
+    __syncthreads();
+    return mine;
+}
+
+}  // namespace fl

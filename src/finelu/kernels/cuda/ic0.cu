@@ -1,0 +1,15 @@
+// IC(0): A = L L^H on the pattern of A's lower triangle, which is stored by rows with the diagonal last.
+// See elimination.cuh for who owns what, waiting and determinism. Twin: kernels/reference.py:ic0 (to a few ulps).
+// Launch: gridDim.x >= n * LANES / blockDim.x.
+#include "finelu.cuh"
+#include "elimination.cuh"
+
+using namespace fl;
+
+template <typename T, typename I, int LANES, int PER_LANE>
+__global__ void __launch_bounds__(256) ic0(I n, const I* __restrict__ order, const I* __restrict__ indptr,
+                    const I* __restrict__ cols, const I* __restrict__ diag, const T* __restrict__ a, T* work, T* l,
+                    T* inverse, int* bad, unsigned* counter)
+{
+    eliminate_rows<T, I, LANES, PER_LANE, SEARCH, true>(n, order, indptr, cols, diag, a, work, l, inverse, bad, counter);
+}

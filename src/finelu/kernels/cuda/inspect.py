@@ -1,0 +1,21 @@
+"""Launcher of inspect.cu."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.cuda.launch import blocks, kernel
+
+BLOCK = 256
+NONE = np.uint64(2**64 - 1)
+
+
+def inspect(indptr, indices, data, diag):
+    """Soundness of a CSR matrix, and its diagonal; see kernels/reference.py. One transfer of six numbers to the host."""
+    n = indptr.size - 1
+    found = cupy.array([NONE, 0, 0, NONE, 0, NONE], dtype=np.uint64)
+    kernel("inspect", "inspect", data.dtype.name, indices.dtype.name)(
+        (blocks(n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, diag, found)
+    )
+    return tuple(-1 if value == NONE else int(value) for value in found.get())

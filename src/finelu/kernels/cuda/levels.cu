@@ -1,0 +1,104 @@
+// Level sets of a triangular pattern: level(i) = 1 + max level(j) over the entries j of row i, 0 for an empty row.
+// Twin: kernels/reference.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result does not
+// depend on the order of events. level and counter are set to 0xff (pending) before the launch.
+#include "finelu.cuh"
+
+using namespace fl;
+
+// The sync-free analysis (Dufrechou & Ezzatti 2018b), LANES threads a row, rows in natural order; levels of the own block
+// go through shared memory. deepest[0] (set to 0xff) receives the largest level. Progress: see ticket().
+// Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory (blockDim.x / LANES) ints.
+template <typename I, int LANES>
+__global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
+                                 const I* __restrict__ cols, int* level, int* deepest, unsigned* counter)
+{
+    extern __shared__ int own[];
+    const int rows = blockDim.x / LANES;
+    const int slot = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    if (lane == 0) own[slot] = -1;
+    const I first = I(ticket(counter)) * rows;
+    if (first >= n) return;
+    const I t = first + slot;
+    const I i = reverse ? n - 1 - t : t;
+    int highest = 0;
+    I p = 0, stop = 0;
+    if (t < n) {
+        p = begin[i] + lane;
+        stop = end[i];
+    }
+    bool done = t >= n;
+    I j = p < stop ? cols[p] : 0;
+    while (__any_sync(0xffffffffu, !done)) {
+        while (p < stop) {  // goes on while levels are there; leaves at the first that is not
+            const I at = (reverse ? n - 1 - j : j) - first;
+            const int v = at >= 0 ? peek_shared(own + at) : peek(level + j);
+            if (pending(v)) break;
+            highest = max(highest, v + 1);
+            p += LANES;
+            if (p < stop) j = cols[p];
+        }
+        __syncwarp();
+        bool ready = !done && p >= stop;
+        if (LANES > 1) {
+            const unsigned votes = __ballot_sync(0xffffffffu, ready);
+            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
+            ready = (votes & group) == group;
+            int total = highest;
+#pragma unroll
+            for (int offset = LANES / 2; offset > 0; offset /= 2) total = max(total, __shfl_xor_sync(0xffffffffu, total, offset));
+            if (ready) highest = total;
+        }
+        if (ready) {
+            if (lane == 0) {
+                post_shared(own + slot, highest);
+                post(level + i, highest);
+            }
+            done = true;
+        }
+    }
+    int top = t < n ? highest : 0;
+    top = __reduce_max_sync(0xffffffffu, top);
+    if (threadIdx.x % 32 == 0 && top > peek(deepest)) atomicMax(deepest, top);
+}
+
+// The same in one block with every level in shared memory (n ints of it): no hop leaves the SM. For small systems.
+// Launch: one block; dynamic shared memory n ints.
+template <typename I>
+__global__ void __launch_bounds__(1024) levels_one_block(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
+                                 const I* __restrict__ cols, int* level, int* deepest)
+{
+    extern __shared__ int own[];
+    for (I i = threadIdx.x; i < n; i += blockDim.x) own[i] = -1;
+    __syncthreads();
+    int top = 0;
+    // warps visit rows 32 at a time in order: the warp that holds the first unfinished rows waits for nobody else
+    for (I base = I(threadIdx.x / 32) * 32; base < n; base += blockDim.x) {
+        const I t = base + threadIdx.x % 32;
+        const I i = reverse ? n - 1 - t : t;
+        I p = 0, stop = 0;
+        int highest = 0;
+        if (t < n) {
+            p = begin[i];
+            stop = end[i];
+        }
+        bool done = t >= n;
+        I j = p < stop ? cols[p] : 0;
+        while (__any_sync(0xffffffffu, !done)) {
+            while (p < stop) {
+                const int v = peek_shared(own + j);
+                if (pending(v)) break;
+                highest = max(highest, v + 1);
+                if (++p < stop) j = cols[p];
+            }
+            __syncwarp();
+            if (!done && p >= stop) {
+                post_shared(own + i, highest);
+                level[i] = highest;
+                top = max(top, highest);
+                done = true;
+            }
+        }
+    }
+    top = __reduce_max_sync(0xffffffffu, top);
+    if (threadIdx.x % 32 == 0) atomicMax(deepest, top);
+}

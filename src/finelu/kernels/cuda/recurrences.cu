@@ -1,0 +1,247 @@
+// The steps of the Krylov methods between two products. Twins: kernels/cpu/recurrences.py, name by name; the meaning of
+// state, norms and history: kernels/monitor.py. Scalars are read from device memory, and every thread takes the same
+// decision from them, so that the host waits for nothing. No kernel here writes what another thread of it reads, and no
+// sum is formed: the results are the same in every run.
+// Launch: kernels over vectors: any 1-D grid with gridDim.x * blockDim.x >= n; the others: one thread.
+#include "finelu.cuh"
+
+using namespace fl;
+
+enum { CODE, ITERATIONS, COLUMNS, IMPROVED };
+enum { NORM, TOLERANCE, CLAIM, START, BEST };
+enum {
+    RUNNING, CLAIMED, BROKEN, CONVERGED, STAGNATED, BREAKDOWN, INDEFINITE, INDEFINITE_PRECONDITIONER, NOT_FINITE
+};
+enum { BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE };
+
+template <typename T> using Real = typename RealOf<T>::type;
+
+template <typename T> __device__ inline bool zero(T a) { return real(a) == 0 && imag(a) == 0; }
+template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 ? R(1.1920929e-07) : R(2.220446049250313e-16); }
+__device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+
+template <typename R>
+__device__ void take(int* state, R* norms, R* history)
+{
+    if (state[CODE] != RUNNING) return;
+    const R norm = norms[NORM];
+    state[IMPROVED] = 0;
+    if (!fl::finite(norm)) {
+        state[CODE] = NOT_FINITE;
+        return;
+    }
+    if (norm < norms[BEST]) {
+        norms[BEST] = norm;
+        state[IMPROVED] = 1;
+    }
+    history[++state[ITERATIONS]] = norm;
+    if (norm <= norms[CLAIM]) state[CODE] = CLAIMED;
+}
+
+template <typename R>
+__global__ void begin_cycle(int* state, R* norms, R* history)
+{
+    const int code = state[CODE];
+    state[COLUMNS] = 0;
+    if (code > BROKEN) return;
+    const R norm = norms[NORM];
+    state[IMPROVED] = 0;
+    if (!fl::finite(norm)) {
+        state[CODE] = NOT_FINITE;
+        return;
+    }
+    history[state[ITERATIONS]] = norm;
+    const bool halved = norm <= R(0.5) * norms[START];
+    if (norm <= norms[TOLERANCE])
+        state[CODE] = CONVERGED;
+    else if (code == CLAIMED && !halved)
+        state[CODE] = STAGNATED;
+    else if (code == BROKEN && !halved)
+        state[CODE] = BREAKDOWN;
+    else
+        state[CODE] = RUNNING;
+    if (norm < norms[START]) {
+        norms[START] = norm;
+        norms[BEST] = norm;
+        state[IMPROVED] = 1;
+    }
+}
+
+template <typename R>
+__global__ void record(int* state, R* norms, R* history)
+{
+    take(state, norms, history);
+}
+
+template <typename T>
+__global__ void cg_step(long long n, const int* state, const T* rho, const T* curvature, const T* p, const T* q, T* x,
+                        T* best, T* r)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING || !(real(*rho) > 0 && real(*curvature) > 0)) return;
+    const T alpha = real(*rho) / real(*curvature);
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += alpha * p[i];
+    r[i] -= alpha * q[i];
+}
+
+template <typename T>
+__global__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* curvature)
+{
+    if (state[CODE] != RUNNING) return;
+    if (!fl::finite(*rho) || !fl::finite(*curvature))
+        state[CODE] = NOT_FINITE;
+    else if (real(*rho) <= 0)
+        state[CODE] = INDEFINITE_PRECONDITIONER;
+    else if (real(*curvature) <= 0)
+        state[CODE] = INDEFINITE;
+    else
+        take(state, norms, history);
+}
+
+template <typename T>
+__global__ void cg_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z, T* p)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T beta = real(*rho) / real(*rho_old);
+    p[i] = z[i] + beta * p[i];
+}
+
+template <typename T>
+__global__ void bicgstab_half(long long n, const int* state, const T* rho, const T* sigma, const T* v, T* r)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING || zero(*sigma)) return;
+    const T alpha = *rho / *sigma;
+    r[i] -= alpha * v[i];
+}
+
+template <typename T>
+__global__ void bicgstab_step(long long n, const int* state, const T* rho, const T* sigma, const T* ts, const T* tt,
+                              const T* p, const T* s, const T* t, T* x, T* best, T* r)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING || zero(*sigma)) return;
+    const T alpha = *rho / *sigma;
+    const T omega = zero(*tt) ? *tt : *ts / *tt;
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += alpha * p[i] + omega * s[i];
+    r[i] -= omega * t[i];
+}
+
+template <typename T>
+__global__ void bicgstab_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* sigma, const T* ts,
+                                const Real<T>* shadow_norm)
+{
+    if (state[CODE] != RUNNING) return;
+    if (zero(*sigma)) {
+        state[CODE] = BROKEN;
+        return;
+    }
+    take(state, norms, history);
+    const Real<T> size = hypot(real(*rho), imag(*rho));
+    if (state[CODE] == RUNNING && (zero(*ts) || size <= rounding<Real<T>>() * *shadow_norm * norms[NORM])) state[CODE] = BROKEN;
+}
+
+template <typename T>
+__global__ void bicgstab_direction(long long n, const int* state, const T* rho, const T* sigma, const T* ts, const T* tt,
+                                   const T* r, const T* v, T* p)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T omega = *ts / *tt;
+    const T beta = *rho / *sigma / omega;
+    p[i] = r[i] + beta * (p[i] - omega * v[i]);
+}
+
+template <typename T>
+__global__ void minres_begin(int* state, Real<T>* lanczos, const T* square)
+{
+    using R = Real<T>;
+    if (state[CODE] != RUNNING) return;
+    if (!fl::finite(*square))
+        state[CODE] = NOT_FINITE;
+    else if (real(*square) <= 0)
+        state[CODE] = INDEFINITE_PRECONDITIONER;
+    else {
+        const R beta = sqrt(real(*square));
+        lanczos[BETA] = lanczos[PHI_BAR] = beta;
+        lanczos[COS] = lanczos[COS_OLD] = R(1);
+        lanczos[SIN] = lanczos[SIN_OLD] = R(0);
+        lanczos[INVERSE] = R(1) / beta;
+    }
+}
+
+template <typename T>
+__global__ void minres_start(long long n, const int* state, const Real<T>* lanczos, const T* y, const T* r, T* v, T* z)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T inverse = lanczos[INVERSE];
+    v[i] = inverse * r[i];
+    z[i] = inverse * y[i];
+}
+
+template <typename T>
+__global__ void minres_lanczos(long long n, const int* state, const Real<T>* lanczos, const T* alpha, const T* p,
+                               const T* v, T* v_old)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T a = real(*alpha), beta = lanczos[BETA];
+    v_old[i] = p[i] - a * v[i] - beta * v_old[i];
+}
+
+template <typename T>
+__global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, const T* square)
+{
+    using R = Real<T>;
+    if (state[CODE] != RUNNING) return;
+    if (!fl::finite(*alpha) || !fl::finite(*square)) {
+        state[CODE] = NOT_FINITE;
+        return;
+    }
+    if (real(*square) < 0) {
+        state[CODE] = INDEFINITE_PRECONDITIONER;
+        return;
+    }
+    const R a = real(*alpha), beta = lanczos[BETA], beta_next = sqrt(real(*square));
+    const R above = lanczos[COS_OLD] * beta;
+    const R gamma_bar = lanczos[COS] * a - lanczos[SIN] * above;
+    const R gamma = hypot(gamma_bar, beta_next);
+    const R column = hypot(hypot(beta, a), beta_next);
+    if (gamma <= R(4) * rounding<R>() * column) {
+        state[CODE] = BROKEN;
+        return;
+    }
+    lanczos[EPSILON] = lanczos[SIN_OLD] * beta;
+    lanczos[DELTA] = lanczos[COS] * above + lanczos[SIN] * a;
+    lanczos[GAMMA] = gamma;
+    lanczos[COS_OLD] = lanczos[COS];
+    lanczos[SIN_OLD] = lanczos[SIN];
+    lanczos[COS] = gamma_bar / gamma;
+    lanczos[SIN] = beta_next / gamma;
+    lanczos[PHI] = lanczos[COS] * lanczos[PHI_BAR];
+    lanczos[PHI_BAR] *= -lanczos[SIN];
+    lanczos[BETA] = beta_next;
+    lanczos[INVERSE] = beta_next > 0 ? R(1) / beta_next : R(0);
+}
+
+template <typename T>
+__global__ void minres_step(long long n, const int* state, const Real<T>* lanczos, const T* y, T* v, T* z, const T* w,
+                            T* w_old, T* x, T* best, T* r)
+{
+    using R = Real<T>;
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T epsilon = lanczos[EPSILON], delta = lanczos[DELTA], inverse = lanczos[INVERSE], phi = lanczos[PHI];
+    const T gamma = lanczos[GAMMA], damped = lanczos[SIN] * lanczos[SIN], fresh = lanczos[PHI_BAR] * lanczos[COS];
+    const T direction = (z[i] - epsilon * w_old[i] - delta * w[i]) / gamma;
+    w_old[i] = direction;
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += phi * direction;
+    z[i] = inverse * y[i];  // before v, which y is where there is no preconditioner
+    v[i] = inverse * v[i];
+    r[i] = damped * r[i] + fresh * v[i];
+}

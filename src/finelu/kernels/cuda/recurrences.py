@@ -1,0 +1,102 @@
+"""Launchers of recurrences.cu, and dot and norm by cuBLAS; names and meanings as in kernels/cpu/recurrences.py."""
+
+from __future__ import annotations
+
+import cupy
+import cupyx
+from cupy import cublas
+
+from finelu.kernels.cuda.launch import blocks, kernel
+
+BLOCK = 256
+
+
+def dot(x, y, out):
+    cublas.dotc(x, y, out=out)
+
+
+def norm(x, out):
+    cublas.nrm2(x, out=out)
+
+
+class Snapshot:
+    """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that."""
+
+    def __init__(self, state, norms):
+        self.source = (state, norms)
+        self.copy = tuple(cupyx.empty_pinned(array.shape, array.dtype) for array in self.source)
+        self.done = cupy.cuda.Event(disable_timing=True)
+
+    def post(self):
+        for array, copy in zip(self.source, self.copy, strict=True):
+            array.get(out=copy, blocking=False)
+        self.done.record()
+
+    def read(self):
+        self.done.synchronize()
+        return self.copy
+
+
+def _one(function, dtype, *arguments):
+    kernel("recurrences", function, dtype.name)((1,), (1,), arguments)
+
+
+def _all(function, x, *arguments):
+    launch = kernel("recurrences", function, x.dtype.name)
+    launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), *arguments))
+
+
+def begin_cycle(state, norms, history):
+    _one("begin_cycle", norms.dtype, state, norms, history)
+
+
+def record(state, norms, history):
+    _one("record", norms.dtype, state, norms, history)
+
+
+def cg_step(state, rho, curvature, p, q, x, best, r):
+    _all("cg_step", x, state, rho, curvature, p, q, x, best, r)
+
+
+def cg_record(state, norms, history, rho, curvature):
+    _one("cg_record", rho.dtype, state, norms, history, rho, curvature)
+
+
+def cg_direction(state, rho, rho_old, z, p):
+    _all("cg_direction", p, state, rho, rho_old, z, p)
+
+
+def bicgstab_half(state, rho, sigma, v, r):
+    _all("bicgstab_half", r, state, rho, sigma, v, r)
+
+
+def bicgstab_step(state, rho, sigma, ts, tt, p, s, t, x, best, r):
+    _all("bicgstab_step", x, state, rho, sigma, ts, tt, p, s, t, x, best, r)
+
+
+def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
+    _one("bicgstab_record", rho.dtype, state, norms, history, rho, sigma, ts, shadow_norm)
+
+
+def bicgstab_direction(state, rho, sigma, ts, tt, r, v, p):
+    _all("bicgstab_direction", p, state, rho, sigma, ts, tt, r, v, p)
+
+
+def minres_begin(state, lanczos, square):
+    _one("minres_begin", square.dtype, state, lanczos, square)
+
+
+def minres_start(state, lanczos, y, r, v, z):
+    _all("minres_start", v, state, lanczos, y, r, v, z)
+
+
+def minres_lanczos(state, lanczos, alpha, p, v, v_old):
+    _all("minres_lanczos", v, state, lanczos, alpha, p, v, v_old)
+
+
+def minres_rotation(state, lanczos, alpha, square):
+    _one("minres_rotation", alpha.dtype, state, lanczos, alpha, square)
+
+
+def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
+    _all("minres_step", x, state, lanczos, y, v, z, w, w_old, x, best, r)

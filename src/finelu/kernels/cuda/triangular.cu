@@ -1,0 +1,272 @@
+// Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity).
+// Twins: kernels/reference.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree over the
+// lanes), so the result is the same in every run.
+//
+// Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is
+// 1 / D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
+// `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
+// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y.
+#include "finelu.cuh"
+
+using namespace fl;
+
+constexpr int BATCH = 4;  // entries of a row whose unknowns are asked for at the same time, to overlap their latencies
+
+// Synchronization-free solve without analysis (Dufrechou & Ezzatti 2018), LANES threads a row, rows in natural order.
+// Unknowns of the own block are exchanged in shared memory (some 30 ns), all others through L2 (some 700 ns).
+// Threads never spin alone: a warp's loop polls once for every lane and goes round, so that rows of one warp may depend
+// on each other. Progress: see ticket(). Launch: blockDim.x = BLOCK (multiple of 32), gridDim.x >= n * LANES / BLOCK,
+// dynamic shared memory (BLOCK / LANES) * sizeof(T).
+template <typename T, typename I, int LANES>
+__global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
+                               const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                               const T* __restrict__ b, T* x, unsigned* counter)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    T* own = reinterpret_cast<T*>(shared_bytes);
+    const int rows = blockDim.x / LANES;
+    const int slot = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    if (lane == 0) make_pending(own[slot]);
+    const I first = I(ticket(counter + blockIdx.y)) * rows;  // also the barrier after which own[] is set
+    if (first >= n) return;
+    const I t = first + slot;
+    const bool alive = t < n;
+    const I i = reverse ? n - 1 - t : t;
+    const I k = gridDim.y, c = blockIdx.y;
+
+    T sum = T(0), rhs = T(0), inv = T(1);
+    I p = 0, stop = 0;
+    if (alive) {
+        p = begin[i] + lane;
+        stop = end[i];
+        if (lane == 0) {
+            rhs = b[i * k + c];
+            if (inverse != nullptr) inv = inverse[i];
+        }
+    }
+    bool done = !alive;
+    I col = 0;
+    T val = T(0);
+    const auto fetch = [&]() {
+        if (p < stop) {
+            col = cols[p];
+            val = vals[p];
+        }
+    };
+    fetch();
+    while (__any_sync(0xffffffffu, !done)) {
+        while (p < stop) {
+            const I at = (reverse ? n - 1 - col : col) - first;
+            const T v = at >= 0 ? peek_shared(own + at) : peek(x + col * k + c);
+            if (pending(v)) break;
+            sum += val * v;
+            p += LANES;
+            fetch();
+        }
+        __syncwarp();
+        bool ready = !done && p >= stop;
+        if (LANES > 1) {
+            const unsigned votes = __ballot_sync(0xffffffffu, ready);
+            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
+            ready = (votes & group) == group;
+            if (__any_sync(0xffffffffu, ready)) {
+                T total = sum;
+#pragma unroll
+                for (int offset = LANES / 2; offset > 0; offset /= 2) total += shuffle_xor(total, offset);
+                if (ready) sum = total;
+            }
+        }
+        if (ready) {
+            if (lane == 0) {
+                const T value = (rhs - sum) * inv;
+                post_shared(own + slot, value);
+                post(x + i * k + c, value);
+            }
+            done = true;
+        }
+    }
+}
+
+// One warp's share of the level-packed solve: job = (first row, rows << 8 | log2 of threads a row), rows of one level,
+// stored in level order. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each
+// other, so a lane may spin by itself until all that it asked for is there.
+template <typename T, typename I, typename Look, typename Tell>
+__device__ inline void solve_job(int2 job, I k, I c, const I* __restrict__ order, const I* __restrict__ ptr,
+                                 const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                                 const T* __restrict__ b, Look look, Tell tell)
+{
+    const int lg = job.y & 0xff, count = job.y >> 8, lanes = 1 << lg;
+    const int slot = (threadIdx.x % 32) >> lg, lane = threadIdx.x & (lanes - 1);
+    const bool alive = slot < count;
+    const I r = I(job.x) + slot;
+    T sum = T(0), rhs = T(0), inv = T(1);
+    I i = 0;
+    if (alive) {
+        I p = ptr[r] + lane;
+        const I stop = ptr[r + 1];
+        i = order[r];
+        if (lane == 0) {
+            rhs = b[i * k + c];
+            if (inverse != nullptr) inv = inverse[r];
+        }
+        for (; p < stop; p += BATCH * lanes) {
+            I col[BATCH];
+            T val[BATCH], v[BATCH];
+#pragma unroll
+            for (int q = 0; q < BATCH; ++q) {
+                const bool have = p + q * lanes < stop;
+                col[q] = have ? cols[p + q * lanes] : -1;
+                val[q] = have ? vals[p + q * lanes] : T(0);
+                v[q] = T(0);
+                if (have) make_pending(v[q]);
+            }
+            bool waits;
+            do {  // ask again for all that are missing at once, so that their latencies overlap
+                waits = false;
+#pragma unroll
+                for (int q = 0; q < BATCH; ++q)
+                    if (pending(v[q])) v[q] = look(col[q]);
+#pragma unroll
+                for (int q = 0; q < BATCH; ++q) waits |= pending(v[q]);
+            } while (waits);
+#pragma unroll
+            for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
+        }
+    }
+    __syncwarp();
+    for (int offset = lanes / 2; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    if (alive && lane == 0) tell(i, (rhs - sum) * inv);
+}
+
+// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order, stored in that order; a warp takes rows
+// of one level and of one size class, 1 to 32 threads a row, see solve_job. Progress: see ticket().
+// Launch: gridDim.x * blockDim.x / 32 >= n_jobs.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2* __restrict__ jobs, const I* __restrict__ order,
+                                  const I* __restrict__ ptr, const I* __restrict__ cols, const T* __restrict__ vals,
+                                  const T* __restrict__ inverse, const T* __restrict__ b, T* x, unsigned* counter)
+{
+    const int w = int(ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32);
+    if (w >= n_jobs) return;
+    const I k = gridDim.y, c = blockIdx.y;
+    solve_job(jobs[w], k, c, order, ptr, cols, vals, inverse, b, [&](I j) { return peek(x + j * k + c); },
+              [&](I i, T value) { post(x + i * k + c, value); });
+}
+
+// The same jobs, all in one block: no dependency leaves the SM, unknowns are exchanged in shared memory (some 0.1 to
+// 0.25 us a level). For deep systems with few rows a level. x needs no preparation. Warp w of W takes the jobs w, w + W,
+// ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it works
+// on that job, and what that job waits for is finished too.
+// Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
+template <typename T, typename I>
+__global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const int2* __restrict__ jobs, const I* __restrict__ order,
+                               const I* __restrict__ ptr, const I* __restrict__ cols, const T* __restrict__ vals,
+                               const T* __restrict__ inverse, const T* __restrict__ b, T* x)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    T* own = reinterpret_cast<T*>(shared_bytes);
+    const I k = gridDim.y, c = blockIdx.y;
+    for (I i = threadIdx.x; i < n; i += blockDim.x) make_pending(own[i]);
+    __syncthreads();
+    for (int w = threadIdx.x / 32; w < n_jobs; w += blockDim.x / 32) {
+        solve_job(jobs[w], k, c, order, ptr, cols, vals, inverse, b, [&](I j) { return peek_shared(own + j); },
+                  [&](I i, T value) {
+                      post_shared(own + i, value);
+                      x[i * k + c] = value;
+                  });
+    }
+}
+
+// out[p] = vals[source[p]], conjugated if `conjugate`: values in the order of an analysis, or of a transpose.
+template <typename T, typename I>
+__global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
+{
+    for (I p = I(blockIdx.x) * blockDim.x + threadIdx.x; p < nnz; p += I(gridDim.x) * blockDim.x) {
+        const T v = vals[source[p]];
+        out[p] = conjugate ? conj(v) : v;
+    }
+}
+
+// inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest i = rows[r] (or r if rows is null) whose reciprocal is not
+// finite. bad is set to 0x7f bytes before the launch.
+template <typename T, typename I>
+__global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, int* bad)
+{
+    const I r = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (r >= n) return;
+    const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
+    inverse[r] = q;
+    if (!finite(q)) atomicMin(bad, int(r));
+}
+
+// One Jacobi sweep: y = D^-1 (b - N x). A thread a row; x and y are different arrays, so there is no race.
+template <typename T, typename I>
+__global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                             const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
+                             const T* __restrict__ x, T* y)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I k = gridDim.y, c = blockIdx.y;
+    if (i >= n) return;
+    T sum = b[i * k + c];
+    for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
+    y[i * k + c] = inverse == nullptr ? sum : sum * inverse[i];
+}
+
+// Incomplete sparse approximate inverse (Anzt, Huckle, Braeckle, Dongarra 2018): W with the pattern of T and
+// (W T)_ij = I_ij on it. Row i of W solves a small triangular system in the columns J of row i; entry j of it needs
+// T_mj for m in J between j and i, found by binary search in row m. A thread a row, each writing only its own row.
+// w has the layout of cols (strict part), w_diag (n) holds the diagonal of W. Cost: O(len^2 log len) a row.
+template <typename T, typename I>
+__global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                     const T* __restrict__ vals, const T* __restrict__ inverse, T* w, T* w_diag)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const T wii = inverse == nullptr ? T(1) : inverse[i];
+    w_diag[i] = wii;
+    const I lo = begin[i], len = end[i] - lo;
+    for (I step = 0; step < len; ++step) {  // from the column nearest to the diagonal outwards
+        const I p = reverse ? lo + step : lo + len - 1 - step;
+        const I j = cols[p];
+        T sum = wii * vals[p];
+        for (I before = 0; before < step; ++before) {
+            const I q = reverse ? lo + before : lo + len - 1 - before;
+            const I m = cols[q];
+            I a = begin[m], z = end[m];
+            while (a < z) {
+                const I mid = (a + z) / 2;
+                if (cols[mid] < j) a = mid + 1; else z = mid;
+            }
+            if (a < end[m] && cols[a] == j) sum += w[q] * vals[a];
+        }
+        w[p] = inverse == nullptr ? -sum : -sum * inverse[j];
+    }
+}
+
+// x = W b, or x += W b if `add`, for the W of isai: a thread a row.
+template <typename T, typename I>
+__global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                           const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I k = gridDim.y, c = blockIdx.y;
+    if (i >= n) return;
+    T sum = w_diag[i] * b[i * k + c];
+    for (I p = begin[i]; p < end[i]; ++p) sum += w[p] * b[cols[p] * k + c];
+    x[i * k + c] = add ? x[i * k + c] + sum : sum;
+}
+
+// r = b - (D + N) x: a thread a row.
+template <typename T, typename I>
+__global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                                  const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
+                                  const T* __restrict__ x, T* r)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I k = gridDim.y, c = blockIdx.y;
+    if (i >= n) return;
+    T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);
+    for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
+    r[i * k + c] = sum;
+}

@@ -1,0 +1,322 @@
+"""Launchers of triangular.cu: plans that keep the analysis of a triangle and solve with it as often as wanted."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.schedule import (
+    Packing,
+    lanes_for,
+    levels_on_device,
+    one_block_rows,
+    pack,
+    set_pending,
+)
+from finelu.kernels.triangle import Triangle
+
+TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
+BLOCK = 128
+NO_ROW = 0x7F7F7F7F
+# Measured on an H200 (benchmarks/results): where a level has few rows an L2 round trip a level is the cost, and one block
+# that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
+ONE_BLOCK_ROWS_PER_LEVEL = 90
+LEVEL_PACKED_ROWS_PER_LEVEL = 120
+
+
+def first_bad(bad) -> int:
+    """The row a kernel reported, or -1; waits for the device."""
+    row = int(bad[0])
+    return -1 if row == NO_ROW else row
+
+
+def new_bad():
+    """A place for the first bad row, empty."""
+    bad = cupy.empty(1, np.int32)
+    reset_bad(bad)
+    return bad
+
+
+def reset_bad(bad) -> None:
+    cupy.cuda.runtime.memsetAsync(bad.data.ptr, 0x7F, bad.nbytes, cupy.cuda.get_current_stream().ptr)
+
+
+def gather(values, source, out, conjugate=False) -> None:
+    """out[p] = values[source[p]], conjugated on request."""
+    if out.size:
+        index = source.dtype
+        kernel("triangular", "gather_values", values.dtype.name, index.name)(
+            (min(blocks(out.size, 256), 65535),),
+            (256,),
+            (index.type(out.size), np.int32(conjugate), source, values, out),
+        )
+
+
+class _Plan:
+    """What all methods share: where values come from, the inverse of the diagonal, workspace of a solve."""
+
+    method = ""
+
+    def __init__(self, triangle: Triangle, depth: int | None):
+        self.triangle, self.depth = triangle, depth
+        self.index = triangle.indices.dtype
+        self.n = triangle.n
+        self.values = self.inverse = None
+
+    def load(self, values):
+        """Take new values; the first row whose diagonal has no finite reciprocal, as a device array for first_bad."""
+        bad = new_bad()
+        t = self.triangle
+        if t.diag is not None:
+            if self.inverse is None:
+                self.inverse = cupy.empty(self.n, values.dtype)
+            kernel("triangular", "invert_diagonal", values.dtype.name, self.index.name)(
+                (blocks(self.n, 256),),
+                (256,),
+                (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, bad),
+            )
+        self._load(values)
+        return bad
+
+    def _load(self, values) -> None:  # natural order
+        t = self.triangle
+        if t.source is None and not t.conjugate:
+            self.values = values
+            return
+        if self.values is None:
+            self.values = cupy.empty(t.indices.size, values.dtype)
+        source = t.source if t.source is not None else cupy.arange(t.indices.size, dtype=self.index)
+        gather(values, source, self.values, t.conjugate)
+
+    def _inverse(self):
+        return np.uint64(0) if self.inverse is None else self.inverse
+
+    def _prepare(self, x):
+        """Make x pending; a ticket counter for each of its columns, and how many columns there are."""
+        counters = cupy.empty(x.size // self.n, np.uint32)
+        set_pending(x)
+        set_pending(counters)
+        return counters, counters.size
+
+    def solve(self, b, x) -> None:
+        raise NotImplementedError
+
+
+class SyncFree(_Plan):
+    """Natural order, no analysis."""
+
+    method = "sync_free"
+
+    def __init__(self, triangle, depth=None):
+        super().__init__(triangle, depth)
+        self.lanes = lanes_for(triangle.entries / triangle.n)
+        if triangle.n * self.lanes > 1_500_000:
+            self.lanes = 1
+
+    def solve(self, b, x):
+        t, n = self.triangle, self.n
+        counters, columns = self._prepare(x)
+        kernel("triangular", "trsv_sync_free", x.dtype.name, self.index.name, self.lanes)(
+            (blocks(n * self.lanes, BLOCK), columns),
+            (BLOCK,),
+            (
+                self.index.type(n),
+                np.int32(t.reverse),
+                t.begin,
+                t.end,
+                t.indices,
+                self.values,
+                self._inverse(),
+                b,
+                x,
+                counters,
+            ),
+            shared_mem=BLOCK // self.lanes * x.itemsize,
+        )
+
+
+class _Packed(_Plan):
+    """Values and the inverse of the diagonal are kept in level order."""
+
+    per_lane = 0
+
+    def __init__(self, triangle, depth, level):
+        super().__init__(triangle, depth)
+        self.packing: Packing = pack(triangle, level, self.per_lane)
+        self.diag_in_order = None if triangle.diag is None else triangle.diag[self.packing.order]
+
+    def load(self, values):
+        bad = new_bad()
+        p, t = self.packing, self.triangle
+        if self.values is None:
+            self.values = cupy.empty(p.cols.size, values.dtype)
+        gather(values, p.source, self.values, t.conjugate)
+        if t.diag is not None:
+            if self.inverse is None:
+                self.inverse = cupy.empty(self.n, values.dtype)
+            kernel("triangular", "invert_diagonal", values.dtype.name, self.index.name)(
+                (blocks(self.n, 256),),
+                (256,),
+                (self.index.type(self.n), np.int32(t.conjugate), self.diag_in_order, values, self.inverse, bad),
+            )
+        return bad
+
+
+class LevelPacked(_Packed):
+    method = "level_packed"
+
+    def __init__(self, triangle, depth, level):
+        super().__init__(triangle, depth, level)
+        limits = device_limits()
+        # Warps that wait far ahead of the front only load the L2 cache: let some five levels be resident at a time, by
+        # asking for so much shared memory that no more blocks fit.
+        wanted = 5 * self.packing.jobs.shape[0] / depth / limits["processors"] / (BLOCK // 32)
+        self.block = BLOCK if wanted < 2 else 2 * BLOCK
+        resident = 2 ** round(np.log2(max(1.0, wanted * BLOCK / self.block)))
+        self.padding = 0 if resident > 4 else limits["shared"] // resident - 2048
+
+    def solve(self, b, x):
+        p = self.packing
+        n_jobs = p.jobs.shape[0]
+        counters, columns = self._prepare(x)
+        launch = kernel("triangular", "trsv_level_packed", x.dtype.name, self.index.name)
+        if self.padding > device_limits()["shared_plain"]:
+            launch.max_dynamic_shared_size_bytes = self.padding
+        launch(
+            (blocks(n_jobs * 32, self.block), columns),
+            (self.block,),
+            (np.int32(n_jobs), p.jobs, p.order, p.ptr, p.cols, self.values, self._inverse(), b, x, counters),
+            shared_mem=self.padding,
+        )
+
+
+class OneBlock(_Packed):
+    method = "one_block"
+    per_lane = 8
+    threads = 512
+
+    def solve(self, b, x):
+        p, n = self.packing, self.n
+        launch = kernel("triangular", "trsv_one_block", x.dtype.name, self.index.name)
+        shared = n * x.itemsize
+        if shared > device_limits()["shared_plain"]:
+            launch.max_dynamic_shared_size_bytes = shared
+        launch(
+            (1, x.size // n),
+            (self.threads,),
+            (
+                self.index.type(n),
+                np.int32(p.jobs.shape[0]),
+                p.jobs,
+                p.order,
+                p.ptr,
+                p.cols,
+                self.values,
+                self._inverse(),
+                b,
+                x,
+            ),
+            shared_mem=shared,
+        )
+
+
+class Jacobi(_Plan):
+    """x <- D^-1 (b - N x), `sweeps` times, from x = D^-1 b."""
+
+    method = "jacobi"
+
+    def __init__(self, triangle, sweeps):
+        super().__init__(triangle, None)
+        self.sweeps = sweeps
+
+    def solve(self, b, x):
+        t, n = self.triangle, self.n
+        columns = x.size // n
+        launch = kernel("triangular", "jacobi_sweep", x.dtype.name, self.index.name)
+        grid = (blocks(n, 256), columns)
+        other = cupy.empty_like(x)
+        source, target = (other, x) if self.sweeps % 2 == 0 else (x, other)
+        source.fill(0)  # the first call makes D^-1 b of it; then come the sweeps, the last of which writes x
+        for _ in range(self.sweeps + 1):
+            args = (self.index.type(n), t.begin, t.end, t.indices, self.values, self._inverse(), b, source, target)
+            launch(grid, (256,), args)
+            source, target = target, source
+
+
+class ISAI(_Plan):
+    """x = W b with an incomplete sparse approximate inverse W; then `sweeps` - 1 corrections x <- x + W (b - T x)."""
+
+    method = "isai"
+
+    def __init__(self, triangle, sweeps):
+        super().__init__(triangle, None)
+        self.sweeps = sweeps
+        self.w = self.w_diag = None
+
+    def load(self, values):
+        bad = super().load(values)
+        t, n = self.triangle, self.n
+        if self.w is None:
+            self.w, self.w_diag = cupy.empty(t.indices.size, values.dtype), cupy.empty(n, values.dtype)
+        kernel("triangular", "isai", values.dtype.name, self.index.name)(
+            (blocks(n, 128),),
+            (128,),
+            (
+                self.index.type(n),
+                np.int32(t.reverse),
+                t.begin,
+                t.end,
+                t.indices,
+                self.values,
+                self._inverse(),
+                self.w,
+                self.w_diag,
+            ),
+        )
+        return bad
+
+    def solve(self, b, x):
+        t, n = self.triangle, self.n
+        grid = (blocks(n, 256), x.size // n)
+        apply = kernel("triangular", "isai_apply", x.dtype.name, self.index.name)
+        residual = kernel("triangular", "triangle_residual", x.dtype.name, self.index.name)
+        pattern = (self.index.type(n), t.begin, t.end, t.indices)
+        apply(grid, (256,), (*pattern, self.w, self.w_diag, b, np.int32(0), x))
+        r = cupy.empty_like(x) if self.sweeps > 1 else None
+        for _ in range(self.sweeps - 1):
+            residual(grid, (256,), (*pattern, self.values, self._inverse(), b, x, r))
+            apply(grid, (256,), (*pattern, self.w, self.w_diag, r, np.int32(1), x))
+
+
+def triangular_plan(triangle: Triangle, method: str, sweeps: int, dtype):
+    """The plan of a method, or of the one that should be fastest here (`auto`); see TRIANGULAR_METHODS.
+
+    auto: the levels are found first. One block if the unknowns fit into its shared memory and a level has few rows;
+    sync-free if a level has few rows; else level-packed.
+    """
+    if method == "jacobi":
+        return Jacobi(triangle, sweeps)
+    if method == "isai":
+        return ISAI(triangle, sweeps)
+    if method == "sync_free":
+        return SyncFree(triangle)
+    level, deepest = levels_on_device(triangle)
+    depth = int(deepest[0]) + 1
+    width = triangle.n / depth
+    fits = triangle.n <= one_block_rows(np.dtype(dtype).itemsize)
+    if method == "auto":
+        if fits and width <= ONE_BLOCK_ROWS_PER_LEVEL:
+            method = "one_block"
+        else:
+            method = "sync_free" if width <= LEVEL_PACKED_ROWS_PER_LEVEL else "level_packed"
+    if method == "sync_free":
+        return SyncFree(triangle, depth)
+    if method == "one_block":
+        if not fits:
+            raise ValueError(
+                f"method='one_block' keeps the unknowns in the shared memory of one block, which holds "
+                f"{one_block_rows(np.dtype(dtype).itemsize)} of them; this system has {triangle.n} rows"
+            )
+        return OneBlock(triangle, depth, level)
+    return LevelPacked(triangle, depth, level)

@@ -1,0 +1,30 @@
+"""Where a Krylov method keeps what decides whether it goes on: two small arrays on the device of the iteration.
+
+`state` (4,) int32 and `norms` (5,) of the real dtype are written by the kernels only, so that no step has to wait for
+the host; the host reads copies of them. Once `state[CODE]` is not RUNNING every kernel returns at once, so that x stays
+what it was at that iteration, however late the host looks. The `.cu` files repeat these numbers.
+"""
+
+# places in `state`
+CODE = 0  # one of the codes below
+ITERATIONS = 1  # iterations whose residual norm stands in the history
+COLUMNS = 2  # of the Arnoldi basis: columns of H that are ready in this cycle
+IMPROVED = 3  # 1 where x is better than everything before it, so that it is kept before x changes
+
+# places in `norms`
+NORM = 0  # the newest residual norm: true at the begin of a cycle, the recurrence's inside it
+TOLERANCE = 1  # max(rtol ||b||, atol)
+CLAIM = 2  # where the recurrence is believed to have converged: the tolerance, but never far below rounding
+START = 3  # the smallest true residual norm at the begin of a cycle; Inf before the first
+BEST = 4  # the smallest residual norm of the recurrence
+
+# codes: up to BROKEN the cycle is over but another may follow, from CONVERGED on the solve is
+RUNNING = 0
+CLAIMED = 1  # the recurrence has converged; the true residual is still to be looked at
+BROKEN = 2  # the recurrence broke down; it may be started again from the true residual
+CONVERGED = 3
+STAGNATED = 4
+BREAKDOWN = 5
+INDEFINITE = 6
+INDEFINITE_PRECONDITIONER = 7
+NOT_FINITE = 8

@@ -1,0 +1,27 @@
+"""Krylov methods: cg, minres, gmres, fgmres, bicgstab. One set of arguments, SciPy's names, one kind of answer.
+
+All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None):
+
+A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format, a dense array, finelu's CSR, or a LinearOperator.
+b : (n,) or (n, 1), on the device of A; x has its shape. Never written.
+x0 : the initial guess, zero by default. Never written, never returned itself.
+rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the true residual, computed anew.
+maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
+M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
+    What A and M give back must be a new array at each product (or the one that they were given), and is not written.
+callback : callback(x), where each method says; x is the iterate itself, to be read only.
+watch : watch(iteration, residual_norm), each time the host looks at the progress: every iteration on the CPU, every few
+    on the GPU. Either ends the solve by returning True or raising StopIteration: Status.INTERRUPTED.
+
+They return a `Solution`; `x, info = cg(...)` unpacks as SciPy's. They work in the widest dtype of A, b and x0 (complex
+if M is), on the device of b. b = 0 gives x = 0. A breakdown is a Status and x the best iterate so far, never NaN.
+Wrong shapes, NaN or Inf raise MatrixError, meaningless parameters ParameterError, mixed devices DeviceError.
+"""
+
+from finelu.krylov.bicgstab import bicgstab
+from finelu.krylov.cg import cg
+from finelu.krylov.fgmres import fgmres
+from finelu.krylov.gmres import gmres
+from finelu.krylov.minres import minres
+
+__all__ = ["bicgstab", "cg", "fgmres", "gmres", "minres"]

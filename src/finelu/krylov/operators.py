@@ -1,0 +1,134 @@
+"""Whatever a Krylov method may be given as A or M becomes an object with `@`, whose results are checked vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import DeviceError, MatrixError
+from finelu.kernels import namespace, on_gpu
+from finelu.matrix import CSR, DTYPES, as_csr
+
+
+class Identity:
+    """The preconditioner that is none: gives back the very vector, so nobody may write into what it returns."""
+
+    def __matmul__(self, r):
+        return r
+
+
+class Operator:
+    """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
+
+    apply : the function that is called.  name : "A" or "M", for errors.
+    """
+
+    def __init__(self, apply, name: str):
+        self.apply = apply
+        self.name = name
+
+    def __matmul__(self, x):
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
+            y = self.apply(x)
+        if on_gpu(y) != on_gpu(x):
+            raise DeviceError(f"{self.name} gave a vector on another device than it was given; move {self.name} first.")
+        y = y if on_gpu(y) else np.asarray(y)
+        if y.size != x.size or y.ndim > 2:
+            raise MatrixError(f"{self.name} gave an array of shape {y.shape} for a vector of length {x.size}.")
+        if y.dtype.kind == "c" and x.dtype.kind != "c":
+            raise MatrixError(
+                f"{self.name} gave complex numbers for a real vector, but its dtype does not say so; set its dtype, or "
+                f"pass a complex b."
+            )
+        return y.reshape(-1).astype(x.dtype, copy=False)
+
+
+def value_dtype(A) -> np.dtype:
+    """The dtype, one of the four, of the products with A; float64 for what says nothing of it."""
+    dtype = getattr(A, "dtype", None)
+    if dtype is None:
+        dtype = np.asarray(A).dtype if isinstance(A, (list, tuple)) else np.float64
+    dtype = np.dtype(dtype)
+    if dtype.name in DTYPES:
+        return dtype
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def order(A) -> int:
+    """n of a square A; a MatrixError if it has no such n."""
+    shape = getattr(A, "shape", None)
+    if shape is None and isinstance(A, (list, tuple)):
+        shape = np.shape(A)
+    if shape is None:
+        raise MatrixError(f"A is a {type(A).__name__} without a shape; a matrix or a LinearOperator is needed.")
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise MatrixError(f"A has shape {tuple(shape)}; a square matrix is needed.")
+    if shape[0] == 0:
+        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
+    return int(shape[0])
+
+
+def location(A):
+    """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
+    if isinstance(A, CSR) or sp.issparse(A):
+        return A.data
+    if on_gpu(A) and hasattr(A, "data"):  # cupyx.scipy.sparse and cupy arrays, not CuPy's LinearOperator
+        return A.data if on_gpu(A.data) else A
+    return np.empty(0) if isinstance(A, (np.ndarray, list, tuple)) else None
+
+
+def as_operator(A, name: str, like, dtype):
+    """A as an `Operator` that works on vectors such as `like`, of dtype `dtype`.
+
+    A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
+        (Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is the identity.
+    Sparse and dense matrices are looked at for NaN and Inf, sorted and converted once, in a copy where they need it.
+    Raises MatrixError for a wrong shape or values, DeviceError where A and `like` are on different devices.
+    """
+    if A is None:
+        return Identity()
+    n = like.size
+    shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
+    if tuple(shape) != (n, n):
+        raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
+    if hasattr(A, "matvec"):
+        return Operator(A.matvec, name)
+    place = location(A)
+    if place is None:
+        if callable(A):
+            return Operator(A, name)
+        raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
+    if on_gpu(place) != on_gpu(like):
+        raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
+    dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
+    matrix = _dense(A, name, like, dtype) if dense else _sparse(A, name, dtype)
+    return Operator(matrix.__matmul__, name)
+
+
+def _where(array) -> str:
+    return "the GPU" if on_gpu(array) else "the host"
+
+
+def _dense(A, name, like, dtype):
+    xp = namespace(like)
+    dense = xp.asarray(A)
+    if dense.dtype.kind not in "biufc":
+        raise MatrixError(f"{name} has dtype {dense.dtype}; numbers are needed.")
+    bad = ~xp.isfinite(dense)
+    if bool(bad.any()):
+        raise MatrixError(
+            f"{name} holds NaN or Inf in row {int(xp.argmax(bad.any(axis=1)))}; find where they come from."
+        )
+    return dense.astype(dtype, copy=False)
+
+
+def _sparse(A, name, dtype):
+    try:
+        S = as_csr(A, diagonal=False, dtype=dtype).tosparse()
+    except MatrixError as error:
+        if name == "A":
+            raise
+        raise MatrixError(f"{name} cannot be used; as a matrix A, {error}") from error
+    S.has_sorted_indices = True
+    S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
+    return S

@@ -1,0 +1,271 @@
+"""What all Krylov methods share: arguments, stopping rule, history, best iterate, the true residual at the end.
+
+The decisions fall where the vectors are: the kernels write `state`, `norms` and `history` (finelu.kernels.monitor) and
+stop changing x by themselves once the solve is over. The host looks at a copy every few iterations and so never waits
+for a step; the x, the iterations and the history it returns do not depend on how often it looks.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+
+import numpy as np
+
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels import kernels_for, monitor, namespace, on_gpu
+from finelu.krylov.operators import as_operator, location, order, value_dtype
+from finelu.matrix import check_vector
+from finelu.result import Solution, Status
+
+# Iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look before, so that
+# it finds it there; up to twice as many iterations are then queued after the last that counts.
+LOOK_EVERY = {"numpy": 1, "cupy": 8}
+
+STATUS = {
+    monitor.CONVERGED: Status.CONVERGED,
+    monitor.STAGNATED: Status.STAGNATED,
+    monitor.BREAKDOWN: Status.BREAKDOWN,
+    monitor.INDEFINITE: Status.INDEFINITE,
+    monitor.INDEFINITE_PRECONDITIONER: Status.INDEFINITE_PRECONDITIONER,
+    monitor.NOT_FINITE: Status.NOT_FINITE,
+}
+
+
+class Progress:
+    """One solve on its way: `while progress.cycle(r)` around `while progress.goes_on()`, then `progress.end()`.
+
+    A cycle begins with the true residual, r = b - A x. It is over when the recurrence has converged, or when the method
+    restarts; another follows if the true residual has not converged, unless a claimed convergence did not even halve it
+    (Status.STAGNATED). The test is ||b - A x||_2 <= max(rtol ||b||_2, atol).
+
+    After construction: A, M operators; x (n,) the iterate; best (n,) room for the best one; kernels the building
+    blocks; state, norms, history as in finelu.kernels.monitor. The caller's b and x0 are never written or returned.
+    """
+
+    def __init__(self, method: str, A, b, x0, *, rtol, atol, maxiter, M, callback, watch):
+        self.started = time.perf_counter()
+        self.method = method
+        self.recipe = "" if M is None else repr(getattr(M, "recipe", type(M).__name__))
+        rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
+        n = order(A)
+        place = location(A)
+        b = check_vector(b, n, b if place is None else place)
+        self.shape = b.shape
+        self.b = _single(b, "b")
+        if x0 is not None:
+            x0 = check_vector(x0, n, self.b, "x0")
+            if x0.shape not in (b.shape, (n,)):
+                raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b.")
+            x0 = _single(x0, "x0")
+        dtype = np.result_type(value_dtype(A), self.b.dtype, self.b.dtype if x0 is None else x0.dtype)
+        if M is not None and value_dtype(M).kind == "c":
+            dtype = np.result_type(dtype, np.complex64)
+        self.maxiter = 10 * n if maxiter is None else count("maxiter", maxiter, 0)
+        self.callback, self.watch = callback, watch
+
+        self.xp = xp = namespace(self.b)
+        self.kernels = kernels_for(self.b)
+        self.b = xp.ascontiguousarray(self.b.astype(dtype, copy=False))
+        self.dtype, self.real = dtype, np.empty(0, dtype).real.dtype
+        self.A = as_operator(A, "A", self.b, dtype)
+        self.M = as_operator(M, "M", self.b, dtype)
+        self.x0 = x0
+        self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
+        self.best = self.x.copy()
+
+        size = self.real_scalar()
+        self.kernels.norm(self.b, size)
+        norm_b = float(size[0])
+        tolerance = max(rtol * norm_b, atol)
+        claim = max(tolerance, float(np.finfo(self.real).eps) * norm_b / 16)
+        self.state = xp.zeros(4, np.int32)
+        self.norms = xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
+        self.history = xp.zeros(min(self.maxiter + 1, 1024), self.real)
+        if norm_b == 0:
+            self.x[:] = 0
+            self.state[monitor.CODE] = monitor.CONVERGED
+
+        self.every = LOOK_EVERY[xp.__name__]
+        self.snapshots = [self.kernels.Snapshot(self.state, self.norms) for _ in range(2)]
+        self.posted: list[int] = []  # the cycle in which each snapshot that waits was posted, oldest first
+        self.looks = 0
+        self.cycles = 0
+        self.launched = 0  # iterations queued, those after the last that counts included until the host knows
+        self.told = -1  # the iteration that `watch` heard of last
+        self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
+        self.code = monitor.RUNNING  # as far as the host has seen
+
+    # vectors and scalars on the device of b
+
+    def vectors(self, k: int):
+        return [self.xp.zeros(self.b.size, self.dtype) for _ in range(k)]
+
+    def scalars(self, k: int):
+        return [self.xp.zeros(1, self.dtype) for _ in range(k)]
+
+    def real_scalar(self):
+        return self.xp.zeros(1, self.real)
+
+    @property
+    def norm(self):
+        """norms[NORM] as an array of one element: where `record` and `begin_cycle` expect the residual norm."""
+        return self.norms[monitor.NORM : monitor.NORM + 1]
+
+    # the course of a solve
+
+    def cycle(self, r) -> bool:
+        """Whether another cycle is wanted; if so, r is b - A x and its norm has been judged."""
+        if self.cycles:
+            if self.launched >= self.maxiter:
+                self._look(wait=True)
+            if self.stopped or self.code > monitor.BROKEN:
+                return False
+            if self.code == monitor.RUNNING and self.launched >= self.maxiter:
+                return False
+        else:
+            self._look(wait=True)
+            if self.code == monitor.CONVERGED:  # b = 0
+                return False
+        if self.cycles or self.x0 is not None:
+            self.xp.subtract(self.b, self.A @ self.x, out=r)
+        else:
+            r[:] = self.b
+        self.kernels.norm(r, self.norm)
+        self.kernels.begin_cycle(self.state, self.norms, self.history)
+        wait = self.cycles == 0 or self.code != monitor.RUNNING  # what is usual costs no wait: a restart of gmres
+        self.cycles += 1
+        self.code = monitor.RUNNING
+        if wait:
+            self._look(wait=True)
+        return self.code == monitor.RUNNING and self.maxiter > 0
+
+    def goes_on(self) -> bool:
+        """Whether one more iteration is wanted in this cycle, as far as can be known without waiting."""
+        if self.stopped or self.code != monitor.RUNNING:
+            return False
+        if self.launched >= self.maxiter:
+            self._look(wait=True)  # frozen iterations do not count: the device knows how many there were
+        elif self.launched % self.every == 0:
+            self._look(wait=self.every == 1)
+        if self.stopped or self.code != monitor.RUNNING or self.launched >= self.maxiter:
+            return False
+        self.launched += 1
+        if self.launched >= self.history.size:
+            room = min(2 * self.history.size, self.maxiter + 1)
+            longer = self.xp.zeros(room, self.real)
+            longer[: self.history.size] = self.history
+            self.history = longer
+        return True
+
+    def tell(self) -> None:
+        """Show x to the caller's callback; it is x itself, not a copy."""
+        if self.callback is not None and not self.stopped:
+            self._ask(self.callback, self.x)
+
+    def fail(self, status: Status) -> None:
+        """End the solve with `status`, which the host has found."""
+        self.stopped = status
+
+    def end(self) -> Solution:
+        """The solution: x if it converged, else the best iterate, with the true residual norm of just that x."""
+        self._look(wait=True)
+        status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
+        if status is Status.INDEFINITE_PRECONDITIONER and self.recipe == "":
+            status = Status.BREAKDOWN  # r^H r = 0 without a preconditioner: underflow
+        x, residual_norm = self.x, self._seen_norm
+        if self.code != monitor.CONVERGED:
+            x, residual_norm = self._best()
+            if residual_norm <= self._tolerance:
+                status = Status.CONVERGED
+        else:
+            status = Status.CONVERGED
+        history = self.history[: self.iterations + 1]
+        return Solution(
+            x=x.reshape(self.shape),
+            status=status,
+            iterations=self.iterations,
+            residual_norm=residual_norm,
+            history=history.get() if on_gpu(history) else history.copy(),
+            method=self.method,
+            recipe=self.recipe,
+            timings={"solve": time.perf_counter() - self.started},
+        )
+
+    def _best(self):
+        """Of the last iterate, the best by the recurrence and x0: the one with the smallest true residual norm.
+
+        If A gives NaN for all of them, it is the one that the recurrence thinks best.
+        """
+        start = self.xp.zeros_like(self.x) if self.x0 is None else self.x0.astype(self.dtype, copy=True)
+        iterates = [self.x, self.best] if self._improved else [self.best, self.x]
+        candidates = [x for x in (*iterates, start) if bool(self.xp.isfinite(x).all())]
+        norms = []
+        for x in candidates:
+            size = self.real_scalar()
+            self.kernels.norm(self.b - self.A @ x, size)
+            norms.append(float(size[0]))
+        k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
+        return candidates[k], norms[k]
+
+    def _look(self, wait: bool) -> None:
+        """Learn how far the device is: with `wait` as of now, else as of the look before, which costs no waiting."""
+        self.snapshots[self.looks % 2].post()
+        self.posted.append(self.cycles)
+        self.looks += 1
+        if wait:
+            self.posted = self.posted[-1:]
+            snapshot = self.snapshots[(self.looks - 1) % 2]
+        elif len(self.posted) == 2:
+            snapshot = self.snapshots[self.looks % 2]
+        else:
+            return
+        cycle = self.posted.pop(0)
+        state, norms = snapshot.read()
+        code = int(state[monitor.CODE])
+        if code > monitor.BROKEN or cycle == self.cycles:  # the end of an earlier cycle says nothing of this one
+            self.code = code
+        self.iterations, self._improved = int(state[monitor.ITERATIONS]), bool(state[monitor.IMPROVED])
+        self._seen_norm, self._tolerance = float(norms[monitor.NORM]), float(norms[monitor.TOLERANCE])
+        if wait:
+            self.launched = self.iterations
+        if self.watch is not None and self.cycles and self.told < self.iterations and not self.stopped:
+            self.told = self.iterations
+            self._ask(self.watch, self.iterations, self._seen_norm)
+
+    def _ask(self, function, *arguments) -> None:
+        try:
+            stop = function(*arguments) is True
+        except StopIteration:
+            stop = True
+        if stop:
+            self.stopped = Status.INTERRUPTED
+
+
+def count(name: str, value, least: int) -> int:
+    """`value` as an int that is at least `least`; else a ParameterError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ParameterError(f"{name}={value!r}; an integer is needed.") from None
+    if number < least:
+        raise ParameterError(f"{name}={number}; at least {least} is needed.")
+    return number
+
+
+def _tolerance(name: str, value) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ParameterError(f"{name}={value!r}; a number is needed.") from None
+    if not (number >= 0 and math.isfinite(number)):
+        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
+    return number
+
+
+def _single(v, name: str):
+    """(n,) from (n,) or (n, 1)."""
+    if v.ndim == 2 and v.shape[1] != 1:
+        raise MatrixError(f"{name} has {v.shape[1]} columns; a Krylov method solves for one: call it for each column.")
+    return v.reshape(-1)

@@ -1,0 +1,213 @@
+"""The one door: whatever the user has becomes a checked, sorted CSR matrix, and the caller's arrays stay untouched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import DeviceError, MatrixError
+from finelu.kernels import kernels_for, namespace, on_gpu
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+INT32_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """A square sparse matrix in compressed sparse rows, checked: sorted, no duplicates, finite.
+
+    indptr (n + 1,), indices (nnz,) int32 (int64 once n or nnz needs it); data (nnz,) one of the four dtypes;
+    diag (n,) the place of each diagonal entry in `data`, or -1 where none is stored. All on one device.
+    The arrays may be the caller's own: nothing in finelu writes to them.
+    """
+
+    indptr: Any
+    indices: Any
+    data: Any
+    diag: Any
+
+    @property
+    def n(self) -> int:
+        return self.indptr.size - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.n, self.n)
+
+    @property
+    def nnz(self) -> int:
+        return self.data.size
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    def same_pattern(self, other: CSR) -> bool:
+        """Whether `other` stores entries at the same places (and on the same device)."""
+        if self.nnz != other.nnz or self.n != other.n or on_gpu(self.data) != on_gpu(other.data):
+            return False
+        if self.indices is other.indices and self.indptr is other.indptr:
+            return True
+        xp = namespace(self.data)
+        same = xp.array_equal(self.indptr, other.indptr) & xp.array_equal(self.indices, other.indices)
+        return bool(same)
+
+    def tosparse(self):
+        """The scipy.sparse or cupyx.scipy.sparse CSR matrix with these arrays (no copy)."""
+        return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+def sparse_module(array):
+    """scipy.sparse, or cupyx.scipy.sparse for arrays on the GPU."""
+    if on_gpu(array):
+        import cupyx.scipy.sparse
+
+        return cupyx.scipy.sparse
+    return sp
+
+
+def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
+    """Turn A into a checked `CSR` on the device where it lives.
+
+    A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format (matrix or array), a NumPy or CuPy array, a
+        np.matrix, or a CSR (returned as it is). Integers and booleans become float64. Explicit zeros are entries.
+    diagonal : whether every diagonal entry must be stored (an incomplete factorization divides by them).
+    dtype : convert the values to this dtype.
+    Raises MatrixError, naming the first bad row and their number, for a matrix that is not square, is empty, holds
+    NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
+    Cost: one pass over the entries; a conversion only where the format, order or dtype needs it.
+    """
+    if isinstance(A, CSR):
+        if diagonal:
+            _require_diagonal(A)
+        return A if dtype is None or A.dtype == dtype else CSR(A.indptr, A.indices, A.data.astype(dtype), A.diag)
+    S = _to_csr_format(A)
+    if S.ndim != 2 or S.shape[0] != S.shape[1]:
+        raise MatrixError(f"A has shape {S.shape}; a square matrix is needed.")
+    n = S.shape[0]
+    if n == 0:
+        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
+    xp = namespace(S.data)
+    data = S.data if dtype is None else S.data.astype(dtype, copy=False)
+    if str(data.dtype) not in DTYPES:
+        if data.dtype.kind not in "biuf":
+            raise MatrixError(
+                f"A holds values of dtype {data.dtype}; finelu works with {', '.join(DTYPES)} (integers become float64)."
+            )
+        data = data.astype(xp.float64)
+    index = np.int32 if max(n, S.indices.size) <= INT32_LIMIT else np.int64
+    indptr = S.indptr.astype(index, copy=False)
+    indices = S.indices.astype(index, copy=False)
+    data = xp.ascontiguousarray(data[: indices.size])
+
+    kernels = kernels_for(data)
+    diag, found = _inspect(kernels, xp, indptr, indices, data)
+    if found["bad_column"] >= 0:
+        raise MatrixError(f"A has a column index outside 0..{n - 1} in row {found['bad_column']}; the arrays are corrupt.")
+    if found["unsorted"]:
+        indptr, indices, data = _sorted_copy(xp, indptr, indices, data, n)
+        diag, found = _inspect(kernels, xp, indptr, indices, data)
+    if found["not_finite"]:
+        raise MatrixError(
+            f"A holds NaN or Inf in row {found['first_not_finite']} ({found['not_finite']} such "
+            f"{'entry' if found['not_finite'] == 1 else 'entries'}); find where they come from before solving."
+        )
+    result = CSR(indptr, indices, data, diag)
+    if diagonal:
+        _require_diagonal(result, found)
+    return result
+
+
+def lower_triangle(A: CSR):
+    """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
+    xp = namespace(A.data)
+    index = A.indices.dtype
+    count = A.diag - A.indptr[:-1] + 1
+    indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(count, dtype=index)])
+    k = xp.arange(int(indptr[-1]), dtype=index)
+    row = (xp.searchsorted(indptr, k, side="right") - 1).astype(index)
+    places = k - indptr[row] + A.indptr[row]
+    return CSR(indptr, A.indices[places], A.data[places], indptr[1:] - 1), places
+
+
+def _inspect(kernels, xp, indptr, indices, data):
+    n = indptr.size - 1
+    diag = xp.empty(n, indices.dtype)
+    counts = kernels.inspect(indptr, indices, data, diag)
+    names = ("bad_column", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
+    return diag, dict(zip(names, (int(c) for c in counts), strict=True))
+
+
+def _require_diagonal(A: CSR, found=None) -> None:
+    if found is None:
+        xp = namespace(A.data)
+        missing = xp.flatnonzero(A.diag < 0)
+        found = {"missing": int(missing.size), "first_missing": int(missing[0]) if missing.size else -1}
+    if found["missing"]:
+        raise MatrixError(
+            f"A stores no diagonal entry in row {found['first_missing']} ({found['missing']} such "
+            f"{'row' if found['missing'] == 1 else 'rows'}); an incomplete factorization divides by it. "
+            f"Store it (a small number, or a shift), or permute A so that its diagonal is full."
+        )
+
+
+def _to_csr_format(A):
+    """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
+    if sp.issparse(A):
+        return A.tocsr()
+    if on_gpu(A):
+        import cupyx.scipy.sparse as csp
+
+        if csp.issparse(A):
+            return A.tocsr()
+        if A.ndim != 2:
+            raise MatrixError(f"A has shape {A.shape}; a square matrix is needed.")
+        return csp.csr_matrix(A)
+    try:
+        dense = np.asarray(A)
+    except Exception as error:
+        raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
+    if dense.ndim != 2 or dense.dtype == object:
+        raise MatrixError(
+            f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
+            "a sparse matrix or a two-dimensional array of numbers is needed."
+        )
+    return sp.csr_matrix(dense)
+
+
+def _sorted_copy(xp, indptr, indices, data, n):
+    """Sorted rows without duplicates, in new arrays."""
+    S = sparse_module(data).csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=(n, n))
+    S.has_sorted_indices = False
+    S.has_canonical_format = False
+    S.sum_duplicates()
+    return S.indptr.astype(indptr.dtype, copy=False), S.indices.astype(indices.dtype, copy=False), S.data
+
+
+def check_vector(b, n: int, like, name: str = "b"):
+    """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError says what is wrong.
+
+    A column (n, 1) is kept as (n, 1). Integers become float64. The caller's array is not copied if it is fine.
+    """
+    if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
+        raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array ({name}.toarray()).")
+    if not on_gpu(b):
+        b = np.asarray(b)
+    if b.dtype == object or b.dtype.kind not in "biufc":
+        raise MatrixError(f"{name} has dtype {b.dtype}; numbers are needed.")
+    if on_gpu(b) != on_gpu(like):
+        where = ("the GPU", "the host") if on_gpu(b) else ("the host", "the GPU")
+        raise DeviceError(f"{name} is on {where[0]} but A is on {where[1]}; move one of them first.")
+    if b.ndim not in (1, 2) or b.shape[0] != n:
+        raise MatrixError(f"{name} has shape {b.shape}, but A has {n} rows; shape ({n},) or ({n}, k) is needed.")
+    xp = namespace(b)
+    if str(b.dtype) not in DTYPES:
+        b = b.astype(xp.complex128 if b.dtype.kind == "c" else xp.float64)
+    bad = ~xp.isfinite(b)
+    if bool(bad.any()):
+        place = int(xp.argmax(bad.reshape(n, -1).any(axis=1)))
+        raise MatrixError(f"{name} holds NaN or Inf in row {place}; find where it comes from before solving.")
+    return b

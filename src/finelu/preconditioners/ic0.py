@@ -1,0 +1,82 @@
+"""IC(0): incomplete Cholesky without fill, for Hermitian positive definite matrices.
+
+J. A. Meijerink, H. A. van der Vorst 1977; on the GPU the row-wise synchronization-free elimination of
+M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set analysis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from finelu.errors import ZeroPivot
+from finelu.factors import TriangularFactors, checked, shifted
+from finelu.kernels import kernels_for, namespace
+from finelu.matrix import CSR, lower_triangle
+
+
+@dataclass(frozen=True, kw_only=True)
+class IC0:
+    """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.
+
+    Only the lower triangle of A is read; that A is Hermitian is the caller's word.
+    shift, triangular, sweeps, precision : as in ILU0.
+    variant : GPU "adapt" (rows in natural order), "levs" (rows in level order); CPU "sequential", "levels"; "auto".
+    Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
+    """
+
+    shift: float = 0.0
+    variant: str = "auto"
+    triangular: str = "auto"
+    sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> IC0Factors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where a pivot is not positive: A is
+        not positive definite, or is, but has no incomplete factorization; a shift helps then.
+        """
+        return IC0Factors(self, checked(self, A))
+
+
+class IC0Factors(TriangularFactors):
+    """M = L L^H; the solve with L^H uses the transposed pattern of L, analysed once."""
+
+    def __init__(self, recipe: IC0, A: CSR):
+        super().__init__(recipe, A)
+        start = perf_counter()
+        self._lower, self._places = lower_triangle(A)
+        self._plan = kernels_for(A.data).ic0_analysis(self._lower, recipe.variant)
+        L = self._lower
+        self._triangles = CSR(L.indptr, L.indices, namespace(A.data).empty(L.nnz, L.dtype), L.diag)
+        self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
+        self._refresh(A)
+
+    def _factorize(self, A: CSR) -> None:
+        kernels, values = kernels_for(A.data), self._triangles.data
+        bad = kernels.first_bad(kernels.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values))
+        if bad >= 0:
+            raise ZeroPivot(self.recipe, bad, values[self._lower.diag[bad]], "is not the root of a positive number")
+
+    def _sequence(self, trans: str):
+        return (True, False, "N"), (True, False, "H")
+
+    def _apply(self, R, trans: str):
+        if trans == "T" and self.dtype.kind == "c":  # M is Hermitian, so M^T = conj(M)
+            return super()._apply(R.conj(), "N").conj()
+        return super()._apply(R, "N")
+
+    @property
+    def nnz(self) -> int:
+        return self._lower.nnz
+
+    @property
+    def L(self):
+        """(n, n) CSR on the device of A: the Cholesky factor."""
+        return self._triangles.tosparse()
+
+    @property
+    def U(self):
+        """(n, n) CSR on the device of A: L^H."""
+        return self.L.conj().T.tocsr()

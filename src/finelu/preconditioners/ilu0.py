@@ -1,0 +1,81 @@
+"""ILU(0): incomplete LU without fill.
+
+M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set analysis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from finelu.errors import ZeroPivot
+from finelu.factors import TriangularFactors, checked, shifted
+from finelu.kernels import kernels_for, namespace
+from finelu.matrix import CSR, sparse_module
+
+
+@dataclass(frozen=True, kw_only=True)
+class ILU0:
+    """Incomplete LU without fill: (L U)_ij = A_ij wherever A stores an entry; L has a unit diagonal.
+
+    shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| of the
+        row where A_ii is 0).
+    variant : how rows are eliminated. GPU: "shared" (patterns intersected in shared memory), "vect" (binary search where
+        rows are long), "adapt" (threads a row from the row lengths), "levs" (adapt, rows dispatched in level order).
+        CPU: "sequential", "levels" (threads over level sets). "auto" chooses from the sizes. All give the same factors:
+        the same bits on the CPU, on any number of threads; equal to a few ulps on the GPU.
+    triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
+    precision : "float32" or "float64" for the factors, None for A's own.
+    Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
+    """
+
+    shift: float = 0.0
+    variant: str = "auto"
+    triangular: str = "auto"
+    sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> ILU0Factors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        """
+        return ILU0Factors(self, checked(self, A))
+
+
+class ILU0Factors(TriangularFactors):
+    """M = L U; L and U share one array, in A's order."""
+
+    def __init__(self, recipe: ILU0, A: CSR):
+        super().__init__(recipe, A)
+        start = perf_counter()
+        self._plan = kernels_for(A.data).ilu0_analysis(A, recipe.variant)
+        self._triangles = CSR(A.indptr, A.indices, namespace(A.data).empty(A.nnz, A.dtype), A.diag)
+        self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
+        self._refresh(A)
+
+    def _factorize(self, A: CSR) -> None:
+        kernels, lu = kernels_for(A.data), self._triangles.data
+        bad = kernels.first_bad(kernels.ilu0(self._plan, shifted(A, self.recipe.shift), lu))
+        if bad >= 0:
+            raise ZeroPivot(self.recipe, bad, lu[A.diag[bad]])
+
+    def _sequence(self, trans: str):
+        lower, upper = (True, True, trans), (False, False, trans)
+        return (lower, upper) if trans == "N" else (upper, lower)
+
+    @property
+    def nnz(self) -> int:
+        return self.pattern.nnz
+
+    @property
+    def L(self):
+        """(n, n) CSR on the device of A: the unit lower factor, its diagonal of ones stored."""
+        LU = self._triangles.tosparse()
+        sparse = sparse_module(self._triangles.data)
+        return (sparse.tril(LU, -1) + sparse.identity(self.shape[0], self.dtype, format="csr")).tocsr()
+
+    @property
+    def U(self):
+        """(n, n) CSR on the device of A: the upper factor."""
+        return sparse_module(self._triangles.data).triu(self._triangles.tosparse(), format="csr")

@@ -1,0 +1,154 @@
+"""What a matrix is like: symmetry, diagonal, dominance, bandwidth, blocks, levels; and which recipe fits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.kernels import to_host
+from finelu.matrix import CSR, as_csr
+from finelu.triangular import levels
+
+ROUNDINGS = 1000  # a matrix that was assembled counts as symmetric up to so many roundings of its largest entry
+LARGEST_BLOCK = 8
+BLOCK_FILL = 0.9  # blocks of which so large a part is stored are taken for blocks of the application
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagonal:
+    """The stored diagonal: rows that miss it or hold an exact zero (first of each, -1 if none), and its sign."""
+
+    missing: int
+    first_missing: int
+    zero: int
+    first_zero: int
+    positive: bool  # all n entries are stored, real and > 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether an incomplete factorization can divide by it."""
+        return self.missing == 0 and self.zero == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Properties:
+    """What `finelu inspect` shows; see `properties` for the meaning of each field."""
+
+    n: int
+    nnz: int
+    dtype: str
+    row_shortest: int
+    row_mean: float
+    row_longest: int
+    pattern_symmetric: bool
+    hermitian: bool
+    asymmetry: float
+    diagonal: Diagonal
+    dominant_rows: float
+    bandwidth: int
+    levels_lower: int
+    levels_upper: int
+    block_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A recipe and a method by their names, and why; recipe "none": A has no incomplete factorization as it stands."""
+
+    recipe: str
+    method: str
+    reason: str
+
+
+def diagonal(A: CSR) -> Diagonal:
+    """Look at the stored diagonal of A. Cost: O(n)."""
+    where = to_host(A.diag)
+    values = to_host(A.data)[where]  # a missing entry reads data[-1], and is masked below
+    missing, zero = where < 0, (values == 0) & (where >= 0)
+    positive = not missing.any() and bool(((values.real > 0) & (values.imag == 0)).all())
+    return Diagonal(
+        missing=int(missing.sum()),
+        first_missing=int(missing.argmax()) if missing.any() else -1,
+        zero=int(zero.sum()),
+        first_zero=int(zero.argmax()) if zero.any() else -1,
+        positive=positive,
+    )
+
+
+def asymmetry(A: CSR) -> float:
+    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: a transposition."""
+    S = to_host(A.tosparse())
+    largest = abs(S.data).max(initial=0.0)
+    return float(abs(S - S.conj().T.tocsr()).max() / largest) if largest > 0 else 0.0
+
+
+def is_hermitian(A: CSR) -> bool:
+    """Whether A equals its conjugate transpose up to `ROUNDINGS` roundings of its largest entry."""
+    return asymmetry(A) <= ROUNDINGS * np.finfo(A.dtype).eps
+
+
+def block_size(A: CSR) -> int:
+    """The largest b <= 8 that divides n and for which the b x b blocks that A touches are nearly full; 1 if none.
+
+    Cost: one pass over the entries a divisor of n.
+    """
+    S = to_host(A.tosparse()).tocoo()
+    for b in range(LARGEST_BLOCK, 1, -1):
+        if A.n % b == 0:
+            touched = sp.coo_matrix((np.ones(S.nnz, np.int8), (S.row // b, S.col // b)), shape=(A.n // b, A.n // b))
+            if S.nnz >= BLOCK_FILL * b * b * touched.tocsr().nnz:
+                return b
+    return 1
+
+
+def properties(A) -> Properties:
+    """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
+
+    row_*: stored entries a row. pattern_symmetric: (i, j) is stored wherever (j, i) is. hermitian, asymmetry: as the
+    functions of this module. dominant_rows: the part of the rows with |a_ii| >= sum over j != i of |a_ij|.
+    bandwidth: max |i - j|. levels_lower, levels_upper: steps that a level-scheduled solve with the strictly lower and
+    upper part takes. block_size: see the function. Cost: a few transpositions of A, on the host.
+    """
+    A = as_csr(A, diagonal=False)
+    S = to_host(A.tosparse())
+    T = S.T.tocsr()
+    lengths = np.diff(S.indptr)
+    rows = np.repeat(np.arange(A.n), lengths)
+    magnitudes = abs(S)
+    on_diagonal = magnitudes.diagonal()
+    beside = np.asarray(magnitudes.sum(axis=1)).ravel() - on_diagonal
+    relative = asymmetry(A)
+    levels_lower, levels_upper = levels(A)
+    return Properties(
+        n=A.n,
+        nnz=A.nnz,
+        dtype=str(A.dtype),
+        row_shortest=int(lengths.min()),
+        row_mean=A.nnz / A.n,
+        row_longest=int(lengths.max()),
+        pattern_symmetric=np.array_equal(S.indptr, T.indptr) and np.array_equal(S.indices, T.indices),
+        hermitian=relative <= ROUNDINGS * np.finfo(A.dtype).eps,
+        asymmetry=relative,
+        diagonal=diagonal(A),
+        dominant_rows=float((on_diagonal >= beside).mean()),
+        bandwidth=int(abs(rows - S.indices).max(initial=0)),
+        levels_lower=int(levels_lower),
+        levels_upper=int(levels_upper),
+        block_size=block_size(A),
+    )
+
+
+def suggest(A: CSR) -> Suggestion:
+    """The simple rule: IC0 with CG for a Hermitian matrix with a positive diagonal, else ILU0 with GMRES."""
+    found = diagonal(A)
+    if found.missing:
+        first = f"row {found.first_missing} stores no diagonal entry ({found.missing} such rows)"
+        return Suggestion(recipe="none", method="gmres", reason=f"{first}: store it, or permute A")
+    if found.zero:
+        first = f"the diagonal entry of row {found.first_zero} is 0 ({found.zero} such rows)"
+        return Suggestion(recipe="ilu0", method="gmres", reason=f"{first}: a pivot may be 0, permute A if it is")
+    if found.positive and is_hermitian(A):
+        return Suggestion(recipe="ic0", method="cg", reason="A is Hermitian with a positive diagonal")
+    return Suggestion(recipe="ilu0", method="gmres", reason="A is not Hermitian with a positive diagonal")

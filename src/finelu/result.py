@@ -1,0 +1,73 @@
+"""What a solve returns: `Solution`, and `Status`, whose text says what to try next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Status(Enum):
+    """Why a solve ended; the text says what to try next."""
+
+    CONVERGED = "reached the wanted tolerance"
+    MAX_ITERATIONS = "reached maxiter; raise it, or use a stronger preconditioner"
+    STAGNATED = (
+        "the recurrence says converged but the true residual does not; the tolerance is below what this precision and "
+        "conditioning allow: relax rtol, or use a better scaled A or a stronger preconditioner"
+    )
+    INDEFINITE = "met p^H A p <= 0: A is not positive definite; use gmres or bicgstab"
+    INDEFINITE_PRECONDITIONER = (
+        "met r^H M r <= 0: the preconditioner M is not positive definite; use gmres or bicgstab, or IC0 with a shift"
+    )
+    NOT_SYMMETRIC = "A or M is not symmetric, as this method needs; use gmres or bicgstab"
+    BREAKDOWN = (
+        "the recurrence broke down: a number it divides by became zero, as happens where A or M is singular; use "
+        "gmres, another M or another x0"
+    )
+    NOT_FINITE = "the iteration met NaN or Inf; the factors are unstable for this A: try a shift or a stronger recipe"
+    INTERRUPTED = "stopped by the caller; x is the best iterate so far"
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The outcome of a Krylov solve; `x, info = solution` unpacks as SciPy's solvers return it.
+
+    x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one; never NaN.
+    status : Status.  iterations : of the recurrence: one product with A each, two in bicgstab.
+    residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
+    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between.
+    method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
+    timings : seconds; "solve" is the whole call.
+    """
+
+    x: Any
+    status: Status
+    iterations: int
+    residual_norm: float
+    history: Any
+    method: str = ""
+    recipe: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.CONVERGED
+
+    @property
+    def info(self) -> int:
+        """SciPy's info: 0 when converged, the number of iterations when not, -1 on a breakdown."""
+        if self.converged:
+            return 0
+        limits = (Status.MAX_ITERATIONS, Status.STAGNATED, Status.INTERRUPTED)
+        return max(self.iterations, 1) if self.status in limits else -1
+
+    def __iter__(self):
+        return iter((self.x, self.info))
+
+    def __repr__(self):
+        name = f"{self.method} with {self.recipe}" if self.recipe else self.method
+        return (
+            f"Solution({name}: {self.status.name.lower()}, {self.iterations} iterations, "
+            f"residual norm {self.residual_norm:.3e}; {self.status.value})"
+        )

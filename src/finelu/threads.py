@@ -1,0 +1,92 @@
+"""The threads of the CPU kernels: how many there are, and how a kernel is run by several of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from finelu.errors import ParameterError
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_wanted: int | None = None
+
+
+def available_cores() -> int:
+    """The number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def set_num_threads(threads: int) -> None:
+    """Let later calls use up to `threads` threads, the calling one counted; results do not depend on it.
+
+    Without it: the environment variable FINELU_NUM_THREADS, else the number of cores of this process. A plan that is
+    made later is made for this number; an earlier one keeps its schedule and runs it on the threads there are.
+    Raises ParameterError for anything but a positive integer.
+    """
+    global _pool, _wanted
+    if isinstance(threads, bool) or not hasattr(threads, "__index__") or threads < 1:
+        raise ParameterError(f"set_num_threads({threads!r}): a positive integer is needed.")
+    with _lock:
+        idle, _pool = _pool, None
+        _wanted = int(threads)
+    if idle is not None:
+        idle.shutdown(wait=False)  # what it still runs, it ends
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call may use, the calling one counted."""
+    return _wanted if _wanted is not None else _from_environment()
+
+
+def _from_environment() -> int:
+    text = os.environ.get("FINELU_NUM_THREADS", "")
+    if not text:
+        return available_cores()
+    if not text.isdigit() or int(text) < 1:
+        raise ParameterError(f"FINELU_NUM_THREADS={text!r}; a positive integer is needed.")
+    return int(text)
+
+
+def run(kernel, threads: int, *args) -> None:
+    """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
+
+    The kernel shares its work out by itself, returns once all of it is done, and finds nothing to do when it comes late
+    (kernels/cpu/sharing.py). So a helper that did not start in time is cancelled, and one that is only just leaving need
+    not be waited for: it holds references to `args` and writes to none of them. Where the calling thread is torn out
+    of the kernel by an exception, the helpers are waited for.
+    """
+    helpers = min(threads, get_num_threads()) - 1
+    if helpers < 1:
+        kernel(*args)
+        return
+    joined = _submit(kernel, helpers, args)
+    finished = False
+    try:
+        kernel(*args)
+        finished = True
+    finally:
+        running = [helper for helper in joined if not helper.cancel()]
+        if not finished:
+            wait(running)
+
+
+def _submit(kernel, helpers, args):
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max(get_num_threads() - 1, 1), "finelu")
+        return [_pool.submit(kernel, *args) for _ in range(helpers)]
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads: it makes its own pool when it needs one."""
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

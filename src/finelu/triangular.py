@@ -1,0 +1,159 @@
+"""Sparse triangular solves: analysed once, solved as often as wanted, refreshed with new values.
+
+Methods on the GPU: `sync_free` (Dufrechou & Ezzatti 2018), `level_packed` (ILUPACK on GPUs, 2019, section 4.2),
+`one_block` (level order in the shared memory of one multiprocessor), `jacobi`, `isai`; on the CPU: `sequential`, `levels`,
+`jacobi`, `isai`. `auto` looks at the level sets and takes the exact method that measured fastest on such systems.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
+from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels.triangle import Triangle
+from finelu.matrix import CSR, as_csr
+
+DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
+
+
+def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
+    """The strict lower (or upper) triangle of A and its diagonal, as trans says ("N", "T", "H").
+
+    N needs no work but the count of entries; T and H sort the entries by column: O(nnz log nnz), on A's device.
+    Raises MatrixError if `unit` is false and A misses diagonal entries.
+    """
+    xp = namespace(A.data)
+    index = A.indices.dtype
+    missing = A.diag < 0
+    if bool(missing.any()):  # a strict triangle without diagonal: find the split of each row by comparison
+        if not unit:
+            as_csr(A)  # raises, naming the row
+        rows = xp.repeat(xp.arange(A.n, dtype=index), xp.diff(A.indptr).tolist() if on_gpu(A.data) else xp.diff(A.indptr))
+        before = xp.bincount(rows[A.indices < rows], minlength=A.n).astype(index)
+        split = A.indptr[:-1] + before
+        begin, end = (A.indptr[:-1], split) if lower else (split + ~missing, A.indptr[1:])
+    else:
+        begin, end = (A.indptr[:-1], A.diag) if lower else (A.diag + 1, A.indptr[1:])
+    begin, end = xp.ascontiguousarray(begin.astype(index, copy=False)), xp.ascontiguousarray(end.astype(index, copy=False))
+    entries = int((end - begin).sum(dtype=np.int64))
+    diag = None if unit else A.diag
+    if trans == "N":
+        return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries)
+    # Column by column: a stable sort by column keeps the rows of each column in order.
+    stops = xp.cumsum(end - begin, dtype=index)
+    k = xp.arange(entries, dtype=index)
+    row = xp.searchsorted(stops, k, side="right").astype(index)
+    place = k - (stops - (end - begin))[row] + begin[row]
+    column = A.indices[place]
+    by_column = xp.argsort(column, kind="stable")
+    counts = xp.bincount(column, minlength=A.n) if entries else xp.zeros(A.n, index)
+    indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(counts).astype(index)])
+    return Triangle(
+        A.n,
+        xp.ascontiguousarray(indptr[:-1]),
+        xp.ascontiguousarray(indptr[1:]),
+        row[by_column],
+        lower,
+        diag,
+        place[by_column],
+        trans == "H",
+        entries,
+    )
+
+
+class TriangularSolver:
+    """Solve T x = b, T^T x = b or T^H x = b for the lower or upper triangle T of a sparse matrix.
+
+    A : anything that `as_csr` takes; only the wanted triangle is looked at (L and U may share one matrix).
+    lower, unit : which triangle, and whether its diagonal is taken as ones (then none need be stored).
+    trans : "N", "T" or "H".  method : see the module; "auto" decides.
+    sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error elsewhere.
+    check : raise ZeroPivot here and in `update` for a zero diagonal; False leaves that to the caller, without waiting.
+    Cost: the analysis once (a level analysis unless sync_free, jacobi or isai is asked for), then O(nnz) a solve.
+    Attributes: method (the one chosen), levels (their number; None if it was not found out), n, dtype.
+    """
+
+    def __init__(
+        self,
+        A,
+        *,
+        lower: bool = True,
+        unit: bool = False,
+        trans: str = "N",
+        method: str = "auto",
+        sweeps: int | None = None,
+        check: bool = True,
+    ):
+        A = as_csr(A, diagonal=not unit)
+        kernels = kernels_for(A.data)
+        if trans not in ("N", "T", "H"):
+            raise ParameterError(f"trans={trans!r}; one of N, T, H is needed.")
+        if method not in (*kernels.TRIANGULAR_METHODS, "auto"):
+            device = "GPU" if on_gpu(A.data) else "CPU"
+            offered = ", ".join((*kernels.TRIANGULAR_METHODS, "auto"))
+            raise ParameterError(f"method={method!r} is not offered on the {device}; one of {offered} is needed.")
+        if sweeps is not None and (method not in DEFAULT_SWEEPS or sweeps < 1):
+            raise ParameterError(f"sweeps={sweeps} has no meaning with method={method!r}; it is for jacobi and isai, >= 1.")
+        self.lower, self.unit, self.trans = lower, unit, trans
+        self.n, self.dtype, self.check = A.n, A.dtype, check
+        self._kernels, self._nnz, self._like = kernels, A.nnz, A.data
+        operand = triangle(A, lower, unit, trans)
+        self.nnz = operand.entries + (0 if unit else A.n)
+        try:
+            self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1), A.dtype)
+        except ValueError as error:
+            raise ParameterError(f"{error}.") from error
+        self.method: str = self._plan.method
+        self.update(A.data)
+
+    @property
+    def levels(self) -> int | None:
+        return self._plan.depth
+
+    def update(self, data) -> TriangularSolver:
+        """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self."""
+        if on_gpu(data) != on_gpu(self._like):
+            raise DeviceError("the new values and the analysis are on different devices; move one of them first.")
+        if data.shape != (self._nnz,) or data.dtype != self.dtype:
+            raise MatrixError(
+                f"new values have shape {data.shape} and dtype {data.dtype}; ({self._nnz},) of {self.dtype} is needed."
+            )
+        bad = self._plan.load(data)
+        if self.check and not self.unit:
+            row = self._kernels.first_bad(bad)
+            if row >= 0:
+                raise ZeroPivot(self, row, "zero or too small", "has no finite reciprocal")
+        return self
+
+    def solve(self, b, out=None):
+        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of the solver's dtype, not b itself)."""
+        xp = namespace(self._like)
+        if on_gpu(b) != on_gpu(self._like):
+            raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")
+        b = xp.asarray(b)
+        if b.ndim not in (1, 2) or b.shape[0] != self.n:
+            raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")
+        if np.can_cast(b.dtype, self.dtype, "same_kind"):
+            b = xp.ascontiguousarray(b, dtype=self.dtype)
+        else:
+            raise MatrixError(f"the right-hand side has dtype {b.dtype}, which does not go into {self.dtype}.")
+        if out is None:
+            out = xp.empty(b.shape, self.dtype)
+        elif out.shape != b.shape or out.dtype != self.dtype or not out.flags.c_contiguous or out is b:
+            raise MatrixError(f"out must be a C-contiguous {self.dtype} array of shape {b.shape} other than b.")
+        if b.size:
+            self._plan.solve(b, out)
+        return out
+
+    def __repr__(self):
+        side = "lower" if self.lower else "upper"
+        return f"TriangularSolver(n={self.n}, {side}, unit={self.unit}, trans={self.trans!r}, method={self.method!r})"
+
+
+def levels(A) -> tuple[int, int]:
+    """The number of level sets of A's lower and of its upper triangle: the length of the longest chain of dependent rows."""
+    A = as_csr(A, diagonal=False)
+    kernels = kernels_for(A.data)
+    below, above = (kernels.levels(triangle(A, lower, True))[1] for lower in (True, False))
+    return below, above

@@ -1,0 +1,68 @@
+"""What all tests share: the devices, and the real matrices where they are at hand."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
+
+
+class Backend:
+    """A device: `move` brings arrays and sparse matrices there, `fetch` brings them back to NumPy and SciPy."""
+
+    def __init__(self, name):
+        self.name = name
+
+    @property
+    def xp(self):
+        if self.name == "cpu":
+            return np
+        import cupy
+
+        return cupy
+
+    def move(self, A):
+        if self.name == "cpu":
+            return A
+        import cupyx.scipy.sparse as csp
+
+        if sp.issparse(A):
+            data, indices, indptr = (self.xp.asarray(v) for v in (A.tocsr().data, A.tocsr().indices, A.tocsr().indptr))
+            return csp.csr_matrix((data, indices, indptr), shape=A.shape)
+        return self.xp.asarray(A)
+
+    def fetch(self, A):
+        return A.get() if hasattr(A, "get") and type(A).__module__.startswith("cupy") else A
+
+    def __repr__(self):
+        return self.name
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request):
+    """The CPU, and the GPU where there is one."""
+    if request.param == "cuda":
+        from finelu.errors import DeviceError
+        from finelu.kernels import require_gpu
+
+        try:
+            require_gpu()
+        except DeviceError as error:
+            pytest.skip(str(error))
+    return Backend(request.param)
+
+
+def real_matrix(name):
+    """The matrix `name` of the folder of real matrices as CSR; skips the test where the folder is not there."""
+    path = MATRICES / f"{name}.mtx.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in {MATRICES}; set FINELU_MATRICES to the folder that holds it")
+    return scipy.io.mmread(path).tocsr()

@@ -1,0 +1,425 @@
+"""The command line: what is printed, written and returned, for good input and for bad."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import finelu
+from finelu import report
+from finelu.cli import METHODS, main
+from finelu.kernels import require_gpu
+from finelu.preconditioners import RECIPES
+
+SMALL = "gallery:poisson7:6"
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout and stderr of one command line."""
+    status = main([str(a) for a in arguments])
+    return status, *capsys.readouterr()
+
+
+def run_json(capsys, *arguments):
+    status, out, err = run(capsys, *arguments, "--json")
+    assert err == ""
+    assert out.count("\n") == 1
+    return status, json.loads(out)
+
+
+def write_matrix(path, A):
+    scipy.io.mmwrite(path, sp.coo_matrix(A))
+    return path
+
+
+def gpu_is_there():
+    try:
+        require_gpu()
+    except finelu.DeviceError:
+        return False
+    return True
+
+
+# Good input
+
+
+def test_solve_prints_what_it_did(capsys):
+    status, out, err = run(capsys, "solve", SMALL)
+    assert (status, err) == (0, "")
+    for text in (SMALL, "216", "IC0(", "cg", "converged", "seed 0", "relative residual", "fill", "cpu"):
+        assert text in out
+
+
+def test_the_residual_in_the_json_is_that_of_the_x_written(capsys, tmp_path):
+    x_file = tmp_path / "x.npy"
+    status, result = run_json(capsys, "solve", SMALL, "-o", x_file, "--rtol", "1e-10")
+    A = finelu.gallery.problem("poisson7:6")
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    residual = np.linalg.norm(b - A @ np.load(x_file)) / np.linalg.norm(b)
+    assert status == 0
+    assert residual <= 1e-10
+    assert result["relative_residual"] == pytest.approx(residual, rel=1e-3)
+    assert result["converged"] is True
+    assert len(result["history"]) == result["iterations"] + 1
+    assert os.listdir(tmp_path) == ["x.npy"]
+
+
+def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
+    A = sp.diags([-1.0, 3.0, -1.5], [-1, 0, 1], shape=(20, 20), format="csr")
+    x = np.arange(20.0)
+    np.save(tmp_path / "b.npy", A @ x)
+    matrix = write_matrix(tmp_path / "A.mtx", A)
+    status, result = run_json(capsys, "solve", matrix, "-b", tmp_path / "b.npy", "-o", tmp_path / "x.npy")
+    assert status == 0
+    assert result["recipe"].startswith("ILU0(")
+    assert result["method"] == "gmres"
+    assert result["iterations"] == 1  # ILU(0) of a tridiagonal matrix is its LU
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "none"])
+def test_every_recipe_by_its_name(capsys, recipe):
+    status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe)
+    assert status == 0
+    assert result["reason"] == "as asked"
+    assert result["recipe"].lower().replace("_", "").startswith(recipe.replace("_", ""))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_by_its_name(capsys, method):
+    status, result = run_json(capsys, "solve", SMALL, "--method", method)
+    assert status == 0
+    assert result["method"] == method
+
+
+def test_parameters_reach_the_recipe(capsys):
+    _, option = run_json(capsys, "solve", SMALL, "--recipe", "ilu0", "--shift", "0.25", "--precision", "float32")
+    _, setting = run_json(
+        capsys, "solve", SMALL, "--recipe", "ilu0", "--set", "shift=0.25", "--set", "precision=float32"
+    )
+    _, plain = run_json(capsys, "solve", SMALL, "--recipe", "ilu0")
+    assert option["recipe"] == setting["recipe"] == repr(finelu.ILU0(shift=0.25, precision="float32"))
+    assert option["iterations"] > plain["iterations"]  # a shifted factorization is a worse one here
+
+
+def test_restart_reaches_gmres(capsys):
+    arguments = ("solve", "gallery:poisson7:10", "--recipe", "none", "--method", "gmres")
+    _, short = run_json(capsys, *arguments, "--restart", 3)
+    _, full = run_json(capsys, *arguments, "--restart", 100)
+    assert short["iterations"] > full["iterations"]
+
+
+def test_rtol_reaches_the_method(capsys):
+    _, loose = run_json(capsys, "solve", SMALL, "--rtol", "1e-2")
+    _, tight = run_json(capsys, "solve", SMALL, "--rtol", "1e-12")
+    assert loose["iterations"] < tight["iterations"]
+    assert tight["relative_residual"] <= 1e-12
+
+
+def test_not_converged_is_status_1_and_says_what_to_try(capsys):
+    status, out, _ = run(capsys, "solve", SMALL, "--recipe", "none", "--maxiter", 2)
+    assert status == 1
+    assert "max_iterations" in out
+    assert "stronger preconditioner" in out
+
+
+def test_a_zero_right_hand_side_is_solved(capsys, tmp_path):
+    np.save(tmp_path / "b.npy", np.zeros(216))
+    status, result = run_json(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert (status, result["relative_residual"]) == (0, 0.0)
+
+
+def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    status, _, _ = run(capsys, "solve", SMALL, "--plot", tmp_path / "c.png")
+    assert status == 0
+    assert os.listdir(tmp_path) == ["c.png"]
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_device_auto_takes_what_is_there(capsys):
+    status, result = run_json(capsys, "solve", SMALL, "--device", "auto")
+    assert status == 0
+    assert result["device"] == ("cuda" if gpu_is_there() else "cpu")
+
+
+@pytest.mark.gpu
+def test_device_cuda(capsys, tmp_path):
+    if not gpu_is_there():
+        pytest.skip("no GPU")
+    status, result = run_json(capsys, "solve", SMALL, "--device", "cuda", "-o", tmp_path / "x.npy")
+    A = finelu.gallery.problem("poisson7:6")
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    assert (status, result["device"]) == (0, "cuda")
+    assert np.linalg.norm(b - A @ np.load(tmp_path / "x.npy")) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_threads_reach_numba(capsys):
+    before = finelu.get_num_threads()
+    try:
+        assert run(capsys, "solve", SMALL, "--threads", 1)[0] == 0
+        assert finelu.get_num_threads() == 1
+    finally:
+        finelu.set_num_threads(before)
+
+
+def test_inspect_a_poisson_problem(capsys):
+    status, found = run_json(capsys, "inspect", "gallery:poisson7:5")
+    assert status == 0
+    assert (found["n"], found["nnz"]) == (125, 725)
+    assert found["pattern_symmetric"] and found["hermitian"] and found["asymmetry"] == 0
+    assert found["diagonal"] == {"missing": 0, "first_missing": -1, "zero": 0, "first_zero": -1, "positive": True}
+    assert found["dominant_rows"] == 1.0
+    assert found["bandwidth"] == 25
+    assert (found["levels_lower"], found["levels_upper"]) == (13, 13)  # planes i + j + k = const of a 5^3 grid
+    assert found["block_size"] == 1
+    assert (found["suggestion"]["recipe"], found["suggestion"]["method"]) == ("ic0", "cg")
+
+
+def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
+    A = sp.csr_matrix(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 0.0, 1.0]]))
+    matrix = write_matrix(tmp_path / "A.mtx", A)
+    status, out, err = run(capsys, "inspect", matrix)
+    assert (status, err) == (0, "")
+    assert "missing in 2 rows (first: row 0)" in out
+    _, found = run_json(capsys, "inspect", matrix)
+    assert found["suggestion"]["recipe"] == "none"
+    assert found["diagonal"]["positive"] is False
+    assert not found["pattern_symmetric"]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_inspect_finds_blocks(capsys, tmp_path, size):
+    A = sp.kron(sp.diags([1.0, 4.0, 1.0], [-1, 0, 1], shape=(12, 12)), np.ones((size, size)) + size * np.eye(size))
+    _, found = run_json(capsys, "inspect", write_matrix(tmp_path / "A.mtx", A))
+    assert found["block_size"] == size
+
+
+def test_inspect_asymmetry(capsys, tmp_path):
+    A = np.diag([4.0, 4.0, 4.0]) + np.diag([1.0, 1.0], 1) + np.diag([1.0, 3.0], -1)
+    _, found = run_json(capsys, "inspect", write_matrix(tmp_path / "A.mtx", A))
+    assert found["pattern_symmetric"] and not found["hermitian"]
+    assert found["asymmetry"] == 0.5  # |3 - 1| / 4
+    assert found["suggestion"]["recipe"] == "ilu0"
+
+
+# Bad input: status 2, one line, no traceback
+
+
+def bad(name, matrix=SMALL, *options, match):
+    return pytest.param(matrix, options, match, id=name)
+
+
+BAD = [
+    bad("no such file", "nowhere.mtx", match="nowhere.mtx: there is no such file"),
+    bad("no such recipe", SMALL, "--recipe", "ilu9", match="no recipe 'ilu9'; one of auto, .*ilu0.* is needed"),
+    bad("no such parameter", SMALL, "--recipe", "jacobi", "--shift", "1", match="jacobi has no parameter 'shift'"),
+    bad("no such setting", SMALL, "--recipe", "ilu0", "--set", "shfit=1", match="no parameter 'shfit'; it has shift, "),
+    bad("setting without value", SMALL, "--set", "shift", match="NAME=VALUE is needed"),
+    bad("not a number", SMALL, "--recipe", "ilu0", "--shift", "much", match="shift='much'; float is needed"),
+    bad("no such variant", SMALL, "--recipe", "ilu0", "--variant", "fastest", match="fastest"),
+    bad("no such method", SMALL, "--method", "qmr", match="no method 'qmr'; one of auto, cg, gmres"),
+    bad("no such device", SMALL, "--device", "tpu", match="tpu"),
+    bad("no such option", SMALL, "--frob", match="--frob"),
+    bad("no such problem", "gallery:poison7:6", match="poison7.*poisson7"),
+    bad("restart of cg", SMALL, "--method", "cg", "--restart", "5", match="restart has no meaning for cg"),
+    bad("negative rtol", SMALL, "--rtol", "-1", match="rtol=-1"),
+    bad("no iterations", SMALL, "--maxiter", "0", match="maxiter=0"),
+    bad("no threads", SMALL, "--threads", "0", match="0"),
+    bad("unknown output", SMALL, "-o", "x.xlsx", match="x.xlsx: unknown extension"),
+    bad("no output folder", SMALL, "-o", "nowhere/x.npy", match="there is no folder"),
+    bad("unknown plot", SMALL, "--plot", "c.npy", match="c.npy: unknown extension"),
+]
+
+
+@pytest.mark.parametrize(("matrix", "options", "match"), BAD)
+def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, matrix, options, match):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, "solve", matrix, *options)
+    assert (status, out) == (2, "")
+    assert err.startswith("finelu: ")
+    assert err.count("\n") == 1
+    status, result = run_json(capsys, "solve", matrix, *options)
+    assert (status, list(result)) == (2, ["error"])
+    assert err == f"finelu: {result['error']}\n"
+    assert re.search(match, err)
+    assert os.listdir(tmp_path) == []
+
+
+def files(tmp_path):
+    """name -> (file, what its error says)"""
+    whole = tmp_path / "whole.mtx"
+    write_matrix(whole, finelu.gallery.problem("poisson7:6"))
+    (tmp_path / "truncated.mtx.gz").write_bytes(gzip.compress(whole.read_bytes())[:-200])
+    (tmp_path / "text.mtx").write_text("dear diary\n")
+    holes = sp.csr_matrix(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    zero = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
+    return {
+        "truncated": (tmp_path / "truncated.mtx.gz", "truncated.mtx.gz"),
+        "text": (tmp_path / "text.mtx", "text.mtx"),
+        "nan": (write_matrix(tmp_path / "nan.mtx", np.array([[1.0, 0.0], [np.nan, 1.0]])), "NaN or Inf in row 1"),
+        "hole": (write_matrix(tmp_path / "hole.mtx", holes), "no diagonal entry in row 1"),
+        "wide": (write_matrix(tmp_path / "wide.mtx", np.ones((2, 3))), "square"),
+        "pivot": (write_matrix(tmp_path / "pivot.mtx", zero), "the pivot of row 1"),
+    }
+
+
+@pytest.mark.parametrize("name", ["truncated", "text", "nan", "hole", "wide", "pivot"])
+def test_bad_file(capsys, tmp_path, name):
+    path, message = files(tmp_path)[name]
+    status, out, err = run(capsys, "solve", path)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("finelu: ") and err.count("\n") == 1
+
+
+def test_a_hole_in_the_diagonal_does_not_hinder_a_solve_without_recipe(capsys, tmp_path):
+    path, _ = files(tmp_path)["hole"]
+    assert run_json(capsys, "solve", path, "--recipe", "none", "--method", "gmres")[0] == 0
+
+
+@pytest.mark.parametrize("b", [np.ones(215), np.ones((216, 2)), np.full(216, np.nan)], ids=["short", "columns", "nan"])
+def test_bad_right_hand_side(capsys, tmp_path, b):
+    np.save(tmp_path / "b.npy", b)
+    status, out, err = run(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_is_said_before_the_matrix_is_read(capsys, tmp_path):
+    status, _, err = run(capsys, "solve", "nowhere.mtx", "-o", tmp_path / "nowhere" / "x.npy")
+    assert status == 2
+    assert "there is no folder" in err
+
+
+def test_a_gpu_where_there_is_none(capsys):
+    if gpu_is_there():
+        pytest.skip("there is a GPU")
+    status, _, err = run(capsys, "solve", SMALL, "--device", "cuda")
+    assert status == 2
+    assert "device 'cuda' was asked for" in err
+    assert err.count("\n") == 1
+
+
+def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
+    def full(path):
+        raise MemoryError("Unable to allocate 8 TiB")
+
+    monkeypatch.setattr(finelu, "read_matrix", full)
+    status, _, err = run(capsys, "solve", "A.mtx")
+    assert (status, err) == (2, "finelu: out of memory: Unable to allocate 8 TiB\n")
+
+
+def test_a_missing_matplotlib_is_said_before_the_work(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    status, _, err = run(capsys, "solve", "nowhere.mtx", "--plot", tmp_path / "c.png")
+    assert status == 2
+    assert "finelu[report]" in err
+
+
+def test_an_interrupt_leaves_no_file_and_is_one_line(capsys, monkeypatch, tmp_path):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("finelu.krylov.cg", interrupted)
+    status, out, err = run(capsys, "solve", SMALL, "-o", tmp_path / "x.npy")
+    assert (status, out, err) == (130, "", "finelu: interrupted\n")
+    assert os.listdir(tmp_path) == []
+    assert run_json(capsys, "solve", SMALL) == (130, {"error": "interrupted"})
+
+
+# The program itself
+
+
+def program(*arguments, **options):
+    command = [sys.executable, "-m", "finelu.cli", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_program_ends_with_the_status_and_without_a_traceback():
+    process = program("solve", "nowhere.mtx")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (2, "", "finelu: nowhere.mtx: there is no such file.\n")
+
+
+def test_ctrl_c_ends_the_program_cleanly(tmp_path):
+    endless = ("--recipe", "none", "--method", "gmres", "--restart", 2, "--rtol", "1e-300", "--maxiter", 10**7)
+    process = program("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy")
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "finelu: interrupted\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"finelu {finelu.__version__}\n", "")
+
+
+def test_help_names_every_recipe_and_method(capsys):
+    status, out, _ = run(capsys, "solve", "--help")
+    assert status == 0
+    for name in (*RECIPES, *METHODS):
+        assert name in out
+
+
+def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch, tmp_path):
+    package = tmp_path / "src" / "finelu"
+    monkeypatch.setattr(finelu, "__file__", str(package / "__init__.py"))
+    status, _, err = run(capsys, "bench", "syncfree")
+    assert status == 2
+    assert "checkout" in err
+    folder = tmp_path / "benchmarks" / "papers"
+    folder.mkdir(parents=True)
+    (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
+    for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert run(capsys, "bench", "toy", "--quick") == (0, "measured ['--quick']\n", "")
+    status, _, err = run(capsys, "bench", "tyo")
+    assert status == 2
+    assert "one of toy is needed" in err
+
+
+# The report's own pieces
+
+
+def test_sparkline_falls_as_the_residual_does():
+    line = report.sparkline(10.0 ** -np.arange(8))
+    assert line == report.BARS[::-1]
+    assert report.sparkline([]) == ""
+    assert report.sparkline([1.0, 0.0, np.nan]) == "▁▁█"
+    assert len(report.sparkline(np.ones(1000), width=40)) == 40
+
+
+@pytest.mark.parametrize(
+    ("t", "text"), [(12.34, "12.3 s"), (0.0123, "12.3 ms"), (4.56e-6, "4.56 µs"), (1234.5, "1234 s")]
+)
+def test_seconds(t, text):
+    assert report.seconds(t) == text
+
+
+def test_a_plot_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    target = Path(tmp_path / "c.png")
+    target.write_bytes(b"old")
+
+    def failing(self, file, **options):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figure.Figure, "savefig", failing)
+    with pytest.raises(KeyboardInterrupt):
+        report.plot_convergence(str(target), {"cg": np.array([1.0, 0.1])}, 1e-8)
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["c.png"]

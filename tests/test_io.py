@@ -1,0 +1,450 @@
+"""Files are read as their formats mean and written whole or not at all; a bad one is a FileError naming the place."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import finelu.io
+from finelu import gallery
+from finelu.errors import FileError
+from finelu.io import (
+    MATRIX_FORMATS,
+    VECTOR_FORMATS,
+    WRITABLE_FORMATS,
+    check_writable,
+    read_matrix,
+    read_vector,
+    write_array,
+)
+
+MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[2] / "shared" / "matrices"))
+
+real = gallery.random_dominant(30, 0.1, dtype="float64")
+complex_ = gallery.random_dominant(30, 0.1, dtype="complex128")
+
+
+def same_bits(A, B):
+    """Whether two CSR matrices are equal in every array and dtype."""
+    arrays = [(getattr(A, name), getattr(B, name)) for name in ("indptr", "indices", "data")]
+    return A.shape == B.shape and all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in arrays)
+
+
+def text_file(folder, name, *lines):
+    path = folder / name
+    content = "\n".join(lines).encode() + b"\n"
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def petsc(*objects, index=">i4"):
+    """The bytes that PETSc writes for these matrices (sparse or dense) and vectors."""
+    parts = []
+    for x, scalar in objects:
+        if x.ndim == 1:
+            parts += [np.array([1211214, x.size], index), x.astype(scalar)]
+        elif sp.issparse(x):
+            parts += [np.array([1211216, *x.shape, x.nnz], index), np.diff(x.indptr).astype(index)]
+            parts += [x.indices.astype(index), x.data.astype(scalar)]
+        else:
+            parts += [np.array([1211216, *x.shape, -1], index), x.astype(scalar)]
+    return b"".join(part.tobytes() for part in parts)
+
+
+# Matrices ------------------------------------------------------------------------------------------------------------
+
+
+def write_by_its_own_tool(path, A):
+    if path.name.endswith(".mtx.gz"):
+        with gzip.open(path, "wb") as file:
+            scipy.io.mmwrite(file, A)
+    elif path.suffix == ".mtx":
+        scipy.io.mmwrite(path, A)
+    elif path.suffix == ".npz":
+        sp.save_npz(path, A)
+    elif path.suffix == ".npy":
+        np.save(path, A.toarray())
+    elif path.suffix == ".mat":
+        scipy.io.savemat(path, {"A": A, "b": np.ones(3), "name": "a test"}, do_compression=A.dtype == complex)
+    else:
+        path.write_bytes(petsc((A, A.dtype.newbyteorder(">"))))
+
+
+@pytest.mark.parametrize("A", [real, complex_], ids=["real", "complex"])
+@pytest.mark.parametrize("extension", MATRIX_FORMATS)
+def test_a_matrix_survives_every_format_bit_for_bit(tmp_path, extension, A):
+    path = tmp_path / f"A{extension.upper()}"
+    lower = path.with_name(path.name.lower())
+    write_by_its_own_tool(lower, A)
+    for name in (lower, str(lower)):
+        B = read_matrix(name)
+        assert type(B) is sp.csr_matrix
+        assert same_bits(A, B)
+    lower.rename(path)
+    assert same_bits(A, read_matrix(path))
+
+
+@pytest.mark.parametrize(
+    ("header", "entries", "wanted"),
+    [
+        ("coordinate real general", ["2 2 3", "1 1 1.5", "2 1 -2", "2 2 3e-1"], [[1.5, 0], [-2, 0.3]]),
+        ("coordinate real symmetric", ["2 2 2", "1 1 1.5", "2 1 -2"], [[1.5, -2], [-2, 0]]),
+        ("coordinate real skew-symmetric", ["2 2 1", "2 1 -2"], [[0, 2], [-2, 0]]),
+        ("coordinate complex hermitian", ["2 2 2", "1 1 1 0", "2 1 2 3"], [[1, 2 - 3j], [2 + 3j, 0]]),
+        ("coordinate pattern symmetric", ["2 2 2", "1 1", "2 1"], [[1, 1], [1, 0]]),
+        ("coordinate integer general", ["2 2 2", "1 1 4", "2 2 -7"], [[4, 0], [0, -7]]),
+        ("array real general", ["2 2", "1", "2", "3", "4"], [[1, 3], [2, 4]]),
+        ("coordinate real general", ["% remark", "", "1 1 2", "1 1 1", "1 1 2.5"], [[3.5]]),
+    ],
+)
+@pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
+def test_matrix_market_kinds_are_expanded(tmp_path, extension, header, entries, wanted):
+    A = read_matrix(text_file(tmp_path, "A" + extension, f"%%MatrixMarket matrix {header}", *entries))
+    assert A.dtype == (np.complex128 if "complex" in header else np.float64)
+    assert (A.toarray() == np.array(wanted)).all()
+    assert A.has_canonical_format
+
+
+def test_explicit_zeros_stay_entries(tmp_path):
+    A = gallery.stokes(3, store_zeros=True)
+    write_by_its_own_tool(tmp_path / "A.mtx", A)
+    assert same_bits(read_matrix(tmp_path / "A.mtx"), A)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64", "complex128"])
+def test_npz_keeps_the_precision_and_any_format(tmp_path, dtype):
+    A = gallery.random_dominant(20, 0.1, dtype=dtype)
+    for number, B in enumerate((A.tocsc(), A.tocoo(), A.tobsr((2, 2)), sp.csr_array(A))):
+        sp.save_npz(tmp_path / f"{number}.npz", B)
+        C = read_matrix(tmp_path / f"{number}.npz")
+        assert C.dtype == dtype
+        assert abs(C - A).max() == 0
+
+
+def test_integers_booleans_and_other_precisions_become_double(tmp_path):
+    for dtype, wanted in [("int16", "float64"), ("bool", "float64"), ("float16", "float64"), ("longdouble", "float64"),
+                          ("clongdouble", "complex128"), (">f4", "float32"), (">c16", "complex128")]:  # fmt: skip
+        np.save(tmp_path / "A.npy", np.eye(3, dtype=dtype))
+        A = read_matrix(tmp_path / "A.npy")
+        assert A.dtype == wanted
+        assert A.dtype.isnative
+        assert (A.toarray() == np.eye(3)).all()
+
+
+def test_mat_takes_the_only_sparse_matrix_or_the_suitesparse_problem(tmp_path):
+    path = tmp_path / "A.mat"
+    scipy.io.savemat(path, {"Problem": {"A": real.tocsc(), "b": np.arange(3.0), "name": "HB/x"}, "other": sp.eye(2)})
+    assert same_bits(read_matrix(path), real)
+    assert (read_vector(path) == np.arange(3.0)).all()
+    scipy.io.savemat(path, {"A": sp.eye(2), "B": sp.eye(3), "c": np.ones(4)})
+    with pytest.raises(
+        FileError, match=r"2 variables could be the matrix \(it holds A \(2, 2\) sparse, B \(3, 3\) sparse, c"
+    ):
+        read_matrix(path)
+    assert (read_vector(path) == np.ones(4)).all()
+    scipy.io.savemat(path, {"c": np.ones(4)})
+    with pytest.raises(FileError, match=r"no variable is a matrix \(it holds c \(1, 4\) float64\)"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("extension", [".npz", ".mat"])
+def test_indices_outside_the_matrix_are_found_before_they_are_used(tmp_path, extension):
+    path = tmp_path / f"A{extension}"
+    A = sp.csc_matrix(real)
+    A.indices[7] = 10**6
+    write_by_its_own_tool(path, A)
+    for read in (read_matrix, read_vector) if extension == ".npz" else (read_matrix,):
+        with pytest.raises(FileError, match=r"indices must be < 30"):
+            read(path)
+
+
+# PETSc ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [">i4", ">i8"])
+@pytest.mark.parametrize(("scalar", "A"), [(">f8", real), (">c16", complex_)])
+def test_petsc_index_and_value_types_are_told_apart(tmp_path, index, scalar, A):
+    x = np.arange(30).astype(A.dtype)
+    path = tmp_path / "system.petsc"
+    for objects in ([A], [x], [A, x], [x, A], [A, A, x], [A.toarray(), x]):
+        path.write_bytes(petsc(*((each, scalar) for each in objects), index=index))
+        if objects[0] is not x or len(objects) == 2:
+            assert same_bits(read_matrix(path), A)
+        if any(each is x for each in objects):
+            y = read_vector(path)
+            assert y.dtype == A.dtype
+            assert y.dtype.isnative
+            assert (y == x).all()
+
+
+def test_petsc_bytes_as_documented(tmp_path):
+    content = "00127b50 00000002 00000002 00000003 00000001 00000002 00000001 00000000 00000001"
+    content += "4000000000000000 bff0000000000000 4008000000000000"
+    (tmp_path / "A.bin").write_bytes(bytes.fromhex(content))
+    assert (read_matrix(tmp_path / "A.bin").toarray() == [[0, 2], [-1, 3]]).all()
+
+
+def test_petsc_files_without_what_is_asked_for(tmp_path):
+    path = tmp_path / "A.dat"
+    path.write_bytes(petsc((real, ">f8")))
+    with pytest.raises(FileError, match="holds no Vec"):
+        read_vector(path)
+    path.write_bytes(petsc((np.ones(3), ">f8")))
+    with pytest.raises(FileError, match="holds no Mat"):
+        read_matrix(path)
+    path.write_text("1.0 2.0\n")
+    with pytest.raises(FileError, match="is not a PETSc binary file"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("position", [1, 2, 3, 4, 40])  # rows, columns, entries, a row length, a column index
+def test_petsc_corrupt_numbers(tmp_path, position):
+    path = tmp_path / "A.dat"
+    for value in (-5, 7 if position == 2 else 2**31 - 1):
+        words = np.frombuffer(petsc((real, ">f8")), ">i4").copy()
+        words[position] = value
+        path.write_bytes(words.tobytes())
+        with pytest.raises(FileError, match="corrupt"):
+            read_matrix(path)
+
+
+# Vectors -------------------------------------------------------------------------------------------------------------
+
+VECTORS = {
+    "real": np.array([1.5, np.pi * 1e-300, -0.1, 0.0, 1e308]),
+    "complex": np.array([1 + 2j, -1 / 3 - 3e-5j, 0]),
+    "single": np.array([0.1, -2.5e-7, 3], np.float32),
+    "columns": np.arange(6.0).reshape(3, 2) / 7,
+    "integers": np.array([3, -4, 2**53 - 1]),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("extension", WRITABLE_FORMATS)
+def test_a_vector_survives_every_written_format(tmp_path, extension, name):
+    x = VECTORS[name]
+    path = tmp_path / f"x{extension}"
+    write_array(path, x)
+    y = read_vector(path)
+    assert y.shape == x.shape
+    assert y.flags.c_contiguous
+    assert np.array_equal(y.astype(x.dtype), x)
+    keeps = extension in (".npy", ".npz") and x.dtype.kind in "fc"
+    assert y.dtype == (x.dtype if keeps else np.result_type(x.dtype, np.float64))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("extension", [".npz", ".mtx"])
+@pytest.mark.parametrize(
+    "A", [real, complex_, real.tolil(), sp.csr_array(real)], ids=["real", "complex", "lil", "array"]
+)
+def test_a_sparse_matrix_survives_writing(tmp_path, extension, A):
+    write_array(tmp_path / f"A{extension}", A)
+    assert same_bits(read_matrix(tmp_path / f"A{extension}"), sp.csr_matrix(A))
+
+
+def test_vectors_from_sparse_columns_and_rows(tmp_path):
+    lines = ["%%MatrixMarket matrix coordinate real general", "4 1 2", "2 1 5", "4 1 -1"]
+    assert (read_vector(text_file(tmp_path, "b.mtx", *lines)) == [0, 5, 0, -1]).all()
+    lines[1:] = ["1 4 2", "1 2 5", "1 4 -1"]
+    assert (read_vector(text_file(tmp_path, "b.mtx.gz", *lines)) == [0, 5, 0, -1]).all()
+    np.save(tmp_path / "b.npy", np.arange(3.0)[:, None])
+    assert read_vector(tmp_path / "b.npy").shape == (3,)
+
+
+def test_a_sparse_matrix_is_no_vector(tmp_path):
+    write_array(tmp_path / "A.mtx", real)
+    with pytest.raises(FileError, match=r"holds a sparse matrix of shape \(30, 30\); a vector is needed"):
+        read_vector(tmp_path / "A.mtx")
+
+
+def test_npz_with_several_arrays_is_ambiguous(tmp_path):
+    np.savez(tmp_path / "b.npz", b=np.ones(3), c=np.ones(4))
+    with pytest.raises(FileError, match=r"2 variables could be the vector \(it holds b \(3,\) float64, c \(4,\)"):
+        read_vector(tmp_path / "b.npz")
+
+
+# Bad files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "match"),
+    [
+        (["hello", "1 2 3"], "Line 1: Not a Matrix Market file"),
+        (["%%MatrixMarket matrix coordinate real general"], "Line 2"),
+        (
+            ["%%MatrixMarket matrix coordinate real general", "2 2 3", "1 1 1", "2 2 2"],
+            "Truncated file. Expected another 1",
+        ),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 1", "1 1 1", "2 2 2"], "Line 4: Too many lines"),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 abc", "2 2 2"], "Line 3: Invalid floating"),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 3 1", "2 2 2"], "Line 3: Column index out of"),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "0 1 1", "2 2 2"], "Line 3: Row index out of"),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 99999999999999", "1 1 1"], "memory"),
+        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 1", "2 2 2.\0"], "line 4 holds a NUL byte"),
+        (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "Truncated file"),
+    ],
+)
+@pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
+def test_bad_matrix_market_names_the_path_and_the_line(tmp_path, extension, lines, match):
+    path = text_file(tmp_path, f"bad{extension}", *lines)
+    for read in (read_matrix, read_vector):
+        with pytest.raises(FileError, match=match) as caught:
+            read(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("extension", "A"),
+    [(".mtx.gz", real), (".npz", real), (".npy", real), (".mat", real), (".mat", complex_), (".petsc", real)],
+)
+def test_a_truncated_file_is_a_file_error_wherever_it_ends(tmp_path, extension, A):
+    path = tmp_path / f"A{extension}"
+    write_by_its_own_tool(path, A)
+    content = path.read_bytes()
+    for end in range(0, len(content), max(1, len(content) // 60)):
+        path.write_bytes(content[:end])
+        with pytest.raises(FileError, match=f"A{extension}: "):
+            read_matrix(path)
+
+
+def test_a_truncated_gz_says_so(tmp_path):
+    path = text_file(tmp_path, "A.mtx.gz", "%%MatrixMarket matrix coordinate real general", "1 1 1", "1 1 2")
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(FileError, match="the file is truncated"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("extension", VECTOR_FORMATS)
+def test_rubbish_and_empty_files_in_every_format(tmp_path, extension):
+    path = tmp_path / f"x{extension}"
+    path.write_bytes(b"")
+    with pytest.raises(FileError, match="the file is empty"):
+        read_vector(path)
+    for rubbish in (b"rubbish, and more of it\n" * 20, bytes(range(256)) * 4, b"\x93NUMPY", b"PK\x03\x04"):
+        path.write_bytes(rubbish)
+        with pytest.raises(FileError, match=f"x{extension}: "):
+            read_vector(path)
+
+
+def test_paths_that_are_no_such_file(tmp_path):
+    for read in (read_matrix, read_vector):
+        with pytest.raises(FileError, match=r"none\.mtx: there is no such file"):
+            read(tmp_path / "none.mtx")
+        with pytest.raises(FileError, match="is a directory"):
+            read(tmp_path)
+        (tmp_path / "A.xlsx").write_text("1")
+        with pytest.raises(FileError, match=r"unknown extension '.xlsx' for a \w+; known are .mtx, .mtx.gz, .npz"):
+            read(tmp_path / "A.xlsx")
+
+
+def test_values_and_shapes_that_are_no_numbers_or_vectors(tmp_path):
+    np.save(tmp_path / "x.npy", np.array(["a", "b"]))
+    with pytest.raises(FileError, match="values of dtype <U1"):
+        read_vector(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(FileError, match="Object arrays cannot be loaded"):
+        read_vector(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.ones((2, 2, 2)))
+    with pytest.raises(FileError, match=r"an array of shape \(2, 2, 2\)"):
+        read_vector(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.ones(4))
+    with pytest.raises(FileError, match=r"an array of shape \(4,\), not a matrix"):
+        read_matrix(tmp_path / "x.npy")
+    (tmp_path / "x.txt").write_text("1.0\n2.0\nthree\n")
+    with pytest.raises(FileError, match=r"three.* row 2"):
+        read_vector(tmp_path / "x.txt")
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def test_unwritable_paths_are_refused_before_any_work(tmp_path):
+    (tmp_path / "folder.npy").mkdir()
+    for name, match in [
+        ("x.csv", "unknown extension '.csv' for writing; use one of .npy, .npz, .mtx, .txt"),
+        ("x", "unknown extension ''"),
+        ("none/x.npy", "there is no folder"),
+        ("folder.npy", "is a directory"),
+    ]:
+        for ask in (check_writable, lambda path: write_array(path, np.ones(2))):
+            with pytest.raises(FileError, match=match):
+                ask(tmp_path / name)
+    check_writable(tmp_path / "x.npy")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.npy"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(FileError, match="no permission"):
+        check_writable(tmp_path / "x.npy")
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["disk", "Ctrl-C"]
+)
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, failure):
+    path = tmp_path / "x.npy"
+    write_array(path, np.arange(3.0))
+
+    def fail(file, x):
+        file.write(b"half of it")
+        raise failure
+
+    monkeypatch.setitem(finelu.io._WRITERS, ".npy", fail)
+    wanted = FileError if isinstance(failure, OSError) else KeyboardInterrupt
+    with pytest.raises(wanted, match=r"x\.npy: cannot be written \(No space" if wanted is FileError else None):
+        write_array(path, np.ones(4))
+    assert (read_vector(path) == np.arange(3.0)).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_writing_replaces_the_target_of_a_link_and_follows_the_umask(tmp_path):
+    (tmp_path / "link.npy").symlink_to(tmp_path / "x.npy")
+    (tmp_path / "plain").touch()
+    for x in (np.ones(2), np.zeros(3)):
+        write_array(tmp_path / "link.npy", x)
+        assert (tmp_path / "link.npy").is_symlink()
+        assert (read_vector(tmp_path / "x.npy") == x).all()
+    assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_arrays_that_a_format_cannot_hold(tmp_path):
+    for name, x, match in [
+        ("A.npy", real, "cannot hold a sparse matrix; write .npz or .mtx"),
+        ("A.txt", real, "cannot hold a sparse matrix"),
+        ("x.npy", np.ones((2, 2, 2)), r"shape \(2, 2, 2\)"),
+        ("x.npy", np.array(["a"]), "dtype <U1"),
+        ("x.npy", 3.0, r"shape \(\)"),
+    ]:
+        with pytest.raises(FileError, match=match):
+            write_array(tmp_path / name, x)
+    assert not list(tmp_path.iterdir())
+
+
+# Real matrices -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "entries", "symmetric"),
+    [
+        ("1138_bus", 1138, 4054, True),
+        ("bcsstk16", 4884, 290378, True),
+        ("orsreg_1", 2205, 14133, False),
+        ("memplus", 17758, 126150, False),  # 99147 and 27003 explicit zeros
+    ],
+)
+def test_real_matrices(name, rows, entries, symmetric):
+    path = MATRICES / f"{name}.mtx.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; FINELU_MATRICES names the folder of real matrices")
+    A = read_matrix(path)
+    assert (A.shape, A.nnz) == ((rows, rows), entries)
+    assert (abs(A - A.T).max() == 0) == symmetric

@@ -1,0 +1,736 @@
+"""Krylov methods: by definition (the true residual), by limit, by the paper's formulas, by behaviour, by bad input."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from conftest import real_matrix
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import finelu.kernels
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels import kernels_for, monitor
+from finelu.krylov import bicgstab, cg, fgmres, gmres, minres, progress
+from finelu.matrix import as_csr
+from finelu.result import Status
+
+METHODS = (cg, minres, gmres, fgmres, bicgstab)
+GENERAL = (gmres, fgmres, bicgstab)
+DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+
+
+def name(value):
+    return getattr(value, "__name__", None)
+
+
+def poisson(m, dtype=np.float64):
+    T = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(m, m))
+    return (sp.kron(T, sp.eye(m)) + sp.kron(sp.eye(m), T)).tocsr().astype(dtype)
+
+
+def system(kind, dtype=np.float64, m=12):
+    """A and b of one kind: "spd", "indefinite" (both Hermitian), "general" (positive definite, not normal)."""
+    A = poisson(m, dtype)
+    n = A.shape[0]
+    skew = sp.diags([0.4, -0.4], [1, -1], shape=(n, n))
+    if np.dtype(dtype).kind == "c" and kind != "general":
+        A = A + 0.5j * skew + 0.5 * sp.eye(n)
+    if kind == "indefinite":
+        A = A - 1.3 * sp.eye(n)
+    if kind == "general":
+        A = A + skew * (1 + 0.5j if np.dtype(dtype).kind == "c" else 1)
+    rng = np.random.default_rng(7)
+    b = rng.standard_normal(n) + (1j * rng.standard_normal(n) if np.dtype(dtype).kind == "c" else 0)
+    return A.tocsr().astype(dtype), b.astype(dtype)
+
+
+def kind_for(method):
+    return {"cg": "spd", "minres": "indefinite"}.get(method.__name__, "general")
+
+
+def residual(A, b, x):
+    """||b - A x||, formed here in double precision."""
+    wide = np.complex128 if np.result_type(A.dtype, x.dtype).kind == "c" else np.float64
+    return float(np.linalg.norm(b.astype(wide) - A.astype(wide) @ x.astype(wide)))
+
+
+@pytest.fixture(params=[1, 4])
+def every(request, monkeypatch):
+    """How often the host looks: at each iteration, or as on a GPU, every few and at something older."""
+    monkeypatch.setitem(progress.LOOK_EVERY, "numpy", request.param)
+    return request.param
+
+
+# The true residual
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_true_residual_meets_the_tolerance(backend, method, dtype, every):
+    A, b = system(kind_for(method), dtype)
+    rtol = 1e-10 if np.finfo(dtype).eps < 1e-10 else 1e-4
+    solution = method(backend.move(A), backend.move(b), rtol=rtol)
+    x = backend.fetch(solution.x)
+    assert solution.status is Status.CONVERGED
+    assert x.dtype == dtype and x.shape == b.shape
+    size = residual(A, b, x)
+    assert size <= rtol * np.linalg.norm(b) * (1 + 100 * np.finfo(dtype).eps / rtol)
+    assert solution.residual_norm == pytest.approx(size, rel=1e-3)
+    assert solution.history.shape == (solution.iterations + 1,)
+    assert solution.history[-1] == pytest.approx(solution.residual_norm, rel=1e-2)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_answer_does_not_depend_on_how_often_the_host_looks(method, monkeypatch):
+    A, b = system(kind_for(method))
+    answers = []
+    for interval in (1, 3, 8, 1000):
+        monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+        answers.append(method(A, b, rtol=1e-9, maxiter=500))
+    for answer in answers[1:]:
+        assert answer.iterations == answers[0].iterations
+        np.testing.assert_array_equal(answer.x, answers[0].x)
+        np.testing.assert_array_equal(answer.history, answers[0].history)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_looking_rarely_queues_a_bounded_number_of_iterations_too_many(method, monkeypatch):
+    A, b = system(kind_for(method))
+    products = []
+
+    def counted():
+        seen = []
+        products.append(seen)
+        return spla.LinearOperator(A.shape, matvec=lambda v: (seen.append(1), A @ v)[1], dtype=A.dtype)
+
+    for interval in (1, 4):
+        monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+        method(counted(), b, rtol=1e-9)
+    per_iteration = 2 if method is bicgstab else 1
+    restart_check = 1  # gmres may learn of its end one cycle later
+    assert len(products[0]) <= len(products[1]) <= len(products[0]) + per_iteration * 2 * 4 + restart_check
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_atol_and_rtol_each_decide(method):
+    A, b = system(kind_for(method))
+    loose = method(A, b, rtol=0, atol=1e-2 * np.linalg.norm(b))
+    tight = method(A, b, rtol=1e-9, atol=0)
+    both = method(A, b, rtol=1e-9, atol=1e-2 * np.linalg.norm(b))
+    assert loose.converged and tight.converged
+    assert loose.iterations == both.iterations < tight.iterations
+    assert residual(A, b, loose.x) <= 1e-2 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_tolerance_below_rounding_stagnates_and_says_so(method, every):
+    A, b = system(kind_for(method))
+    solution = method(A, b, rtol=1e-30, maxiter=5000)
+    assert solution.status is Status.STAGNATED
+    assert solution.info > 0
+    assert residual(A, b, solution.x) <= 1e-12 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_exact_operator_inverse_takes_one_iteration(method):
+    A, b = system("spd")
+    inverse = spla.splu(A.tocsc())
+    M = spla.LinearOperator(A.shape, matvec=inverse.solve, dtype=A.dtype)
+    assert method(A, b, M=M, rtol=1e-10).iterations <= 2
+    assert method(A, b, rtol=1e-10).iterations > 10
+
+
+def test_cg_matches_the_bound_by_chebyshev_polynomials():
+    A, b = system("spd")
+    eigenvalues = np.linalg.eigvalsh(A.toarray())
+    kappa = eigenvalues[-1] / eigenvalues[0]
+    exact = spla.spsolve(A.tocsc(), b)
+    errors = []
+    cg(A, b, rtol=1e-10, callback=lambda x: errors.append(np.sqrt((x - exact) @ (A @ (x - exact)))))
+    rate = (np.sqrt(kappa) - 1) / (np.sqrt(kappa) + 1)
+    bound = 2 * rate ** np.arange(1, len(errors) + 1) * np.sqrt(exact @ (A @ exact))
+    assert len(errors) > 10
+    assert np.all(np.array(errors) <= bound * (1 + 1e-6))
+
+
+@pytest.mark.parametrize("orthogonalization", ["mgs", "cgs2"])
+def test_gmres_and_minres_minimize_the_residual_over_the_krylov_space(orthogonalization):
+    A, b = system("indefinite", m=6)
+    space = np.linalg.qr(np.stack([b, A @ b, A @ (A @ b), A @ (A @ (A @ b))], axis=1))[0]
+    coefficients = np.linalg.lstsq(A @ space, b, rcond=None)[0]
+    smallest = np.linalg.norm(b - A @ space @ coefficients)
+    solutions = [
+        gmres(A, b, rtol=0, maxiter=4, orthogonalization=orthogonalization),
+        minres(A, b, rtol=0, maxiter=4),
+    ]
+    for solution in solutions:
+        assert solution.status is Status.MAX_ITERATIONS
+        assert residual(A, b, solution.x) == pytest.approx(smallest, rel=1e-10)
+
+
+def test_preconditioned_minres_knows_the_two_norm_of_its_residual():
+    A, b = system("indefinite")
+    M = sp.diags(np.linspace(0.1, 3, b.size))
+    for k in (1, 5, 20):
+        solution = minres(A, b, M=M, rtol=0, maxiter=k)
+        iterate = []
+        minres(A, b, M=M, rtol=0, maxiter=k, callback=lambda x, iterate=iterate: iterate.append(x.copy()))
+        assert solution.history[k] == pytest.approx(residual(A, b, iterate[-1]), rel=1e-9)
+
+
+# The cases of SciPy's own tests
+
+
+@pytest.mark.parametrize("shape", [(144,), (144, 1)])
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_zero_b_gives_zero_and_not_b_itself(method, shape, every):
+    A, _ = system(kind_for(method))
+    b = np.zeros(shape)
+    for x0 in (None, np.ones(shape)):
+        solution = method(A, b, x0)
+        assert solution.status is Status.CONVERGED and solution.iterations == 0 and solution.residual_norm == 0
+        assert solution.x is not b and solution.x is not x0 and not np.shares_memory(solution.x, b)
+        np.testing.assert_array_equal(solution.x, np.zeros(shape))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_an_exact_x0_takes_no_iteration_and_is_not_returned_itself(method, every):
+    rhs = np.array([-1.0, -1.0])
+    solution = method(np.eye(2), rhs, rhs)
+    assert solution.iterations == 0 and solution.converged
+    assert not np.shares_memory(solution.x, rhs)
+    np.testing.assert_array_equal(solution.x, rhs)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_x0_is_where_the_iteration_starts_and_is_never_written(method, every):
+    A, b = system(kind_for(method))
+    exact = spla.spsolve(A.tocsc(), b)
+    x0 = exact + 1e-6 * np.random.default_rng(1).standard_normal(b.size)
+    kept_x0, kept_b = x0.copy(), b.copy()
+    near, far = method(A, b, x0, rtol=1e-10), method(A, b, rtol=1e-10)
+    assert near.history[0] == pytest.approx(residual(A, b, kept_x0), rel=1e-6)
+    assert near.iterations < far.iterations
+    np.testing.assert_array_equal(x0, kept_x0)
+    np.testing.assert_array_equal(b, kept_b)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_maxiter_counts_products_and_ends_with_the_best_iterate(method, every):
+    A, b = system(kind_for(method))
+    for maxiter in (0, 1, 7, 30):
+        x, info = solution = method(A, b, rtol=1e-14, maxiter=maxiter)
+        assert solution.status is Status.MAX_ITERATIONS and solution.iterations == maxiter
+        assert info == max(maxiter, 1)
+        assert x is solution.x
+        assert solution.residual_norm == pytest.approx(residual(A, b, x))
+        assert solution.residual_norm <= np.min(solution.history) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("method", GENERAL, ids=name)
+def test_a_defective_preconditioner_neither_lies_nor_gives_nan(method):
+    A, M = np.diag([2.0, 3.0, 4.0]), np.diag([1.0, 1.0, 0.0])
+    b, x0 = np.array([0.0, 1.0, 1.0]), np.array([1.0, 0.0, 0.0])
+    solution = method(A, b, x0, M=M, rtol=1e-15)
+    assert np.isfinite(solution.x).all()
+    assert not solution.converged  # the third unknown cannot be reached
+    assert residual(A, b, solution.x) <= residual(A, b, x0)
+    if method is not bicgstab:
+        assert solution.status is Status.BREAKDOWN and solution.info == -1
+        np.testing.assert_allclose(M @ (A @ solution.x), M @ b, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", GENERAL, ids=name)
+def test_a_defective_matrix_neither_lies_nor_gives_nan(method):
+    A, b = np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]]), np.array([1.0, 0, 1])
+    solution = method(A, b, rtol=1e-8)
+    assert np.isfinite(solution.x).all() and not solution.converged
+    if method is not bicgstab:
+        np.testing.assert_allclose(A @ (A @ solution.x), A @ b, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_singular_but_consistent_system_is_solved(method, every):
+    T = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(30, 30)).tolil()
+    T[0, 0] = T[-1, -1] = 1  # Neumann: constants are in the kernel
+    A = T.tocsr()
+    b = A @ np.random.default_rng(2).standard_normal(30)
+    solution = method(A, b, rtol=1e-8, maxiter=300)
+    assert residual(A, b, solution.x) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_the_worsening_of_scipy_9100_does_not_happen():
+    A = np.array(
+        [
+            [-0.1112795288033378, 0, 0, 0.16127952880333685],
+            [0, -0.13627952880333782 + 6.283185307179586j, 0, 0],
+            [0, 0, -0.13627952880333782 - 6.283185307179586j, 0],
+            [0.1112795288033368, 0j, 0j, -0.16127952880333785],
+        ]
+    )
+    b = np.ones(4)
+    best = np.inf
+    for maxiter in range(1, 20):
+        x, _ = gmres(A, b, maxiter=maxiter, rtol=1e-8)
+        error = residual(A, b, x)
+        best = min(best, error)
+        # A is singular to rounding and x grows to 1e15: no worse than the rounding of A x
+        assert error <= best + 8 * np.finfo(float).eps * np.linalg.norm(A) * np.linalg.norm(x)
+
+
+def test_gmres_tests_inside_the_cycle_and_takes_a_lucky_breakdown():
+    A = sp.diags(np.repeat([1.0, 2.0, 5.0], 40)).tocsr()  # three eigenvalues: three iterations, then the basis ends
+    solution = gmres(A, np.ones(120), rtol=1e-12, restart=50)
+    assert solution.converged and solution.iterations == 3
+
+
+def test_restart_has_its_effect():
+    A, b = system("general", m=20)
+    counts = [gmres(A, b, rtol=1e-8, restart=m).iterations for m in (5, 30, 200)]
+    assert counts[0] > counts[1] > counts[2]
+    assert counts[2] <= 200
+    assert gmres(A, b, rtol=1e-8).iterations == counts[1]  # the default is 30
+
+
+def test_gmres_history_decreases_over_restarts():
+    A, b = system("general")
+    history = gmres(A, b, rtol=1e-10, restart=4).history
+    assert np.all(np.diff(history) <= 1e-10 * history[0])
+
+
+def test_the_callback_of_gmres_sees_one_iterate_a_cycle():
+    A, b = system("general")
+    seen = []
+    solution = gmres(A, b, rtol=1e-8, restart=10, callback=lambda x: seen.append(residual(A, b, x)))
+    assert len(seen) == -(-solution.iterations // 10)
+    assert all(after <= before for before, after in pairwise(seen))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_callback_and_watch_see_and_stop_the_solve(method):
+    A, b = system(kind_for(method))
+    seen = []
+    assert method(A, b, watch=lambda k, size: seen.append((k, size))).converged
+    assert [k for k, _ in seen] == list(range(len(seen)))
+    restart = {"restart": 1} if method in (gmres, fgmres) else {}
+
+    def stop_iteration(*_):
+        raise StopIteration
+
+    for options in ({"watch": lambda k, size: k == 3}, {"callback": stop_iteration}, {"watch": stop_iteration}):
+        solution = method(A, b, rtol=1e-12, **options, **restart)
+        assert solution.status is Status.INTERRUPTED
+        assert solution.iterations <= 3 and solution.info > 0
+        assert solution.residual_norm == pytest.approx(residual(A, b, solution.x))
+        assert solution.residual_norm <= np.linalg.norm(b)
+
+
+def test_a_keyboard_interrupt_goes_through():
+    A, b = system("spd")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cg(A, b, watch=interrupt)
+
+
+# Breakdowns are a status and never NaN
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_an_operator_that_turns_to_nan_leaves_the_best_iterate(method, every):
+    A, b = system(kind_for(method))
+    calls = []
+
+    def product(v):
+        calls.append(1)
+        return A @ v if len(calls) != 20 else np.full(v.size, np.nan)
+
+    solution = method(spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype), b, rtol=1e-14)
+    assert solution.status is Status.NOT_FINITE and solution.info == -1
+    assert np.isfinite(solution.x).all() and np.isfinite(solution.history).all()
+    assert 0 < solution.iterations < 20
+    assert residual(A, b, solution.x) == pytest.approx(solution.residual_norm)
+    assert solution.residual_norm <= np.min(solution.history) * (1 + 1e-9) < np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_an_operator_that_stays_nan_leaves_what_the_recurrence_thinks_best(method, every):
+    A, b = system(kind_for(method))
+    calls = []
+
+    def product(v):
+        calls.append(1)
+        return A @ v if len(calls) < 20 else np.full(v.size, np.nan)
+
+    solution = method(spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype), b, rtol=1e-14)
+    assert solution.status is Status.NOT_FINITE and np.isnan(solution.residual_norm)
+    assert residual(A, b, solution.x) == pytest.approx(np.min(solution.history))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_preconditioner_of_nothing_but_nan_gives_x0_back(method, every):
+    A, b = system(kind_for(method))
+    M = spla.LinearOperator(A.shape, matvec=lambda v: v * np.nan, dtype=A.dtype)
+    x0 = np.ones(b.size)
+    solution = method(A, b, x0, M=M)
+    assert solution.status is Status.NOT_FINITE
+    np.testing.assert_array_equal(solution.x, x0)
+    assert solution.residual_norm == pytest.approx(residual(A, b, x0))
+
+
+def test_cg_says_that_a_matrix_or_a_preconditioner_is_indefinite(every):
+    A, b = system("indefinite")
+    assert cg(A, b).status is Status.INDEFINITE
+    A, b = system("spd")
+    sign = np.where(np.arange(b.size) % 2, 1.0, -5.0)
+    solution = cg(A, b, M=sp.diags(sign))
+    assert solution.status is Status.INDEFINITE_PRECONDITIONER and "M is not positive definite" in repr(solution)
+
+
+def test_minres_says_what_is_not_symmetric_or_not_definite():
+    A, b = system("indefinite")
+    N = sp.diags([0.7, 1.0, -0.2], [-3, 0, 1], shape=A.shape)
+    assert minres(A + N, b).status is Status.NOT_SYMMETRIC
+    assert minres(A, b, M=N).status is Status.NOT_SYMMETRIC
+    assert minres(A, b, M=-sp.eye(b.size)).status is Status.INDEFINITE_PRECONDITIONER
+    assert np.isfinite(minres(A + N, b).x).all()
+
+
+def test_bicgstab_starts_again_where_its_recurrence_breaks_down():
+    A = np.array([[0.0, 1.0], [-1.0, 0.0]])  # shadow^H A r = 0 in the first step, whatever r is
+    solution = bicgstab(A, np.array([1.0, 1.0]))
+    assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
+    B = np.array([[1.0, 2.0, 0.0], [-2.0, 1.0, 1.0], [0.0, 3.0, -1.0]])
+    assert bicgstab(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
+
+
+# Orthogonalization
+
+
+def figure_2(Q, z):
+    """The paper's Figure 2, line by line; also how often it orthogonalized again."""
+    omega, tau, again = np.linalg.norm(z) ** 2, 0.99, 0
+    h = np.zeros(Q.shape[1] + 1, Q.dtype)
+    for i in range(Q.shape[1]):
+        h[i] = np.vdot(Q[:, i], z)
+        z = z - h[i] * Q[:, i]
+        if abs(h[i]) ** 2 > omega * tau:
+            beta = np.vdot(Q[:, i], z)
+            h[i] += beta
+            z = z - beta * Q[:, i]
+            again += 1
+        omega = max(omega - abs(h[i]) ** 2, 0)
+    h[-1] = np.linalg.norm(z)
+    return z / h[-1], h, again
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32], ids=name)
+@pytest.mark.parametrize("n", [9, 5000])
+def test_mgs_step_is_figure_2(backend, dtype, n):
+    rng = np.random.default_rng(3)
+    j = 5
+    basis = np.linalg.qr(rng.standard_normal((n, j + 1)) + (1j * rng.standard_normal((n, j + 1))))[0]
+    basis = (basis if np.dtype(dtype).kind == "c" else np.linalg.qr(basis.real)[0]).astype(dtype)
+    tol = 200 * np.finfo(dtype).eps
+    repeats = 0
+    for nearly in (0, 3, 5):  # z nearly along this vector of the basis: it is orthogonalized again there
+        z = (basis[:, nearly] + 1e-3 * rng.standard_normal(n) / np.sqrt(n)).astype(dtype)
+        expected, h, again = figure_2(basis, z)
+        repeats += again
+        Q = np.zeros((n, j + 2), dtype, order="F")
+        Q[:, : j + 1], Q[:, j + 1] = basis, z
+        Q, H = (backend.xp.asfortranarray(backend.move(a)) for a in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
+        kernels_for(Q).mgs_step(backend.xp.zeros(4, np.int32), Q, j, H)
+        np.testing.assert_allclose(backend.fetch(H)[: j + 2, j], h, atol=tol)
+        np.testing.assert_allclose(backend.fetch(Q)[:, j + 1], expected, atol=1e3 * tol)
+    assert repeats >= 3
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
+def test_twice_classical_is_orthogonal_to_rounding_on_an_ill_conditioned_krylov_basis(backend, dtype):
+    n, m = 200, 40
+    A = np.diag(np.logspace(0, -14, n))
+    A[np.arange(n - 1), np.arange(1, n)] = 1e-3
+    A = A.astype(dtype)
+    loss = {}
+    for which in ("mgs", "cgs2"):
+        Q = backend.xp.zeros((n, m + 1), dtype, order="F")
+        H = backend.xp.zeros((m + 1, m), dtype, order="F")
+        state, work = backend.xp.zeros(4, np.int32), backend.xp.zeros(m, dtype)
+        Q[:, 0] = n**-0.5
+        moved = backend.move(A)
+        kernels = kernels_for(Q)
+        for j in range(m):
+            Q[:, j + 1] = moved @ Q[:, j]
+            if which == "mgs":
+                kernels.mgs_step(state, Q, j, H)
+            else:
+                kernels.cgs2_step(state, Q, j, H, work)
+        q, h = backend.fetch(Q), backend.fetch(H)
+        loss[which] = np.linalg.norm(np.eye(m + 1) - q.conj().T @ q)
+        assert np.linalg.norm(A @ q[:, :m] - q @ h) <= 1e-13  # A Q_m = Q_{m+1} H
+    assert loss["cgs2"] <= 1e-13
+    assert loss["cgs2"] < loss["mgs"] <= 1e-4
+
+
+@pytest.mark.parametrize("orthogonalization", ["mgs", "cgs2"])
+def test_a_dependent_vector_leaves_zero_and_not_noise(backend, orthogonalization):
+    n = 50
+    Q = np.zeros((n, 3), order="F")
+    Q[:20, 0] = 20**-0.5
+    Q[:, 1] = 3 * Q[:, 0]
+    Q, H = backend.xp.asfortranarray(backend.move(Q)), backend.xp.zeros((3, 2), order="F")
+    kernels = kernels_for(Q)
+    state = backend.xp.zeros(4, np.int32)
+    if orthogonalization == "mgs":
+        kernels.mgs_step(state, Q, 0, H)
+    else:
+        kernels.cgs2_step(state, Q, 0, H, backend.xp.zeros(2))
+    np.testing.assert_allclose(backend.fetch(H)[:2, 0], [3, 0], atol=1e-14)
+    np.testing.assert_array_equal(backend.fetch(Q)[:, 1], np.zeros(n))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_givens_steps_and_the_triangular_solve_are_least_squares(backend, dtype):
+    m = 6
+    rng = np.random.default_rng(5)
+    hessenberg = np.triu(rng.standard_normal((m + 1, m)), -1)
+    if np.dtype(dtype).kind == "c":
+        hessenberg = hessenberg + 1j * np.triu(rng.standard_normal((m + 1, m)), 0)
+    beta = 2.5
+    rhs = np.zeros(m + 1)
+    rhs[0] = beta
+    xp, real = backend.xp, np.empty(0, dtype).real.dtype
+    H = xp.asfortranarray(backend.move(hessenberg.astype(dtype)))
+    state, norms = xp.zeros(4, np.int32), backend.move(np.array([beta, 0, 0, np.inf, np.inf], real))
+    history, c = xp.zeros(m + 1, real), xp.zeros(m, real)
+    s, y, g = xp.zeros(m, dtype), xp.zeros(m, dtype), backend.move(rhs.astype(dtype))
+    kernels = kernels_for(H)
+    tol = 100 * float(np.finfo(dtype).eps)
+    for j in range(m):
+        kernels.givens_step(state, norms, history, H, c, s, g, j)
+        kernels.hessenberg_solve(state, H, g, y)
+        k = j + 1
+        expected = np.linalg.lstsq(hessenberg[: k + 1, :k], rhs[: k + 1], rcond=None)[0]
+        smallest = np.linalg.norm(rhs[: k + 1] - hessenberg[: k + 1, :k] @ expected)
+        np.testing.assert_allclose(backend.fetch(y)[:k], expected, atol=30 * tol)
+        np.testing.assert_array_equal(backend.fetch(y)[k:], 0)
+        assert float(backend.fetch(norms)[monitor.NORM]) == pytest.approx(smallest, abs=tol)
+        assert float(backend.fetch(history)[k]) == float(backend.fetch(norms)[monitor.NORM])
+    assert int(backend.fetch(state)[monitor.COLUMNS]) == m
+
+
+# Flexible GMRES
+
+
+def test_fgmres_bears_a_preconditioner_that_changes():
+    A, b = system("general")
+    rng = np.random.default_rng(11)
+
+    def inner(r):
+        return gmres(A, r, rtol=rng.uniform(0.05, 0.5), maxiter=15).x
+
+    flexible = fgmres(A, b, M=inner, rtol=1e-10, maxiter=60)
+    assert flexible.converged
+    assert residual(A, b, flexible.x) <= 1e-10 * np.linalg.norm(b)
+    assert flexible.iterations < fgmres(A, b, rtol=1e-10).iterations
+    # a fixed M is what gmres needs: with this one its recurrence is not the residual
+    fixed = gmres(A, b, M=inner, rtol=1e-10, restart=60, maxiter=flexible.iterations)
+    assert residual(A, b, fixed.x) > 1e-10 * np.linalg.norm(b)
+
+
+def test_fgmres_with_a_fixed_preconditioner_is_gmres():
+    A, b = system("general")
+    M = sp.diags(1 / (A.diagonal() + np.linspace(0, 2, b.size)))
+    one, other = gmres(A, b, M=M, rtol=1e-9), fgmres(A, b, M=M, rtol=1e-9)
+    assert one.iterations == other.iterations
+    np.testing.assert_allclose(one.x, other.x, rtol=1e-6, atol=1e-9)
+
+
+# What A, b, M and x0 may be
+
+
+FORMS = {
+    "csc": sp.csc_matrix,
+    "coo array": sp.coo_array,
+    "dense": lambda A: A.toarray(),
+    "list": lambda A: A.toarray().tolist(),
+    "operator": spla.aslinearoperator,
+    "finelu": lambda A: as_csr(A),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_every_form_of_A_and_M_gives_the_same(method, form):
+    A, b = system(kind_for(method), m=6)
+    M = sp.diags(np.linspace(0.2, 0.3, b.size)).tocsr()
+    plain = method(A, b, M=M, rtol=1e-9)
+    preconditioner = M.toarray() if form == "list" else FORMS[form](M)
+    formed = method(FORMS[form](A), b.tolist() if form == "list" else b, M=preconditioner, rtol=1e-9)
+    np.testing.assert_allclose(formed.x, plain.x, rtol=1e-6, atol=1e-9)
+    assert abs(formed.iterations - plain.iterations) <= 1
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_working_precision_is_the_widest_of_the_system(method):
+    A, b = system("spd", np.float32, m=5)
+    assert method(A, b).x.dtype == np.float32
+    assert method(A, b.astype(np.float64)).x.dtype == np.float64
+    assert method(A, b.astype(np.complex64)).x.dtype == np.complex64
+    assert method((A * 10).astype(np.int64), b).x.dtype == np.float64
+    assert method(A, b, M=sp.eye(b.size)).x.dtype == np.float32  # M is only an approximation
+    assert method(A, b, M=sp.eye(b.size, dtype=np.complex128)).x.dtype == np.complex64
+
+
+def test_a_column_gives_a_column():
+    A, b = system("spd")
+    x, info = cg(A, b[:, None], b[:, None] * 0)
+    assert x.shape == (b.size, 1) and info == 0
+    with pytest.raises(MatrixError, match="2 columns; a Krylov method solves for one"):
+        cg(A, np.stack([b, b], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"rtol": -1e-3}, ParameterError, "rtol=-0.001; a finite number, zero or larger"),
+        ({"rtol": float("nan")}, ParameterError, "rtol=nan"),
+        ({"atol": -1}, ParameterError, r"atol=-1\.0"),
+        ({"atol": "legacy"}, ParameterError, "atol='legacy'; a number is needed"),
+        ({"atol": None}, ParameterError, "atol=None"),
+        ({"maxiter": -1}, ParameterError, "maxiter=-1; at least 0"),
+        ({"maxiter": 2.5}, ParameterError, "maxiter=2.5; an integer"),
+        ({"M": np.eye(3)}, MatrixError, r"M has shape \(3, 3\), but the system needs \(144, 144\)"),
+        ({"M": np.full((144, 144), np.inf)}, MatrixError, "M holds NaN or Inf in row 0"),
+        ({"M": sp.eye(144) * np.nan}, MatrixError, "M cannot be used; .* NaN or Inf in row 0"),
+        ({"M": "ilu"}, MatrixError, "M has shape|M is a str"),
+        ({"x0": np.zeros(143)}, MatrixError, r"x0 has shape \(143,\)"),
+        ({"x0": np.full(144, np.nan)}, MatrixError, "x0 holds NaN or Inf in row 0"),
+        ({"x0": "Mb"}, MatrixError, "x0 has dtype"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_bad_arguments_are_named(method, options, error, match):
+    A, b = system("spd")
+    with pytest.raises(error, match=match) as caught:
+        method(A, b, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("A", "b", "match"),
+    [
+        (np.ones((3, 2)), np.ones(3), r"A has shape \(3, 2\); a square matrix"),
+        (np.zeros((0, 0)), np.zeros(0), "A is empty"),
+        (np.diag([1.0, np.nan]), np.ones(2), "A holds NaN or Inf in row 1"),
+        (sp.diags([1.0, np.inf]), np.ones(2), "A holds NaN or Inf in row 1"),
+        (np.eye(2), np.ones(3), r"b has shape \(3,\), but A has 2 rows"),
+        (np.eye(2), np.array([1.0, np.nan]), "b holds NaN or Inf in row 1"),
+        (lambda v: v, np.ones(2), "A is a function without a shape"),
+    ],
+    ids=["rectangular", "empty", "nan", "inf", "length", "b", "function"],
+)
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_bad_systems_are_named(method, A, b, match):
+    with pytest.raises(MatrixError, match=match):
+        method(A, b)
+
+
+@pytest.mark.parametrize("method", [gmres, fgmres], ids=name)
+def test_bad_arguments_of_gmres_are_named(method):
+    A, b = system("general")
+    with pytest.raises(ParameterError, match="restart=0; at least 1"):
+        method(A, b, restart=0)
+    with pytest.raises(ParameterError, match="orthogonalization='qr'; one of mgs, cgs2"):
+        method(A, b, orthogonalization="qr")
+
+
+def test_an_operator_that_answers_wrongly_is_named():
+    b = np.ones(4)
+    with pytest.raises(MatrixError, match="M gave complex numbers for a real vector"):
+        gmres(np.eye(4) * 2, b, M=lambda r: r * 1j)
+    with pytest.raises(MatrixError, match=r"M gave an array of shape \(2,\) for a vector of length 4"):
+        gmres(np.eye(4) * 2, b, M=lambda r: r[:2])
+
+
+# Random and real systems
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 40), st.floats(0.0, 0.5), st.integers(0, 2**31), st.sampled_from(METHODS), st.booleans())
+def test_diagonally_dominant_systems_are_solved(n, density, seed, method, complex_values):
+    rng = np.random.default_rng(seed)
+    mask = rng.random((n, n)) < density
+    B = mask * rng.uniform(-0.3, 1, (n, n)) + (1j * mask * rng.random((n, n)) if complex_values else 0)
+    if method in (cg, minres):
+        B = B + B.conj().T
+    A = B + np.diag(np.abs(B).sum(axis=1) + 1)
+    b = rng.standard_normal(n)
+    kept = A.copy()
+    solution = method(sp.csr_matrix(A), b, rtol=1e-9, M=sp.diags(1 / A.diagonal().real))
+    assert solution.converged
+    assert residual(A, b, solution.x) <= 1.001e-9 * np.linalg.norm(b)
+    np.testing.assert_array_equal(A, kept)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 8), st.integers(0, 2**31), st.integers(0, 8), st.sampled_from(METHODS), st.integers(0, 30))
+def test_whatever_the_matrix_the_answer_is_finite_and_no_worse_than_x0(n, seed, rank, method, maxiter):
+    rng = np.random.default_rng(seed)
+    A = rng.integers(-2, 3, (n, min(rank, n))) @ rng.integers(-2, 3, (min(rank, n), n)) * 1.0
+    b, x0 = rng.integers(-2, 3, n) * 1.0, rng.integers(-1, 2, n) * 1.0
+    solution = method(A, b, x0, maxiter=maxiter)
+    size = residual(A, b, solution.x)
+    assert np.isfinite(solution.x).all()
+    assert size <= residual(A, b, x0) * (1 + 1e-12) + 1e-14
+    assert size == pytest.approx(solution.residual_norm, rel=1e-6, abs=1e-12)
+    assert solution.converged == (solution.residual_norm <= 1e-5 * np.linalg.norm(b))
+    assert solution.iterations <= maxiter and solution.history.size == solution.iterations + 1
+
+
+@pytest.mark.parametrize(
+    ("matrix", "method"), [("fv2", cg), ("sherman3", gmres), ("watt_1", bicgstab), ("plat362", minres)]
+)
+def test_real_matrices(backend, matrix, method):
+    A = real_matrix(matrix)
+    b = A @ np.ones(A.shape[0])
+    M = sp.diags(1 / np.abs(A.diagonal()))
+    options = {"restart": 200} if method is gmres else {}
+    solution = method(backend.move(A), backend.move(b), M=backend.move(M.tocsr()), rtol=1e-6, maxiter=20000, **options)
+    assert solution.converged
+    assert residual(A, b, backend.fetch(solution.x)) <= 1.0001e-6 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_two_runs_give_the_same_bits(backend, method):
+    A, b = (backend.move(v) for v in system(kind_for(method)))
+    one, other = method(A, b, rtol=1e-9), method(A, b, rtol=1e-9)
+    np.testing.assert_array_equal(backend.fetch(one.x), backend.fetch(other.x))
+    np.testing.assert_array_equal(one.history, other.history)
+
+
+def test_the_cuda_sources_number_the_monitor_as_python_does():
+    folder = Path(finelu.kernels.__file__).parent / "cuda"
+    for stem in ("recurrences", "arnoldi"):
+        enums = re.findall(r"^enum \{([^}]+)\};", (folder / f"{stem}.cu").read_text(), re.MULTILINE)
+        assert len(enums) >= 3
+        for names in enums:
+            value = -1
+            for entry in names.split(","):
+                label, _, given_value = entry.strip().partition(" = ")
+                value = int(given_value) if given_value else value + 1
+                if hasattr(monitor, label):
+                    assert getattr(monitor, label) == value, (stem, label)
+                else:
+                    from finelu.kernels.cpu import recurrences
+
+                    assert getattr(recurrences, label) == value, (stem, label)

@@ -1,0 +1,125 @@
+"""The package as a whole: floors of imports, public names, light import, kernels and launchers, documented examples."""
+
+import ast
+import re
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import finelu
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(finelu.__file__).parent
+CUDA = PACKAGE / "kernels" / "cuda"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def unit(path: Path) -> str:
+    """The file or package at the top of finelu that `path` belongs to: "krylov", "matrix", "__init__"."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def floors() -> dict[str, int]:
+    """unit -> floor, as the table of docs/architecture.md has it."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    return {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def imported_units(path: Path) -> set[str]:
+    """The units of finelu that a file imports, at any depth of its text; imports for the type checker do not count."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import; write it out"
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules += submodules if node.module == "finelu" else [node.module]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            modules += [text for text in re.findall(r"'([\w.]+)'", ast.unparse(node)) if text.startswith("finelu.")]
+    parts = [module.split(".") for module in modules]
+    return {[*p, "__init__"][1] for p in parts if p[0] == "finelu"} - {unit(path)}
+
+
+def test_every_file_has_a_floor_and_every_floor_a_file():
+    units = {unit(path) for path in SOURCES}
+    assert units == set(floors())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_from_floors_below(path):
+    floor = floors()
+    allowed = {"__init__"} if unit(path) == "cli" else set()  # the command line speaks the public language
+    above = {name for name in imported_units(path) - allowed if floor[name] >= floor[unit(path)]}
+    assert not above, f"{unit(path)} (floor {floor[unit(path)]}) imports {above}"
+
+
+def test_public_names_exist_and_are_listed():
+    for name in finelu.__all__:
+        assert getattr(finelu, name) is not None
+    assert set(finelu.__all__) <= set(dir(finelu))
+    assert set(finelu._MODULE_OF) | {"gallery", "__version__"} == set(finelu.__all__)
+
+
+def test_a_public_name_is_the_one_of_its_module():
+    for name, module in finelu._MODULE_OF.items():
+        assert getattr(finelu, name) is getattr(import_module(f"finelu.{module}"), name)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'finelu' has no attribute 'ILU9'"):
+        _ = finelu.ILU9
+
+
+def test_every_recipe_is_public():
+    from finelu.preconditioners import RECIPES
+
+    for recipe in RECIPES.values():
+        assert getattr(finelu, recipe.__name__) is recipe
+
+
+@pytest.mark.parametrize("statement", ["import finelu", "import finelu.cli"])
+def test_import_is_light(statement):
+    heavy = ["numba", "scipy", "cupy", "matplotlib"]
+    code = f"import sys; {statement}; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_every_kernel_has_a_launcher_and_instances():
+    tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
+    instances = runpy.run_path(str(CUDA / "instances.py"))["INSTANCES"]
+    stems = [path.stem for path in CUDA.glob("*.cu")]
+    assert stems
+    assert tool["missing_instances"](stems, instances) == []
+    launchers = [ast.parse(path.read_text()) for path in CUDA.glob("*.py") if path.stem != "instances"]
+    launched = {node.value for tree in launchers for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for stem in stems:
+        unused = {stem, *tool["kernel_names"](stem)} - launched
+        assert not unused, f"no launcher in kernels/cuda names {unused} of {stem}.cu"
+
+
+def examples():
+    for page in PAGES:
+        for k, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
+            yield pytest.param(code, id=f"{page.stem}-{k}")
+
+
+@pytest.mark.parametrize("code", list(examples()))
+def test_documented_examples_run(code):
+    exec(code, {})
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,145 @@
+"""Compile every CUDA kernel of finelu for every type it is used with; no GPU is needed.
+
+Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [STEM ...]
+
+The template instances come from `kernels/cuda/instances.py`. Each `<stem>.cu` is compiled alone, once an architecture,
+by nvcc where one is found (PATH, or /usr/local/cuda/bin), else by NVRTC from PyPI's nvidia-cuda-nvrtc. Ends with status
+1 if a file does not compile, has no instances, or holds a kernel that none of them names; 2 if there is no compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parents[1] / "src" / "finelu" / "kernels" / "cuda"
+ARCHITECTURES = ("sm_80", "sm_90")
+KERNEL_NAME = re.compile(
+    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
+)
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+Compile = Callable[[str, Sequence[str], str], str]  # (stem, instances, architecture) -> what is wrong, "" if nothing
+
+
+def find_nvcc() -> str | None:
+    """The path of nvcc, or None."""
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def compile_by_nvcc(stem: str, instances: Sequence[str], architecture: str) -> str:
+    """The address of each instance is taken, so that nvcc has to make code for it."""
+    lines = [f'#include "{stem}.cu"']
+    lines += [f"void* instance_{k} = (void*)&{name};" for k, name in enumerate(instances)]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / f"{stem}_instances.cu"
+        source.write_text("\n".join(lines) + "\n")
+        command = [str(find_nvcc()), "-std=c++17", f"-arch={architecture}", f"-I{KERNELS}", "-c", str(source)]
+        done = subprocess.run([*command, "-o", os.path.join(folder, "out.o")], capture_output=True, text=True)
+    return "" if done.returncode == 0 else (done.stderr + done.stdout).strip()
+
+
+def load_nvrtc() -> ctypes.CDLL | None:
+    """NVRTC from the nvidia-cuda-nvrtc wheel of this Python, or from the system; None if neither has it."""
+    wheels = Path(sysconfig.get_path("platlib")) / "nvidia"
+    for path in (*sorted(wheels.glob("**/libnvrtc.so.*"), reverse=True), "libnvrtc.so"):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    return None
+
+
+def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> str:
+    """Each instance is a name expression of one NVRTC program, as at run time."""
+    nvrtc = load_nvrtc()
+    assert nvrtc is not None
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), f'#include "{stem}.cu"\n'.encode(), stem.encode(), 0, None, None)
+    try:
+        for name in instances:
+            nvrtc.nvrtcAddNameExpression(program, name.encode())
+        options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode(), f"-I{KERNELS}".encode()]
+        code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        if code == 0:
+            return ""
+        size = ctypes.c_size_t()
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        return log.value.decode().strip() or f"NVRTC ended with code {code}"
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def kernel_names(stem: str) -> list[str]:
+    """The names of the `__global__` functions that `<stem>.cu` defines."""
+    return KERNEL_NAME.findall(COMMENT.sub("", (KERNELS / f"{stem}.cu").read_text()))
+
+
+def missing_instances(stems: Sequence[str], instances: dict[str, Sequence[str]]) -> list[str]:
+    """A line for each file or kernel that the table of instances forgets or invents."""
+    problems = [
+        f"{stem}.cu is named in instances.py, but there is no such file" for stem in instances if stem not in stems
+    ]
+    for stem in stems:
+        named = {template_id.partition("<")[0] for template_id in instances.get(stem, ())}
+        problems += [
+            f"{stem}.cu: no instance of the kernel {name} in instances.py"
+            for name in kernel_names(stem)
+            if name not in named
+        ]
+    return problems
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile every CUDA kernel for every type it is used with.")
+    parser.add_argument("stems", nargs="*", metavar="STEM", help="only these files (default: all)")
+    parser.add_argument("--compiler", choices=("nvcc", "nvrtc"), help="default: nvcc where there is one, else nvrtc")
+    parser.add_argument("--arch", nargs="+", default=ARCHITECTURES, metavar="SM", help="default: sm_80 sm_90")
+    parser.add_argument("--jobs", type=int, default=2, help="compilations at a time (default 2)")
+    options = parser.parse_args(arguments)
+
+    compiler = options.compiler or ("nvcc" if find_nvcc() else "nvrtc")
+    if (find_nvcc() if compiler == "nvcc" else load_nvrtc()) is None:
+        print(f"no {compiler} was found; install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc`", file=sys.stderr)
+        return 2
+    compile_one: Compile = compile_by_nvcc if compiler == "nvcc" else compile_by_nvrtc
+
+    instances: dict[str, Sequence[str]] = runpy.run_path(str(KERNELS / "instances.py"))["INSTANCES"]
+    stems = sorted(path.stem for path in KERNELS.glob("*.cu"))
+    problems = missing_instances(stems, instances)
+    unknown = set(options.stems) - set(stems)
+    problems += [f"there is no {stem}.cu in {KERNELS}" for stem in sorted(unknown)]
+    if not stems:
+        problems.append(f"there is no .cu file in {KERNELS}")
+    chosen = [stem for stem in stems if not options.stems or stem in options.stems]
+
+    jobs = [(stem, tuple(instances.get(stem, ())), arch) for stem in chosen for arch in options.arch]
+    start = time.perf_counter()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for (stem, names, arch), log in zip(jobs, pool.map(lambda job: compile_one(*job), jobs), strict=True):
+            print(f"{'ok    ' if not log else 'FAILED'} {stem}.cu {arch} ({len(names)} instances)", flush=True)
+            if log:
+                problems.append(f"{stem}.cu does not compile for {arch}:\n{log}")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    verdict = f"{len(problems)} problems" if problems else "no problems"
+    print(f"{compiler}: {len(chosen)} files, {verdict}, {time.perf_counter() - start:.1f} s")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
