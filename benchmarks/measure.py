@@ -34,7 +34,6 @@ from benchmarks.peers import mkl
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 
-FACTOR_VARIANTS = {"gpu": ("shared", "vect", "adapt", "levs", "auto"), "cpu": ("sequential", "levels", "auto")}
 DIRECT_SOLVES = {
     "gpu": ("sync_free", "level_packed", "one_block", "auto"),
     "cpu": ("sequential", "levels", "auto"),
@@ -199,11 +198,11 @@ def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0
     pattern = to_gpu(pattern) if device == "gpu" else pattern
     k = kernels_for(pattern.data)
     analyse, factor = getattr(k, f"{work}_analysis"), getattr(k, work)
-    for variant in FACTOR_VARIANTS[device]:
+    for variant in (*getattr(k, f"{work.upper()}_VARIANTS"), "auto"):
         with run.attempt(case.name, f"finelu {work} {variant} {device}"):
             values = pattern.data * 0 + UNWRITTEN
             plan = analyse(pattern, variant)
-            bad = int(factor(plan, pattern.data, values))
+            bad = kernels_for(values).first_bad(factor(plan, pattern.data, values))
             if bad >= 0:
                 raise RuntimeError(f"reports a bad pivot in row {bad}, where the sequential factorization has none")
             error = relative_error(host(values), reference)
@@ -312,7 +311,7 @@ def triangular(run: Run, case: Case, side: str, device: str, threads: int = 0, *
                     error,
                     threads,
                     str(solver.method),
-                    {"numeric": vars(numeric), "analysis": vars(analysis), "levels": int(solver.levels)},
+                    {"numeric": vars(numeric), "analysis": vars(analysis), "levels": solver.levels},
                 )
             )
 

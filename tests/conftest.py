@@ -1,6 +1,7 @@
 """What all tests share: the devices, and the real matrices where they are at hand."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,18 @@ def backend(request):
         except DeviceError as error:
             pytest.skip(str(error))
     return Backend(request.param)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """`set_num_threads`, undone after the test; triangular solves use threads here even where one would be as fast."""
+    import finelu
+    from finelu.kernels.cpu import triangular
+
+    monkeypatch.setattr(triangular, "schedule", partial(triangular.schedule, required=True))
+    before = finelu.get_num_threads()
+    yield finelu.set_num_threads
+    finelu.set_num_threads(before)
 
 
 def real_matrix(name):

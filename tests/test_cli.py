@@ -374,17 +374,18 @@ def test_help_names_every_recipe_and_method(capsys):
 
 
 def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch, tmp_path):
-    package = tmp_path / "src" / "finelu"
-    monkeypatch.setattr(finelu, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(finelu, "__file__", str(tmp_path / "src" / "finelu" / "__init__.py"))
     status, _, err = run(capsys, "bench", "syncfree")
     assert status == 2
     assert "checkout" in err
     folder = tmp_path / "benchmarks" / "papers"
     folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
     (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
     for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert run(capsys, "bench", "toy", "--quick") == (0, "measured ['--quick']\n", "")
     status, _, err = run(capsys, "bench", "tyo")
     assert status == 2

@@ -104,7 +104,8 @@ def test_every_kernel_has_a_launcher_and_instances():
     launchers = [ast.parse(path.read_text()) for path in CUDA.glob("*.py") if path.stem != "instances"]
     launched = {node.value for tree in launchers for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     for stem in stems:
-        unused = {stem, *tool["kernel_names"](stem)} - launched
+        names = [stem, *tool["kernel_names"](stem)]  # a launcher may write f"{stem}_match" for ilu0_match
+        unused = [name for name in names if not {name, name.removeprefix(stem)} & launched]
         assert not unused, f"no launcher in kernels/cuda names {unused} of {stem}.cu"
 
 

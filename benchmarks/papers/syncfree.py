@@ -46,7 +46,7 @@ WITHOUT_ANALYSIS = (
     "adapt",
 )  # the paper's columns; NO_LEVEL is what "cusparse" means there
 OURS = ("shared", "vect", "adapt")
-CPU_VARIANTS = measure.FACTOR_VARIANTS["cpu"]
+CPU_VARIANTS = ("sequential", "levels", "auto")
 COLOURS = {
     "cusparse": "tab:green",
     "cusparse USE_LEVEL": "tab:green",

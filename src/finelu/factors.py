@@ -10,7 +10,7 @@ import numpy as np
 
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError
 from finelu.kernels import namespace, on_gpu
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, dense_numbers
 from finelu.triangular import TriangularSolver
 
 TRANSPOSES = ("N", "T", "H")
@@ -29,6 +29,7 @@ class Factors:
         self.pattern = A
         self.dtype = np.dtype(dtype or A.dtype)
         self.report: dict[str, Any] = {}
+        self._valid = True  # until an update fails
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,12 +44,13 @@ class Factors:
         """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
 
         R : (n,) or (n, k), on the device of the factors. Returns a new array of the same shape, of the wider dtype of
-        R and the factors. Raises MatrixError for a wrong shape. Cost: one pass over the factors a column.
+        R and the factors. Raises MatrixError for a wrong shape or what holds no numbers. Cost: one pass over the
+        factors a column.
         """
         if trans not in TRANSPOSES:
             raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
-        if not on_gpu(R):
-            R = np.asarray(R)
+        self._require_valid()
+        R = dense_numbers(R, "the right-hand side")
         if on_gpu(R) != on_gpu(self.pattern.data):
             raise DeviceError("the right-hand side and the factors are on different devices; move one of them first.")
         if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
@@ -61,17 +63,27 @@ class Factors:
     def update(self, A) -> Factors:
         """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
 
-        Raises MatrixError if A stores entries elsewhere, ZeroPivot if the new values break the factorization (the old
-        factors are then no longer valid, and solve says so until an update succeeds).
+        Raises MatrixError if A stores entries elsewhere or is complex where the factors are real, ZeroPivot if the new
+        values break the factorization (the old factors are then no longer valid, and solve says so until an update
+        succeeds).
         """
+        A = as_csr(A)
+        if A.dtype.kind == "c" and self.dtype.kind != "c":
+            raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
         A = as_csr(A, dtype=self.pattern.dtype)
         if not self.pattern.same_pattern(A):
             raise MatrixError(
                 f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} entries "
                 "or has them elsewhere. Factor it anew."
             )
+        self._valid = False
         self._refresh(A)
+        self._valid = True
         return self
+
+    def _require_valid(self) -> None:
+        if not self._valid:
+            raise NoFactors(self.recipe)
 
     def _apply(self, R, trans: str):
         raise NotImplementedError
@@ -150,13 +162,10 @@ class TriangularFactors(Factors):
         super().__init__(recipe, A)
         self._solvers: dict[tuple[bool, bool, str], TriangularSolver] = {}
         self._lock = threading.Lock()
-        self._valid = False
 
     def _refresh(self, A: CSR) -> None:
-        self._valid = False
         start = perf_counter()
         self._factorize(A)
-        self._valid = True
         self.report["numeric_seconds"] = perf_counter() - start
         start = perf_counter()
         for solver in self._solvers.values():
@@ -185,8 +194,6 @@ class TriangularFactors(Factors):
             return self._solvers[key]
 
     def _apply(self, R, trans: str):
-        if not self._valid:
-            raise NoFactors(self.recipe)
         for key in self._sequence(trans):
             R = self._solver(key).solve(R)
         return R

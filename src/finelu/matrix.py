@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,29 @@ class CSR:
     def dtype(self):
         return self.data.dtype
 
+    @cached_property
+    def missing(self) -> int:
+        """How many diagonal entries are not stored."""
+        return int((self.diag < 0).sum())
+
+    @cached_property
+    def below(self) -> int:
+        """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""
+        return int((self.diag - self.indptr[:-1]).sum(dtype=np.int64))
+
+    @cached_property
+    def longest(self) -> tuple[int, int]:
+        """The most entries of a row, and the most below the diagonal; of a matrix whose diagonal is full."""
+        xp = namespace(self.data)
+        rows, below = xp.diff(self.indptr).max(), (self.diag - self.indptr[:-1]).max()
+        return int(rows), int(below)
+
+    def with_values(self, data) -> CSR:
+        """The same pattern, and what is known of it, with other values (nnz,)."""
+        other = CSR(self.indptr, self.indices, data, self.diag)
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("missing", "below", "longest")})
+        return other
+
     def same_pattern(self, other: CSR) -> bool:
         """Whether `other` stores entries at the same places (and on the same device)."""
         if self.nnz != other.nnz or self.n != other.n or on_gpu(self.data) != on_gpu(other.data):
@@ -83,19 +107,16 @@ def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
     if isinstance(A, CSR):
         if diagonal:
             _require_diagonal(A)
-        return A if dtype is None or A.dtype == dtype else CSR(A.indptr, A.indices, A.data.astype(dtype), A.diag)
+        return A if dtype is None or A.dtype == dtype else A.with_values(A.data.astype(dtype))
     S = _to_csr_format(A)
-    if S.ndim != 2 or S.shape[0] != S.shape[1]:
-        raise MatrixError(f"A has shape {S.shape}; a square matrix is needed.")
+    _require_square(S.shape)
     n = S.shape[0]
-    if n == 0:
-        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
     xp = namespace(S.data)
     data = S.data if dtype is None else S.data.astype(dtype, copy=False)
     if str(data.dtype) not in DTYPES:
         if data.dtype.kind not in "biuf":
             raise MatrixError(
-                f"A holds values of dtype {data.dtype}; finelu works with {', '.join(DTYPES)} (integers become float64)."
+                f"A holds values of dtype {data.dtype}; one of {', '.join(DTYPES)} is needed (integers become float64)."
             )
         data = data.astype(xp.float64)
     index = np.int32 if max(n, S.indices.size) <= INT32_LIMIT else np.int64
@@ -105,8 +126,11 @@ def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
 
     kernels = kernels_for(data)
     diag, found = _inspect(kernels, xp, indptr, indices, data)
-    if found["bad_column"] >= 0:
-        raise MatrixError(f"A has a column index outside 0..{n - 1} in row {found['bad_column']}; the arrays are corrupt.")
+    if found["corrupt"] >= 0:
+        raise MatrixError(
+            f"A has row pointers or column indices that point outside of it in row {found['corrupt']}; "
+            "the arrays are corrupt."
+        )
     if found["unsorted"]:
         indptr, indices, data = _sorted_copy(xp, indptr, indices, data, n)
         diag, found = _inspect(kernels, xp, indptr, indices, data)
@@ -137,12 +161,21 @@ def _inspect(kernels, xp, indptr, indices, data):
     n = indptr.size - 1
     diag = xp.empty(n, indices.dtype)
     counts = kernels.inspect(indptr, indices, data, diag)
-    names = ("bad_column", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
+    names = ("corrupt", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
     return diag, dict(zip(names, (int(c) for c in counts), strict=True))
+
+
+def _require_square(shape) -> None:
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise MatrixError(f"A has shape {shape}; a square matrix is needed.")
+    if shape[0] == 0:
+        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
 
 
 def _require_diagonal(A: CSR, found=None) -> None:
     if found is None:
+        if not A.missing:
+            return
         xp = namespace(A.data)
         missing = xp.flatnonzero(A.diag < 0)
         found = {"missing": int(missing.size), "first_missing": int(missing[0]) if missing.size else -1}
@@ -163,19 +196,18 @@ def _to_csr_format(A):
 
         if csp.issparse(A):
             return A.tocsr()
-        if A.ndim != 2:
-            raise MatrixError(f"A has shape {A.shape}; a square matrix is needed.")
-        return csp.csr_matrix(A)
+        _require_square(A.shape)
+        return csp.csr_matrix(A if str(A.dtype) in DTYPES else A.astype(np.float64))
     try:
         dense = np.asarray(A)
     except Exception as error:
         raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
-    if dense.ndim != 2 or dense.dtype == object:
+    if dense.ndim != 2 or dense.dtype.kind not in "biufc":
         raise MatrixError(
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
             "a sparse matrix or a two-dimensional array of numbers is needed."
         )
-    return sp.csr_matrix(dense)
+    return sp.csr_matrix(dense.astype(np.float64) if dense.dtype == np.float16 else dense)
 
 
 def _sorted_copy(xp, indptr, indices, data, n):
@@ -187,17 +219,23 @@ def _sorted_copy(xp, indptr, indices, data, n):
     return S.indptr.astype(indptr.dtype, copy=False), S.indices.astype(indices.dtype, copy=False), S.data
 
 
+def dense_numbers(b, name: str):
+    """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
+    if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
+        raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
+    if not on_gpu(b):
+        b = np.asarray(b)
+    if b.dtype.kind not in "biufc":
+        raise MatrixError(f"{name} has dtype {b.dtype}; numbers are needed.")
+    return b
+
+
 def check_vector(b, n: int, like, name: str = "b"):
     """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError says what is wrong.
 
     A column (n, 1) is kept as (n, 1). Integers become float64. The caller's array is not copied if it is fine.
     """
-    if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
-        raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array ({name}.toarray()).")
-    if not on_gpu(b):
-        b = np.asarray(b)
-    if b.dtype == object or b.dtype.kind not in "biufc":
-        raise MatrixError(f"{name} has dtype {b.dtype}; numbers are needed.")
+    b = dense_numbers(b, name)
     if on_gpu(b) != on_gpu(like):
         where = ("the GPU", "the host") if on_gpu(b) else ("the host", "the GPU")
         raise DeviceError(f"{name} is on {where[0]} but A is on {where[1]}; move one of them first.")

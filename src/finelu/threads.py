@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from finelu.errors import ParameterError
 
@@ -54,32 +54,34 @@ def _from_environment() -> int:
 def run(kernel, threads: int, *args) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
-    The kernel shares its work out by itself, returns once all of it is done, and finds nothing to do when it comes late
-    (kernels/cpu/sharing.py). So a helper that did not start in time is cancelled, and one that is only just leaving need
-    not be waited for: it holds references to `args` and writes to none of them. Where the calling thread is torn out
-    of the kernel by an exception, the helpers are waited for.
+    The kernel shares its work out by itself and returns once all of it is done (kernels/cpu/atomics.py). A helper that
+    did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving writes
+    nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling thread
+    away, the helpers are waited for before it goes on, so that nobody writes to an array that its owner has back.
     """
-    helpers = min(threads, get_num_threads()) - 1
-    if helpers < 1:
-        kernel(*args)
-        return
-    joined = _submit(kernel, helpers, args)
+    helpers: list[Future] = []
     finished = False
     try:
+        for _ in range(min(threads, get_num_threads()) - 1):
+            helpers.append(_submit(kernel, args))
         kernel(*args)
         finished = True
     finally:
-        running = [helper for helper in joined if not helper.cancel()]
-        if not finished:
-            wait(running)
+        running = [helper for helper in helpers if not helper.cancel()]
+        while not finished:
+            try:
+                wait(running)
+                finished = True
+            except KeyboardInterrupt:  # one more, while the first is on its way
+                pass
 
 
-def _submit(kernel, helpers, args):
+def _submit(kernel, args) -> Future:
     global _pool
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(max(get_num_threads() - 1, 1), "finelu")
-        return [_pool.submit(kernel, *args) for _ in range(helpers)]
+        return _pool.submit(kernel, *args)
 
 
 def _after_fork() -> None:

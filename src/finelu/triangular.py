@@ -25,21 +25,21 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     """
     xp = namespace(A.data)
     index = A.indices.dtype
-    missing = A.diag < 0
-    if bool(missing.any()):  # a strict triangle without diagonal: find the split of each row by comparison
+    if A.missing:
         if not unit:
             as_csr(A)  # raises, naming the row
-        rows = xp.repeat(xp.arange(A.n, dtype=index), xp.diff(A.indptr).tolist() if on_gpu(A.data) else xp.diff(A.indptr))
-        before = xp.bincount(rows[A.indices < rows], minlength=A.n).astype(index)
-        split = A.indptr[:-1] + before
-        begin, end = (A.indptr[:-1], split) if lower else (split + ~missing, A.indptr[1:])
+        rows = xp.searchsorted(A.indptr, xp.arange(A.nnz, dtype=index), side="right") - 1
+        before = A.indptr[:-1] + xp.bincount(rows[A.indices < rows], minlength=A.n).astype(index)
+        begin, end = (A.indptr[:-1], before) if lower else (before + (A.diag >= 0), A.indptr[1:])
+        begin, end = begin.astype(index, copy=False), end.astype(index, copy=False)
+        entries = int((end - begin).sum(dtype=np.int64))
+    elif lower:
+        begin, end, entries = A.indptr[:-1], A.diag, A.below
     else:
-        begin, end = (A.indptr[:-1], A.diag) if lower else (A.diag + 1, A.indptr[1:])
-    begin, end = xp.ascontiguousarray(begin.astype(index, copy=False)), xp.ascontiguousarray(end.astype(index, copy=False))
-    entries = int((end - begin).sum(dtype=np.int64))
+        begin, end, entries = A.diag + 1, A.indptr[1:], A.nnz - A.n - A.below
     diag = None if unit else A.diag
     if trans == "N":
-        return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries)
+        return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, A.dtype)
     # Column by column: a stable sort by column keeps the rows of each column in order.
     stops = xp.cumsum(end - begin, dtype=index)
     k = xp.arange(entries, dtype=index)
@@ -59,6 +59,7 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
         place[by_column],
         trans == "H",
         entries,
+        A.dtype,
     )
 
 
@@ -101,7 +102,7 @@ class TriangularSolver:
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
         try:
-            self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1), A.dtype)
+            self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         except ValueError as error:
             raise ParameterError(f"{error}.") from error
         self.method: str = self._plan.method

@@ -15,26 +15,27 @@ def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix with n rows, and its diagonal.
 
     diag (n,) receives the place of each diagonal entry, or -1; any of its places where the rows are not sorted.
-    Returns the row of the first column index outside 0..n-1 or -1, in which case nothing else need be right; how many
+    Returns the first row with a column outside 0..n-1 or with row pointers that descend or leave the arrays, or -1, in
+    which case nothing else need be right; how many
     neighbouring columns do not ascend; how many values are NaN or Inf and the first row with one or -1; how many rows
     store no diagonal entry and the first of them or -1.
     """
     n = indptr.size - 1
-    bad_column, unsorted, not_finite, missing = [], 0, [], []
+    corrupt, unsorted, not_finite, missing = [], 0, [], []
     for i in range(n):
         row = slice(indptr[i], indptr[i + 1])
         columns = indices[row]
-        if columns.size and (columns.min() < 0 or columns.max() >= n):
-            bad_column.append(i)
+        if not 0 <= indptr[i] <= indptr[i + 1] <= indices.size or (columns < 0).any() or (columns >= n).any():
+            corrupt.append(i)
         unsorted += int(np.count_nonzero(columns[1:] <= columns[:-1]))
         not_finite += [i] * int(np.count_nonzero(~np.isfinite(data[row])))
         on_diagonal = np.flatnonzero(columns == i)
         diag[i] = indptr[i] + on_diagonal[-1] if on_diagonal.size else -1
         if not on_diagonal.size:
             missing.append(i)
-    first = (rows[0] if rows else -1 for rows in (bad_column, not_finite, missing))
-    first_bad_column, first_not_finite, first_missing = first
-    return first_bad_column, unsorted, len(not_finite), first_not_finite, len(missing), first_missing
+    first = (rows[0] if rows else -1 for rows in (corrupt, not_finite, missing))
+    first_corrupt, first_not_finite, first_missing = first
+    return first_corrupt, unsorted, len(not_finite), first_not_finite, len(missing), first_missing
 
 
 def rows_in_order(triangle: Triangle):
@@ -78,9 +79,11 @@ def first_bad_diagonal(triangle: Triangle, values):
 
 def solve_triangular(triangle: Triangle, values, b):
     """x with (D + N) x = b, b (n,) or (n, k)."""
+    if b.ndim == 2:  # column by column: NumPy rounds a product of complex arrays differently from one of scalars
+        return np.stack([solve_triangular(triangle, values, column) for column in b.T], axis=1)
     x = np.empty_like(b)
     for i in rows_in_order(triangle):
-        s = b[i].copy()
+        s = b[i]
         for j, v in entries(triangle, values, i):
             s -= v * x[j]
         x[i] = s if triangle.diag is None else s / pivot(triangle, values, i)
@@ -89,11 +92,13 @@ def solve_triangular(triangle: Triangle, values, b):
 
 def jacobi_sweeps(triangle: Triangle, values, b, sweeps):
     """`sweeps` times x <- D^-1 (b - N x), from x = D^-1 b."""
+    if b.ndim == 2:
+        return np.stack([jacobi_sweeps(triangle, values, column, sweeps) for column in b.T], axis=1)
     x = np.zeros_like(b)
     for _ in range(sweeps + 1):
         old = x.copy()
         for i in range(triangle.n):
-            s = b[i].copy()
+            s = b[i]
             for j, v in entries(triangle, values, i):
                 s -= v * old[j]
             x[i] = s if triangle.diag is None else s / pivot(triangle, values, i)

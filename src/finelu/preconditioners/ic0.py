@@ -48,8 +48,7 @@ class IC0Factors(TriangularFactors):
         start = perf_counter()
         self._lower, self._places = lower_triangle(A)
         self._plan = kernels_for(A.data).ic0_analysis(self._lower, recipe.variant)
-        L = self._lower
-        self._triangles = CSR(L.indptr, L.indices, namespace(A.data).empty(L.nnz, L.dtype), L.diag)
+        self._triangles = self._lower.with_values(namespace(A.data).empty(self._lower.nnz, A.dtype))
         self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         self._refresh(A)
 
@@ -74,7 +73,8 @@ class IC0Factors(TriangularFactors):
     @property
     def L(self):
         """(n, n) CSR on the device of A: the Cholesky factor."""
-        return self._triangles.tosparse()
+        self._require_valid()
+        return self._triangles.tosparse().copy()
 
     @property
     def U(self):

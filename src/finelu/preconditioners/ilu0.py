@@ -11,7 +11,7 @@ from time import perf_counter
 from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace
-from finelu.matrix import CSR, sparse_module
+from finelu.matrix import CSR, lower_triangle, sparse_module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ILU0Factors(TriangularFactors):
         super().__init__(recipe, A)
         start = perf_counter()
         self._plan = kernels_for(A.data).ilu0_analysis(A, recipe.variant)
-        self._triangles = CSR(A.indptr, A.indices, namespace(A.data).empty(A.nnz, A.dtype), A.diag)
+        self._triangles = A.with_values(namespace(A.data).empty(A.nnz, A.dtype))
         self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         self._refresh(A)
 
@@ -71,11 +71,13 @@ class ILU0Factors(TriangularFactors):
     @property
     def L(self):
         """(n, n) CSR on the device of A: the unit lower factor, its diagonal of ones stored."""
-        LU = self._triangles.tosparse()
-        sparse = sparse_module(self._triangles.data)
-        return (sparse.tril(LU, -1) + sparse.identity(self.shape[0], self.dtype, format="csr")).tocsr()
+        self._require_valid()
+        L, _ = lower_triangle(self._triangles)
+        L.data[L.diag] = 1
+        return L.tosparse()
 
     @property
     def U(self):
         """(n, n) CSR on the device of A: the upper factor."""
+        self._require_valid()
         return sparse_module(self._triangles.data).triu(self._triangles.tosparse(), format="csr")

@@ -79,15 +79,16 @@ class BlockJacobiFactors(Factors):
         blocks[self._where] = A.data[self._places]
         fill = xp.arange(A.n, count * size) - (count - 1) * size
         blocks[-1, fill, fill] = 1
-        # Scaled by rows so that the determinant's size says something; LAPACK stops at an exact zero only.
+        # Scaled by rows, for good pivots and a determinant whose size says something: LAPACK stops at exact zeros only.
         scale = abs(blocks).max(axis=2)
         empty = scale == 0
-        determinant = xp.linalg.slogdet(blocks / xp.where(empty, 1, scale)[:, :, None])[1]
+        scaled = blocks / xp.where(empty, 1, scale)[:, :, None]
+        determinant = xp.linalg.slogdet(scaled)[1]
         singular = empty.any(axis=1) | ~(determinant > size * xp.log(xp.finfo(A.dtype).eps))
         bad = xp.flatnonzero(singular)
         if bad.size:
             raise ZeroPivot(self.recipe, int(bad[0]) * size, "of a block that", "is singular to working precision")
-        self._inverse = xp.linalg.inv(blocks)
+        self._inverse = xp.linalg.inv(scaled) / scale[:, None, :]
 
     def _apply(self, R, trans: str):
         xp, size = namespace(R), self.recipe.block_size

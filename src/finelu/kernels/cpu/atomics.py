@@ -9,7 +9,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-PAUSE = {"x86_64": "pause", "AMD64": "pause", "aarch64": "yield", "arm64": "yield"}.get(platform.machine(), "")
+X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 def _address(context, builder, kind, array, index):
@@ -67,9 +67,9 @@ def store_release(typing, array, index, value):
 @intrinsic
 def _pause(typing):
     def generate(context, builder, signature, args):
-        if PAUSE:
+        if X86:
             kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(ir.InlineAsm(kind, PAUSE, "", side_effect=True), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -85,3 +85,26 @@ def relax(rounds):
         _pause()
     else:
         _yield()
+
+
+@njit(nogil=True)
+def wait_until_done(done, first, stop):
+    """Return `stop` once done[first:stop] are all set; the caller knows that done[:first] are.
+
+    Work is shared out as items 0, 1, ..., m - 1. A thread claims the next one (fetch_add of a counter), waits here until
+    all items before after[t] <= t are done, runs it, and sets done[t] (store_release). When no item is left it waits for
+    all of them, so that whoever returns from a kernel finds the work complete.
+    Progress: look at the first item that is not done. If a thread has claimed it, that thread waits for nobody, since all
+    items before it are done. If nobody has, all claimed items are done, so no thread waits for an `after`, and the next
+    claim takes it. The calling thread always claims; so everything ends, even if no other thread ever comes, and none
+    that has claimed an item leaves before it is done.
+    """
+    rounds = 0
+    while first < stop:
+        if load_acquire(done, first) != 0:
+            first += 1
+            rounds = 0
+        else:
+            relax(rounds)
+            rounds += 1
+    return first

@@ -9,13 +9,15 @@ from finelu.kernels.cpu.recurrences import compiled
 
 @compiled
 def inspect(indptr, indices, data, diag):
-    """Soundness of a CSR matrix, and its diagonal; see kernels/reference.py. Stops at the first bad column."""
+    """Soundness of a CSR matrix, and its diagonal; see kernels/reference.py. Stops at the first corrupt row."""
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1
     for i in range(n):
         diag[i] = -1
         previous = -1
+        if indptr[i] < 0 or indptr[i] > indptr[i + 1] or indptr[i + 1] > indices.size:
+            return i, unsorted, not_finite, first_not_finite, missing, first_missing
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             if j < 0 or j >= n:

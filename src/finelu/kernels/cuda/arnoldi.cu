@@ -144,7 +144,7 @@ __global__ void givens_step(int* state, Real<T>* norms, Real<T>* history, long l
     }
     const T a = column[j], b = column[j + 1];
     const R size = magnitude(a), radius = hypot(size, magnitude(b));
-    if (!fl::finite(length) || !fl::finite(radius)) {
+    if (!is_finite(length) || !is_finite(radius)) {
         state[CODE] = NOT_FINITE;
         return;
     }

@@ -15,8 +15,10 @@
 // were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled.
 #pragma once
 
-enum Update { INTERSECT, VECTOR, SEARCH };  // section IV.A, IV.B, and binary search only
-constexpr int BATCH = 4;                    // reference rows that are asked for at the same time
+// How the places where two rows meet are found: section IV.A, section IV.B, binary search only, or read from a table that
+// match_rows made of the pattern beforehand.
+enum Update { INTERSECT, VECTOR, SEARCH, TABLE };
+constexpr int BATCH = 4;  // reference rows that are asked for at the same time
 
 namespace fl {
 
@@ -53,21 +55,52 @@ __device__ inline float root(float a) { return sqrtf(a); }
 __device__ inline double root(double a) { return sqrt(a); }
 template <typename R> __device__ inline Complex<R> root(Complex<R> a) { return {root(a.re), R(0)}; }
 
+// Where row i's entry in column j > k takes its update of step k from: U_kj in row k (places row_lo to row_hi), or for
+// Cholesky L_jk (whose conjugate is U_kj / L_kk) in row j. -1: the patterns do not meet. -2: L_ik itself (Cholesky, j = i).
+template <bool CHOLESKY, typename I>
+__device__ inline I meeting(const I* __restrict__ cols, I i, I k, I j, I row_lo, I row_hi)
+{
+    if (!CHOLESKY) return find(cols, row_lo, row_hi, j);
+    return j == i ? I(-2) : find(cols, row_lo, row_hi, k);
+}
+
+// table[base[i] + s * len + e] = meeting(...) of step s and entry e > s of row i; base (n) are the sums of below * len of
+// the rows before. A warp a row, no dependencies. Launch: gridDim.x * blockDim.x / 32 >= n.
+template <typename I, bool CHOLESKY>
+__device__ void match_rows(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
+                           const long long* __restrict__ base, I* table)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    if (i >= n) return;
+    const I lo = indptr[i], len = (CHOLESKY ? diag[i] + 1 : indptr[i + 1]) - lo, below = diag[i] - lo;
+    for (I s = 0; s < below; ++s) {
+        const I k = cols[lo + s];
+        const I row_lo = indptr[k], row_hi = indptr[k + 1];
+        for (I e = threadIdx.x % 32; e < len; e += 32) {
+            const I j = cols[lo + e];
+            I at = -1;
+            if (e > s) at = CHOLESKY && j != i ? meeting<CHOLESKY>(cols, i, k, j, indptr[j], diag[j])
+                                               : meeting<CHOLESKY>(cols, i, k, j, row_lo, row_hi);
+            table[base[i] + (long long)s * len + e] = at;
+        }
+    }
+}
+
 // The last step of a row: the pivot as it is stored, and whether it can be used.
 template <bool CHOLESKY, typename T> __device__ inline T finish_pivot(T value, bool& good)
 {
     if (!CHOLESKY) {
-        good = finite(value) && !(value == T(0));
+        good = is_finite(value) && !(value == T(0));
         return value;
     }
-    good = finite(value) && real(value) > 0;
+    good = is_finite(value) && real(value) > 0;
     return root(value);
 }
 
-template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool CHOLESKY>
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool CHOLESKY>
 __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __restrict__ indptr, const I* __restrict__ cols,
-                               const I* __restrict__ diag, const T* __restrict__ a, T* work, T* out, T* inverse, int* bad,
-                               unsigned* counter)
+                               const I* __restrict__ diag, const long long* __restrict__ base, const I* __restrict__ table,
+                               const T* __restrict__ a, T* work, T* out, T* inverse, int* bad, unsigned* counter)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];  // INTERSECT and VECTOR: one column index a thread
     const I t = I(ticket(counter)) * I(blockDim.x / LANES) + I(threadIdx.x) / LANES;
@@ -76,19 +109,14 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
     const int lane = threadIdx.x % LANES;
     const unsigned mask = group_mask<LANES>();
     const I lo = indptr[i], len = (CHOLESKY ? diag[i] + 1 : indptr[i + 1]) - lo, below = diag[i] - lo;
-    const bool resident = UPDATE == SEARCH && len <= I(LANES) * PER_LANE;  // in registers, else in work
+    const bool resident = (UPDATE == SEARCH || UPDATE == TABLE) && len <= I(LANES) * PER_LANE;  // in registers, else in work
+    const I* const row_table = UPDATE == TABLE && !done ? table + base[i] : nullptr;
     bool good = true;
 
-    // Where row i's entry in column j > k takes its update of step k from: U_kj in row k, or L_jk (whose conjugate is
-    // U_kj / L_kk) in row j. -1: patterns do not meet. -2 (Cholesky, j = i): L_ik itself.
-    const auto source = [&](I k, I j, I row_lo, I row_hi) -> I {
-        if (!CHOLESKY) return find(cols, row_lo, row_hi, j);
-        return j == i ? I(-2) : find(cols, row_lo, row_hi, k);
-    };
     // a value of the finished row, entry e
     const auto store = [&](I e, T value) {
         if (e == below) value = finish_pivot<CHOLESKY>(value, good);
-        good = good && finite(value);
+        good = good && is_finite(value);
         if (!(CHOLESKY && e < below)) post(out + lo + e, value);
         return value;
     };
@@ -102,7 +130,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             const I e = lane + m * LANES;
             j[m] = e < len ? cols[lo + e] : I(-1);
             w[m] = e < len ? a[lo + e] : T(0);
-            if (CHOLESKY && e < below) {
+            if (CHOLESKY && UPDATE == SEARCH && e < below) {
                 j_lo[m] = indptr[j[m]];
                 j_hi[m] = diag[j[m]];
             }
@@ -111,37 +139,71 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         for (I e = lane; e < len; e += LANES) work[lo + e] = a[lo + e];
         __syncwarp(mask);
     }
-    // what the next reference rows must give: BATCH of them for a resident row, else one
+    // What the next BATCH reference rows must give; for a long row only that they are finished. With AHEAD, for rows of several batches:
+    // while one batch is awaited, the places of the next are looked up, and while it is worked on, its values are asked for.
+    struct Batch {
+        I reference[BATCH], at[PER_LANE][BATCH];
+        T d[BATCH], u[PER_LANE][BATCH];
+    };
     I step = 0;
-    T u[PER_LANE][BATCH], d[BATCH];
-    I at[PER_LANE][BATCH], reference[BATCH];
-    const auto prepare = [&]() {
+    Batch now, next;
+    bool ahead = false;  // the places of next are known
+    const auto locate = [&](Batch& batch, I first) {
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s)
+            batch.reference[s] = first + s < below ? cols[lo + first + s] : I(-1);
 #pragma unroll
         for (int s = 0; s < BATCH; ++s) {
-            d[s] = T(0);
-            reference[s] = step + s < below && (resident || s == 0) ? cols[lo + step + s] : I(-1);
-            if (reference[s] >= 0) make_pending(d[s]);
-        }
-#pragma unroll
-        for (int s = 0; s < BATCH; ++s) {
+            const I k = batch.reference[s];
             I row_lo = 0, row_hi = 0;
-            if (!CHOLESKY && resident && reference[s] >= 0) {
-                row_lo = indptr[reference[s]];
-                row_hi = indptr[reference[s] + 1];
+            if (!CHOLESKY && UPDATE == SEARCH && resident && k >= 0) {
+                row_lo = indptr[k];
+                row_hi = indptr[k + 1];
             }
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m) {
-                at[m][s] = -1;
-                u[m][s] = T(0);
-                if (resident && reference[s] >= 0 && j[m] > reference[s]) {
-                    at[m][s] = CHOLESKY && j[m] != i ? source(reference[s], j[m], j_lo[m], j_hi[m])
-                                                     : source(reference[s], j[m], row_lo, row_hi);
-                    if (at[m][s] >= 0) make_pending(u[m][s]);
+                const I e = lane + m * LANES;
+                batch.at[m][s] = -1;
+                if (resident && k >= 0 && e > first + s && e < len) {
+                    if (UPDATE == TABLE) batch.at[m][s] = row_table[(first + s) * len + e];
+                    else batch.at[m][s] = CHOLESKY && j[m] != i ? meeting<CHOLESKY>(cols, i, k, j[m], j_lo[m], j_hi[m])
+                                                                : meeting<CHOLESKY>(cols, i, k, j[m], row_lo, row_hi);
                 }
             }
         }
     };
-    const auto eliminate_resident = [&]() {
+    const auto begin = [&](Batch& batch) {  // nothing of it has been seen
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s) {
+            batch.d[s] = T(0);
+            if (batch.reference[s] >= 0) make_pending(batch.d[s]);
+#pragma unroll
+            for (int m = 0; m < PER_LANE; ++m) {
+                batch.u[m][s] = T(0);
+                if (batch.at[m][s] >= 0) make_pending(batch.u[m][s]);
+            }
+        }
+    };
+    const auto ask = [&](Batch& batch) {  // for all that is missing at once, so that the latencies overlap
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s) {
+            if (pending(batch.d[s])) batch.d[s] = peek(inverse + batch.reference[s]);
+#pragma unroll
+            for (int m = 0; m < PER_LANE; ++m)
+                if (pending(batch.u[m][s])) batch.u[m][s] = peek(out + batch.at[m][s]);
+        }
+    };
+    const auto waits = [&](const Batch& batch) {
+        bool missing = false;
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s) {
+            missing |= pending(batch.d[s]);
+#pragma unroll
+            for (int m = 0; m < PER_LANE; ++m) missing |= pending(batch.u[m][s]);
+        }
+        return missing;
+    };
+    const auto eliminate_resident = [&](const Batch& batch) {
 #pragma unroll
         for (int s = 0; s < BATCH; ++s) {
             const int e = int(step) + s;
@@ -150,11 +212,11 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
 #pragma unroll
                 for (int m = 1; m < PER_LANE; ++m)
                     if (e / LANES == m) l = w[m];
-                l = from_lane(mask, l, e % LANES, LANES) * d[s];
+                l = from_lane(mask, l, e % LANES, LANES) * batch.d[s];
 #pragma unroll
                 for (int m = 0; m < PER_LANE; ++m) {
-                    if (at[m][s] >= 0) w[m] -= l * (CHOLESKY ? conj(u[m][s]) : u[m][s]);
-                    if (CHOLESKY && at[m][s] == -2) w[m] -= l * conj(l);
+                    if (batch.at[m][s] >= 0) w[m] -= l * (CHOLESKY ? conj(batch.u[m][s]) : batch.u[m][s]);
+                    if (CHOLESKY && batch.at[m][s] == -2) w[m] -= l * conj(l);
                     if (lane + m * LANES == e) {
                         w[m] = l;
                         if (CHOLESKY) post(out + lo + e, l);
@@ -162,17 +224,16 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                 }
             }
         }
-        step += BATCH;
     };
-    const auto eliminate_long = [&]() {
-        const I k = reference[0];
-        const T l = work[lo + step] * d[0];
+    // Long rows: the paper's two ways, a reference row at a time, ...
+    const auto eliminate_by_warp = [&](I at_step, T d, I k) {
+        const T l = work[lo + at_step] * d;
         __syncwarp(mask);
-        const I row_lo = indptr[k], row_hi = indptr[k + 1];
-        const bool intersect = UPDATE == INTERSECT || (UPDATE == VECTOR && len - step + row_hi - diag[k] <= 128);
-        if (UPDATE != SEARCH && intersect) {  // Algorithm 3: both index lists by batches of a warp, one of them shared
+        const I row_hi = indptr[k + 1];
+        if (UPDATE == INTERSECT || len - at_step + row_hi - diag[k] <= 128) {
+            // Algorithm 3: both index lists by batches of a warp, one of them shared
             I* shared = reinterpret_cast<I*>(shared_bytes) + threadIdx.x / LANES * LANES;
-            I ia = step + 1, ib = diag[k] + 1;
+            I ia = at_step + 1, ib = diag[k] + 1;
             while (ia < len && ib < row_hi) {
                 const I mine = ia + lane < len ? cols[lo + ia + lane] : n;
                 shared[lane] = ib + lane < row_hi ? cols[ib + lane] : n;
@@ -191,49 +252,106 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                 if (last_b <= last_a) ib += LANES;
             }
         } else {  // Algorithm 4: each thread searches the columns of its own entries in the reference row
-            for (I e = step + 1 + lane; e < len; e += LANES) {
-                const I c = cols[lo + e];
-                const I p = CHOLESKY && c != i ? source(k, c, indptr[c], diag[c]) : source(k, c, row_lo, row_hi);
-                if (p >= 0) {
-                    const T v = await(out + p);
-                    work[lo + e] -= l * (CHOLESKY ? conj(v) : v);
-                }
-                if (CHOLESKY && p == -2) work[lo + e] -= l * conj(l);
+            for (I e = at_step + 1 + lane; e < len; e += LANES) {
+                const I p = find(cols, diag[k] + 1, row_hi, cols[lo + e]);
+                if (p >= 0) work[lo + e] -= l * await(out + p);
             }
         }
         __syncwarp(mask);
-        if (lane == 0) {
-            work[lo + step] = l;
-            if (CHOLESKY) post(out + lo + step, l);
+        if (lane == 0) work[lo + at_step] = l;
+        __syncwarp(mask);
+    };
+    // ... and BATCH reference rows at once: first the L of the row in their columns, which depend on each other and which
+    // every thread works out for itself, then the rest of the row, each thread its own entries.
+    const auto eliminate_long = [&]() {
+        const auto place = [&](int s, I e, I c) -> I {
+            const I k = now.reference[s];
+            if (k < 0 || e <= step + s) return -1;
+            if (UPDATE == TABLE) return row_table[(step + s) * len + e];
+            return CHOLESKY && c != i ? meeting<CHOLESKY>(cols, i, k, c, indptr[c], diag[c])
+                                      : meeting<CHOLESKY>(cols, i, k, c, indptr[k], indptr[k + 1]);
+        };
+        const auto updated = [&](I e, const T* l, int steps) {  // entry e after the first `steps` of the batch
+            const I c = cols[lo + e];
+            I at[BATCH];
+            T v[BATCH], value = work[lo + e];
+#pragma unroll
+            for (int s = 0; s < BATCH; ++s) {
+                at[s] = s < steps ? place(s, e, c) : I(-1);
+                v[s] = T(0);
+                if (at[s] >= 0) v[s] = peek(out + at[s]);
+            }
+#pragma unroll
+            for (int s = 0; s < BATCH; ++s) {
+                if (at[s] >= 0) {
+                    if (pending(v[s])) v[s] = await(out + at[s]);
+                    value -= l[s] * (CHOLESKY ? conj(v[s]) : v[s]);
+                }
+                if (CHOLESKY && at[s] == -2) value -= l[s] * conj(l[s]);
+            }
+            return value;
+        };
+        T l[BATCH];
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s) l[s] = now.reference[s] >= 0 ? updated(step + s, l, s) * now.d[s] : T(0);
+        __syncwarp(mask);  // all have read the entries that change now
+        for (I e = step + lane; e < len; e += LANES) {
+            if (e < step + BATCH && e < below) {
+                T mine = l[0];
+#pragma unroll
+                for (int s = 1; s < BATCH; ++s)
+                    if (e == step + s) mine = l[s];
+                work[lo + e] = mine;
+                if (CHOLESKY) post(out + lo + e, mine);
+            } else {
+                work[lo + e] = updated(e, l, BATCH);
+            }
         }
         __syncwarp(mask);
-        ++step;
     };
 
-    if (!done) prepare();
+    if (!done) {
+        locate(now, 0);
+        begin(now);
+    }
     while (__any_sync(0xffffffffu, !done)) {
         if (done) continue;
-        bool waits = false;
-#pragma unroll
-        for (int s = 0; s < BATCH; ++s) {  // all that are missing at once, so that their latencies overlap
-            if (pending(d[s])) d[s] = peek(inverse + reference[s]);
-#pragma unroll
-            for (int m = 0; m < PER_LANE; ++m)
-                if (pending(u[m][s])) u[m][s] = peek(out + at[m][s]);
+        ask(now);
+        if (AHEAD && resident && !ahead && step + BATCH < below) {
+            locate(next, step + BATCH);
+            ahead = true;
         }
-#pragma unroll
-        for (int s = 0; s < BATCH; ++s) {
-            waits |= pending(d[s]);
-#pragma unroll
-            for (int m = 0; m < PER_LANE; ++m) waits |= pending(u[m][s]);
-        }
-        if (__any_sync(mask, waits)) continue;
+        if (__any_sync(mask, waits(now))) continue;
         if (step < below) {
-            if (resident) eliminate_resident(); else eliminate_long();
-            if (step < below) {
-                prepare();
-                continue;
+            if (resident) {
+                if (AHEAD && ahead) {
+                    begin(next);
+                    ask(next);
+                }
+                eliminate_resident(now);
+                step += BATCH;
+                if (AHEAD) {
+                    now = next;
+                    ahead = false;
+                } else if (step < below) {
+                    locate(now, step);
+                    begin(now);
+                }
+            } else {
+                if (UPDATE == INTERSECT || UPDATE == VECTOR) {
+#pragma unroll
+                    for (int s = 0; s < BATCH; ++s)
+                        if (now.reference[s] >= 0) eliminate_by_warp(step + s, now.d[s], now.reference[s]);
+                } else {
+                    eliminate_long();
+                }
+                step += BATCH;
+                if (step < below) {
+                    locate(now, step);
+                    begin(now);
+                }
             }
+            if (step < below) continue;
         }
         T pivot = T(0);  // in the thread that owns it
         if (resident) {
@@ -252,7 +370,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         __syncwarp(mask);  // first the row, then its inverse: see await()
         if (lane == below % LANES) {
             const T inv = T(1) / pivot;
-            good = good && finite(inv);
+            good = good && is_finite(inv);
             post(inverse + i, inv);
         }
         if (!good) atomicMin(bad, int(i));

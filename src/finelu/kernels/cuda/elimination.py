@@ -10,13 +10,20 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
-from finelu.kernels.cuda.schedule import level_order, levels_on_device, set_pending
+from finelu.kernels.cuda.schedule import level_order, levels_on_device, padding_for, set_pending
 from finelu.kernels.cuda.triangular import new_bad, reset_bad
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 128
-ILU0_VARIANTS = ("shared", "vect", "adapt", "levs")
-IC0_VARIANTS = ("adapt", "levs")
+BATCH = 4  # as in elimination.cuh
+ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
+IC0_VARIANTS = ("adapt", "levs", "table")
+UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
+
+
+_table_sizes = cupy.ElementwiseKernel(
+    "I diag, I start, I stop", "int64 size", "size = (long long)(diag - start) * (stop - start)", "table_sizes"
+)
 
 
 @dataclass(eq=False)
@@ -24,8 +31,9 @@ class EliminationPlan:
     """What ILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
 
     variant : the one chosen.  order : rows in level order, or None for natural order.  depth : levels, or None if they
-    were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  inverse (n,) : 1 / pivot, filled
-    by the factorization.  bad : device place of the first bad row.
+    were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  base, table : where rows meet
+    (variant "table").  ahead : rows have several batches of reference rows.  padding : bytes of shared memory that a
+    block asks for, see padding_for.  inverse (n,) : 1 / pivot, filled by the factorization.  bad : device place of the first bad row.
     """
 
     variant: str
@@ -34,7 +42,10 @@ class EliminationPlan:
     depth: int | None
     lanes: int
     per_lane: int
-    update: str
+    ahead: bool
+    padding: int
+    base: Any
+    table: Any
     inverse: Any
     counter: Any
     words: Any
@@ -43,56 +54,90 @@ class EliminationPlan:
 
 
 def _lower(A) -> Triangle:
-    return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, max(1, (A.nnz - A.n) // 2))
+    return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.dtype)
 
 
-def _row_shape(longest: int, mean: float, resident: int) -> tuple[int, int]:
-    """(threads a row, entries a thread): a warp a row while that many rows can be resident, fewer threads beyond."""
-    if longest <= 32:
-        lanes = 32
-        while lanes > 8 and resident * lanes > 300_000 and lanes // 2 >= longest:
-            lanes //= 2
-        return lanes, 1
-    return 32, 2 if longest <= 64 or mean > 24 else 4
+def _row_shape(longest: int, mean: float, resident_rows: float, long_rows_by_few: bool) -> tuple[int, int]:
+    """(threads a row, entries a thread in registers): a warp a row while so many warps find room, fewer threads beyond.
+
+    Rows that do not fit into the registers are long rows; `long_rows_by_few`: fewer threads than a warp may have some.
+    """
+    fits = min(longest, 2 * mean) if long_rows_by_few else longest
+    lanes = 32
+    while lanes > 8 and lanes // 2 * 4 >= fits and resident_rows * lanes > 300_000:
+        lanes //= 2
+    per_lane = 1
+    while per_lane < 4 and lanes * per_lane < (fits if lanes < 32 else longest):
+        per_lane *= 2
+    return lanes, per_lane
 
 
-def _analysis(A, variant: str, variants: tuple[str, ...], dtype) -> EliminationPlan:
+def _meetings(stem: str, A):
+    """The table of match_rows and the place of each row's part in it; None where it would be too large."""
+    base = cupy.empty(A.n + 1, np.int64)
+    cupy.cuda.runtime.memsetAsync(base.data.ptr, 0, 8, cupy.cuda.get_current_stream().ptr)
+    stops = base[1:]
+    cupy.cumsum(_table_sizes(A.diag, A.indptr[:-1], A.indptr[1:]), out=stops)
+    total = int(stops[-1])
+    if total * A.indices.itemsize > cupy.cuda.runtime.memGetInfo()[0] // 4:
+        return None
+    table = cupy.empty(max(total, 1), A.indices.dtype)
+    kernel(stem, f"{stem}_match", A.indices.dtype.name)(
+        (blocks(A.n * 32, BLOCK),), (BLOCK,), (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table)
+    )
+    return base, table
+
+
+def _analysis(stem: str, A, variant: str, variants: tuple[str, ...]) -> EliminationPlan:
     if variant not in (*variants, "auto"):
         raise ParameterError(
             f"variant={variant!r} is not offered on the GPU for this recipe; one of {', '.join(variants)}, auto is needed."
         )
-    longest = int(cupy.diff(A.indptr).max())
-    mean = A.nnz / A.n
-    order, depth = None, None
-    if variant == "auto":
-        # Level order pays where rows would otherwise wait in line while rows that could run are not resident yet; the
-        # level sets cost about as much as they save on small systems (measured, benchmarks/results).
-        limits = device_limits()
-        variant = "levs" if A.n > limits["processors"] * limits["threads"] // 64 else "adapt"
-    if variant == "levs":
-        level, deepest = levels_on_device(_lower(A))
-        order64, _ = level_order(_lower(A), level, per_lane=1 << 20)
-        order = order64.astype(A.indices.dtype)
+    longest, longest_below = A.longest
+    ahead = longest_below > BATCH and variant not in ("shared", "vect")
+    order, depth, base, table = None, None, np.uint64(0), np.uint64(0)
+    if variant == "auto" and not ahead:
+        variant = "levs"  # one batch a row: the search is done before the reference rows are there
+    if variant in ("auto", "table"):
+        meetings = _meetings(stem, A)
+        if meetings is not None:
+            variant = "table"
+            base, table = meetings
+        elif variant == "table":
+            raise ParameterError("variant='table' would need more than a quarter of the free GPU memory; use 'levs'.")
+        else:
+            variant = "levs"
+    if variant in ("levs", "table"):
+        lower = _lower(A)
+        level, deepest = levels_on_device(lower)
         depth = int(deepest[0]) + 1
-    lanes, per_lane = (32, 1) if variant in ("shared", "vect") else _row_shape(longest, mean, A.n if depth is None else A.n // depth * 16)
-    update = {"shared": "INTERSECT", "vect": "VECTOR"}.get(variant, "SEARCH")
-    itemsize = np.dtype(dtype).itemsize
-    words = cupy.empty(A.n * itemsize // 4 + 1, np.uint32)  # inverse and the ticket counter, made pending in one go
-    work = cupy.empty(A.nnz if longest > lanes * per_lane or update != "SEARCH" else 0, dtype)
-    inverse = words[:-1].view(dtype)
+        order, _ = level_order(lower, level, depth, per_lane=1 << 20, with_jobs=False)
+    if variant in ("shared", "vect"):
+        lanes, per_lane = 32, 1
+    else:
+        lanes, per_lane = _row_shape(
+            longest, A.nnz / A.n, A.n if depth is None else 8 * A.n / depth, long_rows_by_few=stem == "ilu0"
+        )
+    padding = BLOCK * A.indices.itemsize if variant in ("shared", "vect") else 0
+    if depth is not None:
+        padding = padding_for(8 * A.n / depth * lanes / 32, BLOCK)
+    words = cupy.empty(A.n * A.dtype.itemsize // 4 + 1, np.uint32)  # inverse and the ticket counter, pending in one go
+    long_rows = longest > lanes * per_lane or variant in ("shared", "vect")
+    work = cupy.empty(A.nnz if long_rows else 0, A.dtype)
+    inverse = words[:-1].view(A.dtype)
     return EliminationPlan(
-        variant, A, order, depth, lanes, per_lane, update, inverse, words[-1:], words, new_bad(), work
+        variant, A, order, depth, lanes, per_lane, ahead, padding, base, table, inverse, words[-1:], words, new_bad(), work
     )
 
 
 def ilu0_analysis(A, variant: str = "auto") -> EliminationPlan:
     """What ILU(0) needs to know of the pattern of A (a CSR with a full diagonal); see EliminationPlan."""
-    return _analysis(A, variant, ILU0_VARIANTS, A.dtype)
+    return _analysis("ilu0", A, variant, ILU0_VARIANTS)
 
 
 def ic0_analysis(L, variant: str = "auto") -> EliminationPlan:
     """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last."""
-    return _analysis(L, variant, IC0_VARIANTS, L.dtype)
+    return _analysis("ic0", L, variant, IC0_VARIANTS)
 
 
 def _factor(stem: str, plan: EliminationPlan, a, out):
@@ -101,8 +146,10 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
     set_pending(out)
     set_pending(plan.words)
     reset_bad(plan.bad)
-    template = (plan.lanes, plan.per_lane) + ((plan.update,) if stem == "ilu0" else ())
-    launch = kernel(stem, stem, out.dtype.name, index.name, *template)
+    update = UPDATES[plan.variant]
+    launch = kernel(stem, stem, out.dtype.name, index.name, plan.lanes, plan.per_lane, update, plan.ahead)
+    if plan.padding > device_limits()["shared_plain"]:
+        launch.max_dynamic_shared_size_bytes = plan.padding
     launch(
         (blocks(A.n * plan.lanes, BLOCK),),
         (BLOCK,),
@@ -112,6 +159,8 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
             A.indptr,
             A.indices,
             A.diag,
+            plan.base,
+            plan.table,
             a,
             plan.work,
             out,
@@ -119,7 +168,7 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
             plan.bad,
             plan.counter,
         ),
-        shared_mem=0 if plan.update == "SEARCH" else BLOCK * index.itemsize,
+        shared_mem=plan.padding,
     )
     return plan.bad
 

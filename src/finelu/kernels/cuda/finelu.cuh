@@ -49,9 +49,9 @@ template <typename R> __device__ inline R imag(Complex<R> a) { return a.im; }
 template <typename T> __device__ inline typename RealOf<T>::type abs2(T a) { return real(a) * real(a) + imag(a) * imag(a); }
 
 // x - x is 0 for a finite x and NaN for Inf and NaN; holds without -use_fast_math, which finelu never sets
-__device__ inline bool finite(float a) { return a - a == 0.0f; }
-__device__ inline bool finite(double a) { return a - a == 0.0; }
-template <typename R> __device__ inline bool finite(Complex<R> a) { return finite(a.re) && finite(a.im); }
+__device__ inline bool is_finite(float a) { return a - a == 0.0f; }
+__device__ inline bool is_finite(double a) { return a - a == 0.0; }
+template <typename R> __device__ inline bool is_finite(Complex<R> a) { return is_finite(a.re) && is_finite(a.im); }
 
 __device__ inline bool pending(int a) { return a == -1; }
 __device__ inline bool pending(float a) { return __float_as_uint(a) == 0xffffffffu; }

@@ -1,5 +1,6 @@
 // One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin: kernels/reference.py:inspect.
-// found (six counters, set by the launcher): 0 smallest row with a column outside 0..n-1, 1 pairs out of order,
+// found (six counters, set by the launcher): 0 smallest row with a column outside 0..n-1 or with row
+// pointers that descend or leave the arrays, 1 pairs out of order,
 // 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row.
 // Sums and minima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
 #include "finelu.cuh"
@@ -7,24 +8,25 @@
 using namespace fl;
 
 template <typename T, typename I>
-__global__ void inspect(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data, I* diag,
+__global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data, I* diag,
                         unsigned long long* found)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     I place = -1, before = -1;
     unsigned long long unsorted = 0, strange = 0;
-    bool outside = false;
-    for (I p = indptr[i]; p < indptr[i + 1]; ++p) {
+    const I start = indptr[i], stop = indptr[i + 1];
+    bool corrupt = start < 0 || stop < start || stop > nnz;
+    for (I p = start; p < stop && !corrupt; ++p) {
         const I j = indices[p];
-        outside |= j < 0 || j >= n;
+        corrupt = j < 0 || j >= n;
         unsorted += j <= before;
         before = j;
-        strange += !fl::finite(data[p]);
+        strange += !is_finite(data[p]);
         if (j == i) place = p;
     }
     diag[i] = place;
-    if (outside) atomicMin(found + 0, (unsigned long long)i);
+    if (corrupt) atomicMin(found + 0, (unsigned long long)i);
     if (unsorted) atomicAdd(found + 1, unsorted);
     if (strange) {
         atomicAdd(found + 2, strange);

@@ -16,6 +16,8 @@ def inspect(indptr, indices, data, diag):
     n = indptr.size - 1
     found = cupy.array([NONE, 0, 0, NONE, 0, NONE], dtype=np.uint64)
     kernel("inspect", "inspect", data.dtype.name, indices.dtype.name)(
-        (blocks(n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, diag, found)
+        (blocks(n, BLOCK),),
+        (BLOCK,),
+        (indices.dtype.type(n), indices.dtype.type(indices.size), indptr, indices, data, diag, found),
     )
     return tuple(-1 if value == NONE else int(value) for value in found.get())

@@ -21,13 +21,14 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
     const I t = first + slot;
     const I i = reverse ? n - 1 - t : t;
     int highest = 0;
-    I p = 0, stop = 0;
+    I p = lane, stop = 0, origin = 0;  // entries in visiting order, as in triangular.cu
     if (t < n) {
-        p = begin[i] + lane;
-        stop = end[i];
+        stop = end[i] - begin[i];
+        origin = reverse ? end[i] - 1 : begin[i];
     }
+    const auto column = [&]() { return cols[reverse ? origin - p : origin + p]; };
     bool done = t >= n;
-    I j = p < stop ? cols[p] : 0;
+    I j = p < stop ? column() : 0;
     while (__any_sync(0xffffffffu, !done)) {
         while (p < stop) {  // goes on while levels are there; leaves at the first that is not
             const I at = (reverse ? n - 1 - j : j) - first;
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
             if (pending(v)) break;
             highest = max(highest, v + 1);
             p += LANES;
-            if (p < stop) j = cols[p];
+            if (p < stop) j = column();
         }
         __syncwarp();
         bool ready = !done && p >= stop;
@@ -59,46 +60,4 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
     int top = t < n ? highest : 0;
     top = __reduce_max_sync(0xffffffffu, top);
     if (threadIdx.x % 32 == 0 && top > peek(deepest)) atomicMax(deepest, top);
-}
-
-// The same in one block with every level in shared memory (n ints of it): no hop leaves the SM. For small systems.
-// Launch: one block; dynamic shared memory n ints.
-template <typename I>
-__global__ void __launch_bounds__(1024) levels_one_block(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
-                                 const I* __restrict__ cols, int* level, int* deepest)
-{
-    extern __shared__ int own[];
-    for (I i = threadIdx.x; i < n; i += blockDim.x) own[i] = -1;
-    __syncthreads();
-    int top = 0;
-    // warps visit rows 32 at a time in order: the warp that holds the first unfinished rows waits for nobody else
-    for (I base = I(threadIdx.x / 32) * 32; base < n; base += blockDim.x) {
-        const I t = base + threadIdx.x % 32;
-        const I i = reverse ? n - 1 - t : t;
-        I p = 0, stop = 0;
-        int highest = 0;
-        if (t < n) {
-            p = begin[i];
-            stop = end[i];
-        }
-        bool done = t >= n;
-        I j = p < stop ? cols[p] : 0;
-        while (__any_sync(0xffffffffu, !done)) {
-            while (p < stop) {
-                const int v = peek_shared(own + j);
-                if (pending(v)) break;
-                highest = max(highest, v + 1);
-                if (++p < stop) j = cols[p];
-            }
-            __syncwarp();
-            if (!done && p >= stop) {
-                post_shared(own + i, highest);
-                level[i] = highest;
-                top = max(top, highest);
-                done = true;
-            }
-        }
-    }
-    top = __reduce_max_sync(0xffffffffu, top);
-    if (threadIdx.x % 32 == 0) atomicMax(deepest, top);
 }

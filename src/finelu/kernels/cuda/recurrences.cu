@@ -26,7 +26,7 @@ __device__ void take(int* state, R* norms, R* history)
     if (state[CODE] != RUNNING) return;
     const R norm = norms[NORM];
     state[IMPROVED] = 0;
-    if (!fl::finite(norm)) {
+    if (!is_finite(norm)) {
         state[CODE] = NOT_FINITE;
         return;
     }
@@ -46,7 +46,7 @@ __global__ void begin_cycle(int* state, R* norms, R* history)
     if (code > BROKEN) return;
     const R norm = norms[NORM];
     state[IMPROVED] = 0;
-    if (!fl::finite(norm)) {
+    if (!is_finite(norm)) {
         state[CODE] = NOT_FINITE;
         return;
     }
@@ -89,7 +89,7 @@ template <typename T>
 __global__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* curvature)
 {
     if (state[CODE] != RUNNING) return;
-    if (!fl::finite(*rho) || !fl::finite(*curvature))
+    if (!is_finite(*rho) || !is_finite(*curvature))
         state[CODE] = NOT_FINITE;
     else if (real(*rho) <= 0)
         state[CODE] = INDEFINITE_PRECONDITIONER;
@@ -160,7 +160,7 @@ __global__ void minres_begin(int* state, Real<T>* lanczos, const T* square)
 {
     using R = Real<T>;
     if (state[CODE] != RUNNING) return;
-    if (!fl::finite(*square))
+    if (!is_finite(*square))
         state[CODE] = NOT_FINITE;
     else if (real(*square) <= 0)
         state[CODE] = INDEFINITE_PRECONDITIONER;
@@ -198,7 +198,7 @@ __global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, co
 {
     using R = Real<T>;
     if (state[CODE] != RUNNING) return;
-    if (!fl::finite(*alpha) || !fl::finite(*square)) {
+    if (!is_finite(*alpha) || !is_finite(*square)) {
         state[CODE] = NOT_FINITE;
         return;
     }

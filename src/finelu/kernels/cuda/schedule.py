@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import cupy
 import numpy as np
 
@@ -12,6 +9,7 @@ from finelu.kernels.cuda.launch import blocks, device_limits, kernel
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 256
+CLASSES = 6  # as in packing.cu
 
 
 def set_pending(array) -> None:
@@ -23,6 +21,19 @@ def lanes_for(mean: float, largest: int = 32) -> int:
     """Threads a row of natural-order kernels for `mean` entries a row; measured on an H200, see benchmarks/results."""
     lanes = 2 ** round(np.log2(0.6 * mean + 1))
     return int(min(lanes, largest))
+
+
+def padding_for(warps: float, block: int) -> int:
+    """Bytes of shared memory that a block must ask for so that about `warps` warps are resident on the whole GPU.
+
+    Warps that wait far ahead of the front only load the L2 cache with their polling, and slow down those at the front:
+    keeping a few levels resident is up to 1.7 times faster than filling the GPU (measured, benchmarks/results). 0 where
+    more than four blocks a multiprocessor are wanted: then the registers are the limit.
+    """
+    limits = device_limits()
+    wanted = max(1.0, warps / limits["processors"] / (block // 32))
+    resident = 2 ** round(np.log2(wanted))
+    return 0 if resident > 4 else limits["shared"] // resident - 4096
 
 
 def levels_on_device(triangle: Triangle):
@@ -58,54 +69,25 @@ def levels(triangle: Triangle):
     return level, int(deepest[0]) + 1
 
 
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """A triangular pattern stored in level order, cut into jobs of a warp each; see triangular.cu:solve_job.
+def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, with_jobs: bool = True):
+    """(order (n,), jobs (n_jobs, 2) int32): rows by level and size class, cut into jobs of a warp; see packing.cu.
 
-    order (n,) rows in level order; ptr (n + 1,), cols (nnz,) their entries; source (nnz,) where the values are;
-    jobs (n_jobs, 2) int32.
+    per_lane : entries a thread, 0 for the rule of lanes_log2.  with_jobs=False : the order only, and no transfer.
+    Cost: O(n + depth) by three kernels; one number goes to the host.
     """
-
-    order: Any
-    ptr: Any
-    cols: Any
-    source: Any
-    jobs: Any
-
-
-def level_order(triangle: Triangle, level, per_lane: int = 0):
-    """(order (n,) int64, keys (n,)): rows sorted stably by level, then by size class."""
     n, dtype = triangle.n, triangle.indices.dtype
-    key = cupy.empty(n, np.int32)
-    kernel("packing", "pack_keys", dtype.name)(
-        (blocks(n, BLOCK),), (BLOCK,), (dtype.type(n), np.int32(per_lane), triangle.begin, triangle.end, level, key)
-    )
-    return cupy.argsort(key, kind="stable"), key
-
-
-def pack(triangle: Triangle, level, per_lane: int = 0) -> Packing:
-    """Store a triangle in level order. Cost: one sort of n keys and O(nnz); one number goes to the host."""
-    n, dtype = triangle.n, triangle.indices.dtype
-    order64, key = level_order(triangle, level, per_lane)
-    order, ptr = cupy.empty(n, dtype), cupy.zeros(n + 1, dtype)
-    first, count = cupy.empty(n, np.int32), cupy.empty(n, np.int32)
+    segments = depth * CLASSES
+    rank, counts = cupy.empty(n, np.int32), cupy.empty(segments, np.int32)
+    starts, total = cupy.empty((segments, 2), np.int32), cupy.empty(1, np.int32)
+    cupy.cuda.runtime.memsetAsync(counts.data.ptr, 0, counts.nbytes, cupy.cuda.get_current_stream().ptr)
     grid = (blocks(n, BLOCK),)
-    size = ptr[1:]
-    kernel("packing", "pack_rows", dtype.name)(
-        grid, (BLOCK,), (dtype.type(n), order64, key, triangle.begin, triangle.end, order, size, first, count)
-    )
-    cupy.cumsum(size, out=size)
-    place = cupy.cumsum(first, dtype=np.int32)
-    n_jobs = int(place[-1])
-    jobs = cupy.empty((n_jobs, 2), np.int32)
-    kernel("packing", "pack_jobs", dtype.name)(grid, (BLOCK,), (dtype.type(n), place, first, count, order, key, jobs))
-    entries = triangle.entries
-    cols, source = cupy.empty(entries, dtype), cupy.empty(entries, dtype)
-    values_at = np.uint64(0) if triangle.source is None else triangle.source
-    kernel("packing", "pack_entries", dtype.name)(
-        grid, (BLOCK,), (dtype.type(n), order, triangle.begin, ptr, triangle.indices, values_at, cols, source)
-    )
-    return Packing(order, ptr, cols, source, jobs)
+    rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
+    kernel("packing", "count_rows", dtype.name)(grid, (BLOCK,), (*rows, counts))
+    kernel("packing", "segment_starts")((1,), (1024,), (np.int32(segments), counts, starts, total))
+    order = cupy.empty(n, dtype)
+    jobs = cupy.empty((int(total[0]), 2), np.int32) if with_jobs else np.uint64(0)
+    kernel("packing", "place_rows", dtype.name)(grid, (BLOCK,), (*rows, counts, starts, order, jobs))
+    return order, jobs
 
 
 def one_block_rows(itemsize: int) -> int:

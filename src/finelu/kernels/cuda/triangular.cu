@@ -5,7 +5,8 @@
 // Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is
 // 1 / D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
-// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y.
+// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken in
+// visiting order too (descending columns if `reverse`): those that are awaited longest come last.
 #include "finelu.cuh"
 
 using namespace fl;
@@ -35,10 +36,10 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     const I k = gridDim.y, c = blockIdx.y;
 
     T sum = T(0), rhs = T(0), inv = T(1);
-    I p = 0, stop = 0;
+    I p = lane, stop = 0, origin = 0;
     if (alive) {
-        p = begin[i] + lane;
-        stop = end[i];
+        stop = end[i] - begin[i];
+        origin = reverse ? end[i] - 1 : begin[i];
         if (lane == 0) {
             rhs = b[i * k + c];
             if (inverse != nullptr) inv = inverse[i];
@@ -49,8 +50,9 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     T val = T(0);
     const auto fetch = [&]() {
         if (p < stop) {
-            col = cols[p];
-            val = vals[p];
+            const I place = reverse ? origin - p : origin + p;
+            col = cols[place];
+            val = vals[place];
         }
     };
     fetch();
@@ -87,36 +89,35 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     }
 }
 
-// One warp's share of the level-packed solve: job = (first row, rows << 8 | log2 of threads a row), rows of one level,
-// stored in level order. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each
-// other, so a lane may spin by itself until all that it asked for is there.
+// One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of one
+// level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so a lane
+// may spin by itself until all that it asked for is there.
 template <typename T, typename I, typename Look, typename Tell>
-__device__ inline void solve_job(int2 job, I k, I c, const I* __restrict__ order, const I* __restrict__ ptr,
-                                 const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
-                                 const T* __restrict__ b, Look look, Tell tell)
+__device__ inline void solve_job(int2 job, I k, I c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
+                                 const I* __restrict__ end, const I* __restrict__ cols, const T* __restrict__ vals,
+                                 const T* __restrict__ inverse, const T* __restrict__ b, Look look, Tell tell)
 {
     const int lg = job.y & 0xff, count = job.y >> 8, lanes = 1 << lg;
     const int slot = (threadIdx.x % 32) >> lg, lane = threadIdx.x & (lanes - 1);
     const bool alive = slot < count;
-    const I r = I(job.x) + slot;
     T sum = T(0), rhs = T(0), inv = T(1);
     I i = 0;
     if (alive) {
-        I p = ptr[r] + lane;
-        const I stop = ptr[r + 1];
-        i = order[r];
+        i = order[job.x + slot];
+        const I stop = end[i] - begin[i], origin = reverse ? end[i] - 1 : begin[i];
         if (lane == 0) {
             rhs = b[i * k + c];
-            if (inverse != nullptr) inv = inverse[r];
+            if (inverse != nullptr) inv = inverse[i];
         }
-        for (; p < stop; p += BATCH * lanes) {
+        for (I p = lane; p < stop; p += BATCH * lanes) {
             I col[BATCH];
             T val[BATCH], v[BATCH];
 #pragma unroll
             for (int q = 0; q < BATCH; ++q) {
                 const bool have = p + q * lanes < stop;
-                col[q] = have ? cols[p + q * lanes] : -1;
-                val[q] = have ? vals[p + q * lanes] : T(0);
+                const I place = reverse ? origin - (p + q * lanes) : origin + (p + q * lanes);
+                col[q] = have ? cols[place] : -1;
+                val[q] = have ? vals[place] : T(0);
                 v[q] = T(0);
                 if (have) make_pending(v[q]);
             }
@@ -138,18 +139,18 @@ __device__ inline void solve_job(int2 job, I k, I c, const I* __restrict__ order
     if (alive && lane == 0) tell(i, (rhs - sum) * inv);
 }
 
-// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order, stored in that order; a warp takes rows
-// of one level and of one size class, 1 to 32 threads a row, see solve_job. Progress: see ticket().
-// Launch: gridDim.x * blockDim.x / 32 >= n_jobs.
+// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of one
+// size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= n_jobs.
 template <typename T, typename I>
-__global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2* __restrict__ jobs, const I* __restrict__ order,
-                                  const I* __restrict__ ptr, const I* __restrict__ cols, const T* __restrict__ vals,
-                                  const T* __restrict__ inverse, const T* __restrict__ b, T* x, unsigned* counter)
+__global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2* __restrict__ jobs, int reverse,
+                                  const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
+                                  const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                                  const T* __restrict__ b, T* x, unsigned* counter)
 {
     const int w = int(ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32);
     if (w >= n_jobs) return;
     const I k = gridDim.y, c = blockIdx.y;
-    solve_job(jobs[w], k, c, order, ptr, cols, vals, inverse, b, [&](I j) { return peek(x + j * k + c); },
+    solve_job(jobs[w], k, c, reverse, order, begin, end, cols, vals, inverse, b, [&](I j) { return peek(x + j * k + c); },
               [&](I i, T value) { post(x + i * k + c, value); });
 }
 
@@ -159,9 +160,10 @@ __global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2*
 // on that job, and what that job waits for is finished too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
 template <typename T, typename I>
-__global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const int2* __restrict__ jobs, const I* __restrict__ order,
-                               const I* __restrict__ ptr, const I* __restrict__ cols, const T* __restrict__ vals,
-                               const T* __restrict__ inverse, const T* __restrict__ b, T* x)
+__global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const int2* __restrict__ jobs, int reverse,
+                               const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
+                               const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                               const T* __restrict__ b, T* x)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     T* own = reinterpret_cast<T*>(shared_bytes);
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const in
     for (I i = threadIdx.x; i < n; i += blockDim.x) make_pending(own[i]);
     __syncthreads();
     for (int w = threadIdx.x / 32; w < n_jobs; w += blockDim.x / 32) {
-        solve_job(jobs[w], k, c, order, ptr, cols, vals, inverse, b, [&](I j) { return peek_shared(own + j); },
+        solve_job(jobs[w], k, c, reverse, order, begin, end, cols, vals, inverse, b, [&](I j) { return peek_shared(own + j); },
                   [&](I i, T value) {
                       post_shared(own + i, value);
                       x[i * k + c] = value;
@@ -196,7 +198,7 @@ __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place,
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
-    if (!finite(q)) atomicMin(bad, int(r));
+    if (!is_finite(q)) atomicMin(bad, int(r));
 }
 
 // One Jacobi sweep: y = D^-1 (b - N x). A thread a row; x and y are different arrays, so there is no race.

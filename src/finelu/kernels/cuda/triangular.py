@@ -7,11 +7,11 @@ import numpy as np
 
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
 from finelu.kernels.cuda.schedule import (
-    Packing,
     lanes_for,
+    level_order,
     levels_on_device,
     one_block_rows,
-    pack,
+    padding_for,
     set_pending,
 )
 from finelu.kernels.triangle import Triangle
@@ -136,87 +136,57 @@ class SyncFree(_Plan):
         )
 
 
-class _Packed(_Plan):
-    """Values and the inverse of the diagonal are kept in level order."""
+class _InLevelOrder(_Plan):
+    """Rows in level order, cut into jobs of a warp each."""
 
     per_lane = 0
 
     def __init__(self, triangle, depth, level):
         super().__init__(triangle, depth)
-        self.packing: Packing = pack(triangle, level, self.per_lane)
-        self.diag_in_order = None if triangle.diag is None else triangle.diag[self.packing.order]
+        self.order, self.jobs = level_order(triangle, level, depth, self.per_lane)
 
-    def load(self, values):
-        bad = new_bad()
-        p, t = self.packing, self.triangle
-        if self.values is None:
-            self.values = cupy.empty(p.cols.size, values.dtype)
-        gather(values, p.source, self.values, t.conjugate)
-        if t.diag is not None:
-            if self.inverse is None:
-                self.inverse = cupy.empty(self.n, values.dtype)
-            kernel("triangular", "invert_diagonal", values.dtype.name, self.index.name)(
-                (blocks(self.n, 256),),
-                (256,),
-                (self.index.type(self.n), np.int32(t.conjugate), self.diag_in_order, values, self.inverse, bad),
-            )
-        return bad
+    def _operand(self):
+        t = self.triangle
+        n_jobs = np.int32(self.jobs.shape[0])
+        return (n_jobs, self.jobs, np.int32(t.reverse), self.order, t.begin, t.end, t.indices, self.values, self._inverse())
 
 
-class LevelPacked(_Packed):
+class LevelPacked(_InLevelOrder):
     method = "level_packed"
 
     def __init__(self, triangle, depth, level):
         super().__init__(triangle, depth, level)
-        limits = device_limits()
-        # Warps that wait far ahead of the front only load the L2 cache: let some five levels be resident at a time, by
-        # asking for so much shared memory that no more blocks fit.
-        wanted = 5 * self.packing.jobs.shape[0] / depth / limits["processors"] / (BLOCK // 32)
-        self.block = BLOCK if wanted < 2 else 2 * BLOCK
-        resident = 2 ** round(np.log2(max(1.0, wanted * BLOCK / self.block)))
-        self.padding = 0 if resident > 4 else limits["shared"] // resident - 2048
+        warps = 5 * self.jobs.shape[0] / depth
+        self.block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
+        self.padding = padding_for(warps, self.block)
 
     def solve(self, b, x):
-        p = self.packing
-        n_jobs = p.jobs.shape[0]
         counters, columns = self._prepare(x)
         launch = kernel("triangular", "trsv_level_packed", x.dtype.name, self.index.name)
         if self.padding > device_limits()["shared_plain"]:
             launch.max_dynamic_shared_size_bytes = self.padding
         launch(
-            (blocks(n_jobs * 32, self.block), columns),
+            (blocks(self.jobs.shape[0] * 32, self.block), columns),
             (self.block,),
-            (np.int32(n_jobs), p.jobs, p.order, p.ptr, p.cols, self.values, self._inverse(), b, x, counters),
+            (*self._operand(), b, x, counters),
             shared_mem=self.padding,
         )
 
 
-class OneBlock(_Packed):
+class OneBlock(_InLevelOrder):
     method = "one_block"
     per_lane = 8
     threads = 512
 
     def solve(self, b, x):
-        p, n = self.packing, self.n
         launch = kernel("triangular", "trsv_one_block", x.dtype.name, self.index.name)
-        shared = n * x.itemsize
+        shared = self.n * x.itemsize
         if shared > device_limits()["shared_plain"]:
             launch.max_dynamic_shared_size_bytes = shared
         launch(
-            (1, x.size // n),
+            (1, x.size // self.n),
             (self.threads,),
-            (
-                self.index.type(n),
-                np.int32(p.jobs.shape[0]),
-                p.jobs,
-                p.order,
-                p.ptr,
-                p.cols,
-                self.values,
-                self._inverse(),
-                b,
-                x,
-            ),
+            (self.index.type(self.n), *self._operand(), b, x),
             shared_mem=shared,
         )
 
@@ -289,7 +259,7 @@ class ISAI(_Plan):
             apply(grid, (256,), (*pattern, self.w, self.w_diag, r, np.int32(1), x))
 
 
-def triangular_plan(triangle: Triangle, method: str, sweeps: int, dtype):
+def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     """The plan of a method, or of the one that should be fastest here (`auto`); see TRIANGULAR_METHODS.
 
     auto: the levels are found first. One block if the unknowns fit into its shared memory and a level has few rows;
@@ -304,7 +274,7 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int, dtype):
     level, deepest = levels_on_device(triangle)
     depth = int(deepest[0]) + 1
     width = triangle.n / depth
-    fits = triangle.n <= one_block_rows(np.dtype(dtype).itemsize)
+    fits = triangle.n <= one_block_rows(np.dtype(triangle.dtype).itemsize)
     if method == "auto":
         if fits and width <= ONE_BLOCK_ROWS_PER_LEVEL:
             method = "one_block"
@@ -316,7 +286,7 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int, dtype):
         if not fits:
             raise ValueError(
                 f"method='one_block' keeps the unknowns in the shared memory of one block, which holds "
-                f"{one_block_rows(np.dtype(dtype).itemsize)} of them; this system has {triangle.n} rows"
+                f"{one_block_rows(np.dtype(triangle.dtype).itemsize)} of them; this system has {triangle.n} rows"
             )
         return OneBlock(triangle, depth, level)
     return LevelPacked(triangle, depth, level)

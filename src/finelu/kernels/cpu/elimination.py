@@ -1,0 +1,293 @@
+"""ILU(0) and IC(0): plans that keep the analysis of a pattern, and the numeric factorizations that several threads share.
+
+Most of what an elimination does is to find out where the patterns of two rows meet. That depends on the pattern only, so
+the analysis writes it down: the numeric part is then a list of multiplications, without a comparison. Where that list
+would be much longer than the matrix (long rows, nearly all of whose entries meet), a row is scattered into a dense
+vector instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from finelu.errors import ParameterError
+from finelu.kernels.cpu.arithmetic import divide
+from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.levels import Schedule, levels, schedule, sequential, unsigned
+from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.triangle import Triangle
+from finelu.threads import run
+
+ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
+ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for a subtraction; measured as in levels.py
+SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
+MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
+ONE = np.uint64(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The analysis of a pattern.
+
+    variant : the one chosen.  schedule : the order of the rows.
+    first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
+        first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
+        the part of row k is subtracted from (ILU0: behind its diagonal) or multiplied by (IC0: before it).
+        first is None where the list would be too long.
+    """
+
+    variant: str
+    schedule: Schedule
+    indptr: np.ndarray
+    indices: np.ndarray
+    diag: np.ndarray
+    below: np.ndarray
+    first: np.ndarray | None
+    target: np.ndarray
+    source: np.ndarray
+
+
+def ilu0_analysis(A, variant: str = "auto") -> Elimination:
+    """The order in which the rows of A are eliminated, natural ("sequential") or by levels, and where they meet.
+
+    Cost: O(nnz + meetings), and a binary search an entry of the shorter row where one is much longer than the other.
+    """
+    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], variant)
+
+
+def ic0_analysis(L, variant: str = "auto") -> Elimination:
+    """The same for the lower triangle L by rows, the diagonal last in each."""
+    return _analysis(L.indptr, L.indices, L.indptr[1:] - 1, L.indptr[:-1], L.indptr[1:] - 1, variant)
+
+
+def _analysis(indptr, indices, diag, start, stop, variant):
+    if variant not in (*ILU0_VARIANTS, "auto"):
+        offered = ", ".join((*ILU0_VARIANTS, "auto"))
+        raise ParameterError(f"variant={variant!r} is not offered on the CPU; one of {offered} is needed.")
+    n = indptr.size - 1
+    below = np.zeros(n + 1, indptr.dtype)
+    np.cumsum(diag - indptr[:-1], out=below[1:])
+    limit = MEETINGS_PER_ENTRY * indices.size
+    first = np.zeros(below[n] + 1, np.int32 if limit < 2**31 else np.int64)
+    offset = np.uint16 if np.diff(indptr).max() < 2**16 else np.uint32
+    target = source = np.empty(0, offset)
+    where = (indptr, unsigned(indices), diag, start, stop, below)
+    meetings = _meet(*where, limit, first, target, source)
+    if meetings <= limit:
+        target, source = np.empty(meetings, offset), np.empty(meetings, offset)
+        _meet(*where, limit, first, target, source)
+        updates = np.diff(first[below])
+    else:
+        first = None
+        before = np.concatenate([[0], np.cumsum((stop - start)[indices], dtype=np.int64)])
+        updates = before[diag] - before[indptr[:-1]]
+    triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), None)
+    cost = (ROW + ENTRY * np.diff(indptr) + UPDATE * updates).astype(np.float32)
+    shared = None
+    if variant != "sequential":
+        required = variant == "levels"
+        shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
+    variant = "levels" if shared else "sequential"
+    return Elimination(variant, shared or sequential(triangle), indptr, indices, diag, below, first, target, source)
+
+
+@compiled
+def _meet(indptr, indices, diag, start, stop, below, limit, first, target, source):
+    """Count the meetings (first), or write them down where target has room; returns their number.
+
+    Entry (i, k) meets row k in the columns that row i and places start[k] <= q < stop[k] share. One look at each of the
+    latter, or where there are many more of them than row i has entries, a binary search for each of these.
+    """
+    n = diag.size
+    place = np.full(n, -1, np.int64)  # of column j in row i, from the begin of all
+    write = target.size > 0
+    m = 0
+    for i in range(n):
+        lo, hi = indptr[i], indptr[i + 1]
+        for p in range(lo, hi):
+            place[indices[p]] = p
+        for p in range(lo, diag[i]):
+            first[below[i] + p - lo] = m
+            k = indices[p]
+            if stop[k] - start[k] <= 8 * (hi - lo):
+                for q in range(start[k], stop[k]):
+                    if place[indices[q]] >= lo:
+                        if write:
+                            target[m] = place[indices[q]] - lo
+                            source[m] = q - start[k]
+                        m += 1
+            else:
+                row = indices[start[k] : stop[k]]
+                for e in range(lo, hi):
+                    at = np.searchsorted(row, indices[e])
+                    if at < row.size and row[at] == indices[e]:
+                        if write:
+                            target[m] = e - lo
+                            source[m] = at
+                        m += 1
+        if m > limit:
+            return m
+    first[below[n]] = m
+    return m
+
+
+def first_bad(bad) -> int:
+    """The row that a kernel reported, or -1."""
+    return bad
+
+
+def ilu0(plan: Elimination, a, lu) -> int:
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; see kernels/reference.py. Returns the first bad row or -1."""
+    return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
+
+
+def ic0(plan: Elimination, a, l) -> int:
+    """l (nnz,) receives the factor of a (nnz,), in L's order; see kernels/reference.py. Returns the first bad row or -1."""
+    return _factor(_ic0, _ic0_scattered, plan, a, l)
+
+
+def _factor(listed, scattered, plan, a, out):
+    s = plan.schedule
+    state, done = s.state()
+    pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
+    if plan.first is None:
+        run(scattered, s.threads, s.after, state, done, *pattern, a, out)
+    else:
+        meetings = (unsigned(plan.below), unsigned(plan.first), plan.target, plan.source)
+        run(listed, s.threads, s.after, state, done, *pattern, *meetings, a, out)
+    return int(state[1]) if state[1] < s.order.size else -1
+
+
+@compiled
+def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, lu):
+    """Row by row, in place: turn entry (i, k) into l_ik, subtract l_ik u_kj where row i and row k meet.
+
+    Several threads may run it on the same arguments; see wait_until_done.
+    """
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for r in range(items[t], items[t + 1]):
+            i = order[r]
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            for p in range(lo, hi):
+                lu[p] = a[p]
+            e = below[i]
+            good = True
+            for p in range(lo, pivot):
+                k = indices[p]
+                behind = np.uint64(diag[k]) + ONE
+                factor = divide(lu[p], lu[diag[k]])
+                lu[p] = factor
+                good &= np.isfinite(factor)
+                for q in range(first[e], first[e + ONE]):
+                    lu[lo + target[q]] -= factor * lu[behind + source[q]]
+                e += ONE
+            for p in range(pivot, hi):
+                good &= np.isfinite(lu[p])
+            if not good or lu[pivot] == 0:
+                fetch_min(state, 1, np.int64(i))
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)
+
+
+@compiled
+def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, lu):
+    """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather.
+
+    All of row k is subtracted, without a look at the pattern of row i: what lands in w outside of it is never read, since
+    every row first writes the places of its own pattern. Each thread has its own w.
+    """
+    w = np.empty(diag.size, a.dtype)
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for r in range(items[t], items[t + 1]):
+            i = order[r]
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            for p in range(lo, hi):
+                w[indices[p]] = a[p]
+            good = True
+            for p in range(lo, pivot):
+                k = indices[p]
+                factor = divide(w[k], lu[diag[k]])
+                lu[p] = factor
+                good &= np.isfinite(factor)
+                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                    w[indices[q]] -= factor * lu[q]
+            for p in range(pivot, hi):
+                lu[p] = w[indices[p]]
+                good &= np.isfinite(lu[p])
+            if not good or lu[pivot] == 0:
+                fetch_min(state, 1, np.int64(i))
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)
+
+
+@compiled
+def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l):
+    """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for r in range(items[t], items[t + 1]):
+            i = order[r]
+            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+            e = below[i]
+            square = a[pivot].real
+            for p in range(lo, pivot):
+                j = indices[p]
+                begin = np.uint64(indptr[j])
+                s = a[p]
+                for q in range(first[e], first[e + ONE]):
+                    s -= l[lo + target[q]] * np.conj(l[begin + source[q]])
+                l[p] = divide(s, l[diag[j]])
+                square -= (l[p] * np.conj(l[p])).real
+                e += ONE
+            if not np.isfinite(square) or square <= 0:
+                fetch_min(state, 1, np.int64(i))
+            l[pivot] = np.sqrt(square)
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)
+
+
+@compiled
+def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l):
+    """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
+    w = np.zeros(diag.size, a.dtype)
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for r in range(items[t], items[t + 1]):
+            i = order[r]
+            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+            square = a[pivot].real
+            for p in range(lo, pivot):
+                j = indices[p]
+                s = a[p]
+                for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
+                    s -= w[indices[q]] * np.conj(l[q])
+                l[p] = divide(s, l[diag[j]])
+                w[j] = l[p]
+                square -= (l[p] * np.conj(l[p])).real
+            for p in range(lo, pivot):
+                w[indices[p]] = 0
+            if not np.isfinite(square) or square <= 0:
+                fetch_min(state, 1, np.int64(i))
+            l[pivot] = np.sqrt(square)
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)

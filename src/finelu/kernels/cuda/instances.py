@@ -1,0 +1,84 @@
+"""The template instances that `make cuda` compiles, by `.cu` file; importable without CuPy.
+
+Every kernel with every type of value and every index type. The eliminations have many more instances than are worth a
+compiler's time: each row shape of elimination.py:_row_shape and each way to find where rows meet is there with double
+and int, and each type of value and index with one shape.
+"""
+
+from __future__ import annotations
+
+VALUES = ("float", "double", "Complex<float>", "Complex<double>")
+REALS = ("float", "double")
+INDICES = ("int", "long long")
+LANES = (1, 2, 4, 8, 16, 32)
+ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
+
+
+def _over(functions, *parameters):
+    ids = [()]
+    for choices in parameters:
+        ids = [(*head, choice) for head in ids for choice in choices]
+    return [f"{name}<{', '.join(str(a) for a in arguments)}>" for name in functions for arguments in ids]
+
+
+def _eliminations(name, updates):
+    shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
+    every_shape = _over([name], ("double",), ("int",), shapes, updates)
+    every_type = _over([name], VALUES, INDICES, ("32, 2",), updates)
+    return every_shape + [i for i in every_type if i not in every_shape]
+
+
+INSTANCES: dict[str, list[str]] = {
+    "inspect": _over(["inspect"], VALUES, INDICES),
+    "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
+    "packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
+    "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
+    + _over(
+        [
+            "trsv_level_packed",
+            "trsv_one_block",
+            "gather_values",
+            "invert_diagonal",
+            "jacobi_sweep",
+            "isai",
+            "isai_apply",
+            "triangle_residual",
+        ],
+        VALUES,
+        INDICES,
+    ),
+    "ilu0": _eliminations("ilu0", ("SEARCH, false", "SEARCH, true", "TABLE, true"))
+    + _over(["ilu0"], VALUES, INDICES, ("32, 1",), ("INTERSECT, false", "VECTOR, false"))
+    + _over(["ilu0_match"], INDICES),
+    "ic0": _eliminations("ic0", ("SEARCH, false", "SEARCH, true", "TABLE, true")) + _over(["ic0_match"], INDICES),
+    "arnoldi": _over(
+        [
+            "mgs_step",
+            "unit_step",
+            "arnoldi_begin",
+            "givens_step",
+            "hessenberg_solve",
+            "combine",
+            "update_solution",
+        ],
+        VALUES,
+    ),
+    "recurrences": _over(["begin_cycle", "record"], REALS)
+    + _over(
+        [
+            "cg_step",
+            "cg_record",
+            "cg_direction",
+            "bicgstab_half",
+            "bicgstab_step",
+            "bicgstab_record",
+            "bicgstab_direction",
+            "minres_begin",
+            "minres_start",
+            "minres_lanczos",
+            "minres_rotation",
+            "minres_step",
+        ],
+        VALUES,
+    ),
+}

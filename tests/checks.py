@@ -1,0 +1,120 @@
+"""What several test files share: closeness in ulps, matrices in every dtype and index type, random patterns."""
+
+import numpy as np
+import scipy.sparse as sp
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from finelu.matrix import CSR, as_csr
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+# The `backend` fixture keeps no state, so hypothesis may use one for all examples; a first example may compile kernels.
+PATTERNS = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def assert_close(got, want, ulps, scale=None):
+    """|got - want| <= ulps * eps * scale, eps of want's dtype; scale: the largest |want| of each column if left out."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape
+    if not want.size:
+        return
+    scale = abs(want).max(axis=0) if scale is None else np.asarray(scale)
+    bound = ulps * np.finfo(want.dtype).eps * scale
+    excess = abs(got - want) / np.where(bound > 0, bound, np.finfo(want.dtype).tiny)
+    assert np.isfinite(got).all()
+    assert excess.max() <= 1, f"off by {excess.max() * ulps:.3g} ulps where {ulps} are allowed"
+
+
+def values(shape, dtype, seed=0):
+    """Normally distributed numbers."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal(shape)
+    return x.astype(dtype)
+
+
+def in_dtype(A, dtype):
+    """A real A in `dtype`; for a complex one D A D^H with |D_ii| = 1, which is Hermitian where A is symmetric."""
+    if np.dtype(dtype).kind == "c":
+        D = sp.diags(np.exp(1j * np.arange(A.shape[0])))
+        A = D @ A @ D.conj()
+    return sp.csr_matrix(A.astype(dtype))
+
+
+def perturbed(A, seed=1):
+    """A with other values at the same places, about as dominant as A; Hermitian where A is."""
+    B = A.copy()
+    d = np.random.default_rng(seed).uniform(0.8, 1.25, A.shape[0]).astype(A.real.dtype)
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    B.data = A.data * d[rows] * d[A.indices]
+    return B
+
+
+def with_index(A, index):
+    """The checked CSR of A with index arrays of the dtype `index`, as a matrix with that many entries would have."""
+    A = as_csr(A)
+    return CSR(A.indptr.astype(index), A.indices.astype(index), A.data, A.diag.astype(index))
+
+
+def one_line(error):
+    """The text of a raised exception, of which it is asserted that it is one clear line."""
+    text = str(error.value)
+    assert text and "\n" not in text
+    return text
+
+
+def longest_chain(n, dtype="float64"):
+    """(n, n) with a full last row and a subdiagonal: n levels below the diagonal, and a row as long as the matrix."""
+    A = sp.diags([np.full(n - 1, -1.0), np.full(n, 4.0)], [-1, 0], format="lil")
+    A[n - 1, :] = -1.0 / n
+    A[n - 1, n - 1] = 4.0
+    return in_dtype(sp.csr_matrix(A), dtype)
+
+
+def full(n, dtype="float64", hermitian=False):
+    """(n, n), every entry stored, diagonally dominant."""
+    R = np.random.default_rng(n).uniform(-1, 1, (n, n))
+    R = (R + R.T) / 2 if hermitian else R
+    return in_dtype(sp.csr_matrix(R + n * np.eye(n)), dtype)
+
+
+def long_rows(n, dense=3, density=0.002, seed=0, dtype="float64"):
+    """(n, n), random and diagonally dominant, `dense` of its rows full at the end, at the beginning and in between."""
+    rng = np.random.default_rng(seed)
+    A = sp.random(n, n, density, random_state=rng, format="lil")
+    for i in np.linspace(0, n - 1, dense).astype(int):
+        A[i, :] = rng.uniform(-1, 1, n)
+    return _dominant(sp.csr_matrix(A), dtype)
+
+
+def _dominant(A, dtype):
+    A = sp.csr_matrix(A - sp.diags(A.diagonal()))
+    A.eliminate_zeros()
+    size = np.maximum(abs(A).sum(axis=1).A1, abs(A).sum(axis=0).A1)
+    return in_dtype(sp.csr_matrix(A + sp.diags(1.0 + size)), dtype)
+
+
+@st.composite
+def dominant_matrices(draw, hermitian=False, dtype="float64", largest=24):
+    """Diagonally dominant CSR matrices of 1 to `largest` rows of any pattern.
+
+    Rows with nothing but the diagonal, full rows and columns, chains with one row a level, diagonal matrices.
+    """
+    n = draw(st.integers(1, largest))
+    kind = draw(st.sampled_from(["scattered", "scattered", "scattered", "chain", "diagonal"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    pattern = np.zeros((n, n), bool)
+    if kind != "diagonal":
+        pattern = rng.random((n, n)) < draw(st.sampled_from([0.0, 0.05, 0.2, 0.6, 1.0]))
+        pattern[draw(st.lists(st.integers(0, n - 1), max_size=2)), :] = True
+        pattern[:, draw(st.lists(st.integers(0, n - 1), max_size=2))] = True
+        pattern[draw(st.lists(st.integers(0, n - 1), max_size=3)), :] = False
+    if kind == "chain":
+        pattern |= np.eye(n, k=-1, dtype=bool) | np.eye(n, k=1, dtype=bool)
+    dense = np.where(pattern, rng.uniform(-1, 1, (n, n)), 0.0)
+    if hermitian:
+        dense = dense + dense.T
+    return _dominant(sp.csr_matrix(dense), dtype)

@@ -1,0 +1,386 @@
+"""Factors as an object: what goes in and comes out, other people's solvers, threads, forks and interrupts."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
+
+import finelu as fl
+from finelu import IC0, ILU0, BlockJacobi, DeviceError, Jacobi, MatrixError, ParameterError, gallery
+
+RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
+SINGLE = {"float64": "float32", "complex128": "complex64"}
+
+
+def approximation(A, recipe):
+    """The dense M that the factors of `recipe` stand for, from the factors themselves."""
+    F = recipe.factor(A)
+    if isinstance(recipe, ILU0 | IC0):
+        return (F.L @ F.U).toarray()
+    size = getattr(recipe, "block_size", 1)
+    block = np.arange(A.shape[0]) // size
+    return np.where(block[:, None] == block, A.toarray(), 0)
+
+
+@pytest.fixture(params=RECIPES, ids=lambda recipe: type(recipe).__name__)
+def recipe(request):
+    return request.param
+
+
+# What goes in and comes out
+
+
+@pytest.mark.parametrize("right", DTYPES)
+@pytest.mark.parametrize("left", DTYPES)
+def test_the_solution_has_the_wider_dtype(backend, recipe, left, right):
+    A = in_dtype(gallery.poisson7(4), left)
+    F = recipe.factor(backend.move(A))
+    M = approximation(A, recipe)
+    for shape in ((64,), (64, 1), (64, 3)):
+        r = values(shape, right)
+        for trans, operator in (("N", M), ("T", M.T), ("H", M.conj().T)):
+            z = backend.fetch(F.solve(backend.move(r), trans=trans))
+            assert z.dtype == np.result_type(left, right) and z.shape == shape
+            eps = max(np.finfo(left).eps, np.finfo(z.dtype).eps)
+            assert abs(operator.astype("complex128") @ z - r).max() <= 64 * eps * abs(r).max()
+
+
+def test_a_complex_right_hand_side_of_real_factors_is_two_real_ones(backend, recipe):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    r = values((64, 2), "complex128")
+    real, imag = (backend.fetch(F.solve(backend.move(np.ascontiguousarray(part)))) for part in (r.real, r.imag))
+    np.testing.assert_array_equal(backend.fetch(F.solve(backend.move(r))), real + 1j * imag)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16"])
+def test_other_numbers_are_taken(backend, recipe, dtype):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    r = np.arange(64).reshape(64) % 2
+    z = F.solve(backend.move(r.astype(dtype)))
+    assert z.dtype == np.float64
+    np.testing.assert_array_equal(backend.fetch(z), backend.fetch(F.solve(backend.move(r.astype(float)))))
+
+
+def test_lists_and_matrices_are_taken():
+    F = ILU0().factor(gallery.poisson7(4))
+    want = F.solve(np.ones(64))
+    np.testing.assert_array_equal(F.solve([1] * 64), want)
+    np.testing.assert_array_equal(F.solve(sp.csr_matrix(np.ones((64, 1))).todense())[:, 0], want)
+
+
+def test_right_hand_sides_of_every_layout(backend, recipe):
+    F = recipe.factor(backend.move(gallery.convection_diffusion(4, 4, 4)))
+    R = backend.move(values((64, 6), "float64"))
+    xp = backend.xp
+    for trans in ("N", "T", "H"):
+        want = backend.fetch(F.solve(R, trans=trans))
+        for layout in (xp.asfortranarray(R), xp.repeat(R, 2, axis=1)[:, ::2], xp.repeat(R, 2, axis=0)[::2]):
+            assert_close(backend.fetch(F.solve(layout, trans=trans)), want, 8)
+        columns = [backend.fetch(F.solve(R[:, k], trans=trans)) for k in range(6)]
+        assert_close(np.stack(columns, axis=1), want, 16)
+
+
+def test_no_right_hand_side_at_all(backend, recipe):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    assert F.solve(backend.xp.empty((64, 0))).shape == (64, 0)
+
+
+def test_a_right_hand_side_of_zeros_gives_zeros(backend, recipe):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    r = backend.xp.zeros(64)
+    z = F.solve(r)
+    assert z is not r and not backend.fetch(z).any()
+
+
+def test_all_spellings_of_the_solve_agree(backend, recipe):
+    A = in_dtype(gallery.poisson7(4), "complex128")
+    F = recipe.factor(backend.move(A))
+    r = backend.move(values(64, "complex128"))
+    want, adjoint = backend.fetch(F.solve(r)), backend.fetch(F.solve(r, trans="H"))
+    for use in (F.matvec, F.matmat, F.__matmul__, F):
+        np.testing.assert_array_equal(backend.fetch(use(r)), want)
+    for use in (F.rmatvec, F.rmatmat):
+        np.testing.assert_array_equal(backend.fetch(use(r)), adjoint)
+    np.testing.assert_array_equal(backend.fetch(F @ r), want)
+
+
+def test_it_prints_what_it_is(backend, recipe):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    device = "CPU" if backend.name == "cpu" else "GPU"
+    assert repr(F) == f"Factors({recipe!r}, n=64, nnz={F.nnz}, float64, {device})"
+    assert F.shape == (64, 64) and F.recipe is recipe
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("shape", [(), (63,), (65,), (1, 64), (64, 2, 2)], ids=str)
+def test_a_right_hand_side_of_the_wrong_shape_is_refused(backend, recipe, shape):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    with pytest.raises(MatrixError, match=rf"shape \({shape[0] if shape else ''}.*64 rows") as error:
+        F.solve(backend.move(np.ones(shape)))
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    "r",
+    [np.array(["1"] * 64), np.array([None] * 64), np.array([1.0] * 64, dtype=object), np.zeros(64, "datetime64[s]")],
+    ids=["strings", "None", "objects", "dates"],
+)
+def test_what_holds_no_numbers_is_refused(recipe, r):
+    with pytest.raises(MatrixError, match=r"right-hand side has dtype .* numbers are needed") as error:
+        recipe.factor(gallery.poisson7(4)).solve(r)
+    one_line(error)
+
+
+@pytest.mark.parametrize("form", [sp.csr_matrix, sp.coo_array, sp.csc_matrix])
+def test_a_sparse_right_hand_side_is_refused(recipe, form):
+    with pytest.raises(MatrixError, match=r"right-hand side is a sparse .*toarray") as error:
+        recipe.factor(gallery.poisson7(4)).solve(form(np.ones((64, 1))))
+    one_line(error)
+
+
+@pytest.mark.parametrize("trans", ["C", "n", None, 0, ""])
+def test_an_unknown_transpose_is_refused(backend, recipe, trans):
+    F = recipe.factor(backend.move(gallery.poisson7(4)))
+    with pytest.raises(ParameterError, match="one of N, T, H") as error:
+        F.solve(backend.move(np.ones(64)), trans=trans)
+    one_line(error)
+
+
+def test_update_with_complex_values_does_not_drop_their_imaginary_parts(backend, recipe):
+    A = gallery.poisson7(3)
+    F = recipe.factor(backend.move(A))
+    with pytest.raises(MatrixError, match="complex128 values"):
+        F.update(backend.move(in_dtype(A, "complex128")))
+
+
+def test_update_takes_a_narrower_dtype_and_any_format(recipe):
+    A = gallery.poisson7(4)
+    B = perturbed(A).astype("float32")
+    want = recipe.factor(B.astype("float64")).solve(np.ones(64))
+    for form in (sp.csr_matrix, sp.csc_matrix, sp.coo_array, np.asarray):
+        F = recipe.factor(A).update(form(B.toarray() if form is np.asarray else B))
+        assert F.dtype == np.float64
+        np.testing.assert_array_equal(F.solve(np.ones(64)), want)
+
+
+@pytest.mark.gpu
+def test_devices_are_not_mixed(backend, recipe):
+    if backend.name != "cuda":
+        pytest.skip("needs both devices")
+    A = gallery.poisson7(4)
+    on_host, on_gpu = recipe.factor(A), recipe.factor(backend.move(A))
+    for F, r in ((on_host, backend.xp.ones(64)), (on_gpu, np.ones(64))):
+        with pytest.raises(DeviceError, match="different devices") as error:
+            F.solve(r)
+        one_line(error)
+    with pytest.raises(MatrixError, match="update needs the pattern"):
+        on_host.update(backend.move(A))
+
+
+# In other people's solvers
+
+
+def counted(A):
+    """A as an operator, and the list that grows with each product."""
+    products = []
+    operator = spla.LinearOperator(
+        A.shape, matvec=lambda v: (products.append(1), A @ v)[1], rmatvec=lambda v: A.conj().T @ v, dtype=A.dtype
+    )
+    return operator, products
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("method", ["gmres", "lgmres", "gcrotmk", "bicgstab", "bicg", "cgs", "cg"])
+def test_scipy_takes_factors_as_m(method, dtype):
+    A = in_dtype(gallery.poisson5(20) if method == "cg" else gallery.convection_diffusion(20, 20, 1, peclet=20), dtype)
+    x = values(A.shape[0], dtype)
+    b = A @ x
+    rtol = 1e-4 if dtype == "float32" else 1e-9
+    needed = []
+    for M in (None, (IC0() if method == "cg" else ILU0()).factor(A)):
+        operator, products = counted(A)
+        got, info = getattr(spla, method)(operator, b, M=M, rtol=rtol, atol=0)
+        assert info == 0
+        assert np.linalg.norm(b - A @ got) <= 10 * rtol * np.linalg.norm(b)
+        needed.append(len(products))
+    assert needed[1] <= 0.67 * needed[0]
+
+
+def test_scipy_makes_a_linear_operator_of_factors(recipe):
+    A = in_dtype(gallery.poisson7(4), "complex128")
+    F = recipe.factor(A)
+    operator = spla.aslinearoperator(F)
+    r = values((64, 3), "complex128")
+    assert operator.shape == (64, 64) and operator.dtype == F.dtype
+    np.testing.assert_array_equal(operator @ r[:, 0], F.solve(r[:, 0]))
+    assert_close(operator @ r, F.solve(r), 16)
+    np.testing.assert_array_equal(operator.H @ r[:, 0], F.solve(r[:, 0], trans="H"))
+
+
+def test_eigs_takes_factors_as_the_inverse():
+    A = gallery.tridiagonal(200)  # of which they are exact factors: shift and invert with sigma = 0
+    smallest = spla.eigsh(A, k=3, sigma=0, OPinv=ILU0().factor(A), return_eigenvectors=False)
+    want = 2 - 2 * np.cos(np.pi * np.arange(1, 4) / 201)
+    np.testing.assert_allclose(np.sort(smallest), want, rtol=1e-8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["gmres", "cg", "cgs"])
+def test_cupy_takes_factors_as_m(backend, method):
+    if backend.name != "cuda":
+        pytest.skip("CuPy's solvers work on the GPU")
+    import cupyx.scipy.sparse.linalg as cspla
+
+    A = gallery.poisson5(30)
+    b = backend.xp.ones(A.shape[0])
+    needed = []
+    for M in (None, IC0().factor(backend.move(A))):
+        seen = []
+        options = {"tol": 1e-8, "M": M, "callback": seen.append}
+        if method == "gmres":
+            options |= {"callback_type": "pr_norm", "restart": 100}
+        x, info = getattr(cspla, method)(backend.move(A), b, **options)
+        assert info == 0
+        assert np.linalg.norm(1 - A @ backend.fetch(x)) <= 1e-6 * 30
+        needed.append(len(seen))
+    assert needed[1] <= 0.6 * needed[0]
+
+
+# Several threads at once
+
+
+def run_at_once(work, count=6):
+    """[work(0), work(1), ...] of `count` threads that begin together."""
+    barrier = threading.Barrier(count)
+
+    def begin(k):
+        barrier.wait()
+        return work(k)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(begin, range(count)))
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_several_threads_solve_with_the_same_factors(recipe, inner, threads):
+    threads(inner)
+    A = gallery.poisson7(24)
+    n = A.shape[0]
+    R = values((n, 6), "float64")
+    F = recipe.factor(A)
+    wanted = {trans: [F.solve(R[:, k], trans=trans) for k in range(6)] for trans in ("N", "T")}
+    fresh = recipe.factor(A)  # whose analyses of the transpose are made by whoever comes first
+
+    def work(k):
+        return [fresh.solve(R[:, k], trans=trans) for trans in ("T", "N", "T", "N")]
+
+    for k, (t1, n1, t2, n2) in enumerate(run_at_once(work)):
+        for got, want in ((t1, "T"), (n1, "N"), (t2, "T"), (n2, "N")):
+            np.testing.assert_array_equal(got, wanted[want][k])
+
+
+def test_several_threads_factor_and_update_at_once(recipe, threads):
+    threads(2)
+    matrices = [gallery.poisson7(16), *(perturbed(gallery.poisson7(16), seed) for seed in range(1, 6))]
+    r = values(matrices[0].shape[0], "float64")
+    wanted = [recipe.factor(A).solve(r) for A in matrices]
+
+    def work(k):
+        F = recipe.factor(matrices[(k + 1) % 6])
+        return [F.update(matrices[k]).solve(r) for _ in range(4)]
+
+    for k, answers in enumerate(run_at_once(work)):
+        for x in answers:
+            np.testing.assert_array_equal(x, wanted[k])
+
+
+def test_the_number_of_threads_may_change_while_others_solve(threads):
+    A = gallery.poisson7(24)
+    F = ILU0(triangular="levels").factor(A)
+    r = values(A.shape[0], "float64")
+    want = F.solve(r)
+
+    def work(k):
+        if k == 0:
+            for count in (1, 2, 3, 1, 4, 2):
+                fl.set_num_threads(count)
+        return [F.solve(r) for _ in range(8)]
+
+    for answers in run_at_once(work, 4):
+        for x in answers:
+            np.testing.assert_array_equal(x, want)
+
+
+# Forks and interrupts
+
+
+def factor_and_solve(F, A, r, connection):
+    connection.send((F.solve(r), type(F.recipe)().factor(A).solve(r)))
+    connection.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("recipe", [ILU0(), IC0()], ids=["ILU0", "IC0"], indirect=False)
+def test_a_forked_child_factors_and_solves(recipe, threads):
+    threads(3)
+    A = gallery.poisson7(30)
+    r = values(A.shape[0], "float64")
+    F = recipe.factor(A)
+    want = F.solve(r)  # the threads of this process run by now; the child has none of them
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=factor_and_solve, args=(F, A, r, sender))
+        child.start()
+        try:
+            assert receiver.poll(60), "the child hangs"
+            for x in receiver.recv():
+                np.testing.assert_array_equal(x, want)
+            child.join(60)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join()
+        np.testing.assert_array_equal(F.solve(r), want)
+
+
+class Interrupted(Exception):
+    """What Ctrl-C is in the test below, so that it cannot end the test run."""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
+def test_an_interrupt_ends_a_solve_and_leaves_the_factors_whole(threads):
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals arrive in the main thread")
+    threads(2)
+    A = gallery.poisson7(24)
+    F = ILU0().factor(A)
+    r = values(A.shape[0], "float64")
+    want = F.solve(r)
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        for delay in np.linspace(0.001, 0.02, 12):
+            timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+            with pytest.raises(Interrupted):  # noqa: PT012 - it comes at some point of the loop
+                timer.start()
+                while True:
+                    F.solve(r)
+            timer.join()
+            np.testing.assert_array_equal(F.solve(r), want)
+            np.testing.assert_array_equal(F.update(A).solve(r), want)
+    finally:
+        signal.signal(signal.SIGINT, before)
