@@ -188,6 +188,12 @@ def to_gpu(M) -> CSR:
     return CSR(cupy.asarray(M.indptr), cupy.asarray(M.indices), cupy.asarray(M.data), diag)
 
 
+def one_block_rows(itemsize: int) -> int:
+    from finelu.kernels.cuda import schedule
+
+    return schedule.one_block_rows(itemsize)
+
+
 # Factorizations -----------------------------------------------------------------------------------------------------
 
 
@@ -198,15 +204,16 @@ def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0
     pattern = to_gpu(pattern) if device == "gpu" else pattern
     k = kernels_for(pattern.data)
     analyse, factor = getattr(k, f"{work}_analysis"), getattr(k, work)
-    for variant in (*getattr(k, f"{work.upper()}_VARIANTS"), "auto"):
+    for variant in (*getattr(k, f"{work.upper()}_VARIANTS"), "auto", "auto once"):
+        once = {"once": True} if variant == "auto once" else {}
         with run.attempt(case.name, f"finelu {work} {variant} {device}"):
             values = pattern.data * 0 + UNWRITTEN
-            plan = analyse(pattern, variant)
+            plan = analyse(pattern, variant.split()[0], **once)
             bad = kernels_for(values).first_bad(factor(plan, pattern.data, values))
             if bad >= 0:
                 raise RuntimeError(f"reports a bad pivot in row {bad}, where the sequential factorization has none")
             error = relative_error(host(values), reference)
-            analysis = clock.analysis(lambda i, v=variant: analyse(pattern, v))
+            analysis = clock.analysis(lambda i, v=variant.split()[0], o=once: analyse(pattern, v, **o))
             numeric = clock.numeric(lambda i, p=plan, out=values: factor(p, pattern.data, out))
             run.records.append(
                 Record(
@@ -287,10 +294,12 @@ def triangular(run: Run, case: Case, side: str, device: str, threads: int = 0, *
     lower = side == "lower"
     T = case.full_triangle(side)
     for method in DIRECT_SOLVES[device] + (APPROXIMATE_SOLVES if approximate else ()):
+        if method == "one_block" and case.A.n > one_block_rows(case.A.dtype.itemsize):
+            continue  # its unknowns have to fit into the shared memory of one block
         with run.attempt(case.name, f"finelu trsv {side} {method} {device}"):
 
             def analyse(i, method=method):
-                return finelu.TriangularSolver(factors, lower=lower, unit=lower, method=method)
+                return finelu.TriangularSolver(factors, lower=lower, unit=lower, method=method, check=False)
 
             solver = analyse(0)
             b, x = pairs[0]

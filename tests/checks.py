@@ -1,5 +1,8 @@
 """What several test files share: closeness in ulps, matrices in every dtype and index type, random patterns."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
@@ -15,12 +18,18 @@ PATTERNS = settings(
 
 
 def assert_close(got, want, ulps, scale=None):
-    """|got - want| <= ulps * eps * scale, eps of want's dtype; scale: the largest |want| of each column if left out."""
+    """|got - want| <= ulps * eps * scale, eps of want's dtype; scale: the largest |want| of each column if left out.
+
+    No ulps at all: the same bits.
+    """
     got, want = np.asarray(got), np.asarray(want)
     assert got.shape == want.shape
     if not want.size:
         return
     scale = abs(want).max(axis=0) if scale is None else np.asarray(scale)
+    if ulps == 0:
+        np.testing.assert_array_equal(got, want)
+        return
     bound = ulps * np.finfo(want.dtype).eps * scale
     excess = abs(got - want) / np.where(bound > 0, bound, np.finfo(want.dtype).tiny)
     assert np.isfinite(got).all()
@@ -64,6 +73,18 @@ def one_line(error):
     text = str(error.value)
     assert text and "\n" not in text
     return text
+
+
+def run_at_once(work, count=6):
+    """[work(0), work(1), ...] of `count` threads that begin together."""
+    barrier = threading.Barrier(count)
+
+    def begin(k):
+        barrier.wait()
+        return work(k)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(begin, range(count)))
 
 
 def longest_chain(n, dtype="float64"):

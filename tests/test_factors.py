@@ -1,16 +1,16 @@
 """Factors as an object: what goes in and comes out, other people's solvers, threads, forks and interrupts."""
 
+import inspect
 import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
+from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, run_at_once, values
 
 import finelu as fl
 from finelu import IC0, ILU0, BlockJacobi, DeviceError, Jacobi, MatrixError, ParameterError, gallery
@@ -242,32 +242,21 @@ def test_cupy_takes_factors_as_m(backend, method):
 
     A = gallery.poisson5(30)
     b = backend.xp.ones(A.shape[0])
+    solver = getattr(cspla, method)
+    options = {"rtol" if "rtol" in inspect.signature(solver).parameters else "tol": 1e-8}  # "tol" before CuPy 14
+    if method == "gmres":
+        options["restart"] = 10  # its callback comes once a restart
     needed = []
     for M in (None, IC0().factor(backend.move(A))):
         seen = []
-        options = {"tol": 1e-8, "M": M, "callback": seen.append}
-        if method == "gmres":
-            options |= {"callback_type": "pr_norm", "restart": 100}
-        x, info = getattr(cspla, method)(backend.move(A), b, **options)
+        x, info = solver(backend.move(A), b, M=M, callback=seen.append, **options)
         assert info == 0
         assert np.linalg.norm(1 - A @ backend.fetch(x)) <= 1e-6 * 30
         needed.append(len(seen))
-    assert needed[1] <= 0.6 * needed[0]
+    assert needed[1] <= 0.67 * needed[0]
 
 
 # Several threads at once
-
-
-def run_at_once(work, count=6):
-    """[work(0), work(1), ...] of `count` threads that begin together."""
-    barrier = threading.Barrier(count)
-
-    def begin(k):
-        barrier.wait()
-        return work(k)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(begin, range(count)))
 
 
 @pytest.mark.parametrize("inner", [1, 2])
@@ -330,15 +319,25 @@ def factor_and_solve(F, A, r, connection):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("recipe", [ILU0(), IC0()], ids=["ILU0", "IC0"], indirect=False)
-def test_a_forked_child_factors_and_solves(recipe, threads):
+@pytest.mark.parametrize("recipe", [ILU0(), IC0()], ids=["ILU0", "IC0"])
+def test_a_forked_child_factors_and_solves(recipe, threads, request):
     threads(3)
     A = gallery.poisson7(30)
     r = values(A.shape[0], "float64")
     F = recipe.factor(A)
     want = F.solve(r)  # the threads of this process run by now; the child has none of them
     context = multiprocessing.get_context("fork")
-    for _ in range(3):
+    stop = threading.Event()
+
+    def go_on():
+        while not stop.is_set():
+            F.solve(r)
+
+    other = threading.Thread(target=go_on)  # in the middle of a solve with the same factors when the fork comes
+    other.start()
+    request.addfinalizer(other.join)
+    request.addfinalizer(stop.set)
+    for _ in range(4):
         receiver, sender = context.Pipe(duplex=False)
         child = context.Process(target=factor_and_solve, args=(F, A, r, sender))
         child.start()

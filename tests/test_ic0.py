@@ -278,15 +278,20 @@ def test_update_is_a_fresh_factorization(backend, problem):
     F = IC0().factor(backend.move(problem.A))
     r = backend.move(values((B.shape[0], 2), B.dtype))
     assert F.update(backend.move(B)) is F
-    G = IC0().factor(backend.move(B))
+    G = IC0(variant=F.report["variant"]).factor(backend.move(B))
     np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
     for trans in ("N", "T", "H"):
         np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))
 
 
-def test_update_keeps_the_analysis_and_the_storage(backend, monkeypatch):
+@pytest.mark.parametrize("variant", ["auto", "levels or levs"])
+def test_update_keeps_the_analysis_and_the_storage(backend, variant, monkeypatch):
     A = gallery.poisson7(5, 4, 3)
-    F = IC0().factor(backend.move(A))
+    if variant == "auto":
+        F = IC0().factor(backend.move(A))
+        F.update(backend.move(A))  # makes the plan for all later ones
+    else:
+        F = IC0(variant="levels" if backend.name == "cpu" else "levs").factor(backend.move(A))
     plan, storage, solvers = F._plan, F._triangles.data, dict(F._solvers)
     plans = {key: solver._plan for key, solver in solvers.items()}
     monkeypatch.setattr("finelu.factors.TriangularSolver", None)
@@ -317,7 +322,7 @@ def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend):
         with pytest.raises(NoFactors, match="the last update failed"):
             use(r)
     F.update(backend.move(A))
-    np.testing.assert_array_equal(backend.fetch(F.solve(r)), before)
+    assert_close(backend.fetch(F.solve(r)), before, 0 if backend.name == "cpu" else 16)
 
 
 # The caller's arrays
@@ -373,10 +378,10 @@ def test_cg_with_the_exact_factor_needs_one_iteration():
 # By bad input
 
 
-@pytest.mark.parametrize(("value", "named"), [(-3.0, "nan"), (0.0, "0|nan"), (-0.0, "0|nan")])
+@pytest.mark.parametrize("value", [-3.0, 0.0, -0.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("row", [0, 41])
-def test_a_pivot_that_is_not_positive_names_its_row_and_what_to_try(backend, row, value, dtype, named):
+def test_a_pivot_that_is_not_positive_names_its_row_and_what_to_try(backend, row, value, dtype):
     A = sp.csr_matrix(sp.identity(60), dtype=dtype)
     A.data[row] = value
     with pytest.raises(ZeroPivot, match=rf"the pivot of row {row} .*not the root of a positive.*shift=1e-3") as error:

@@ -293,6 +293,18 @@ def test_missing_diagonal_entries_are_counted_and_the_first_is_named(backend):
         as_csr(got)
 
 
+@PATTERNS
+@given(A=dominant_matrices(), data=st.data())
+def test_missing_diagonal_entries_of_any_pattern_are_counted(backend, A, data):
+    missing = data.draw(st.sets(st.integers(0, A.shape[0] - 1), min_size=1))
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    kept = ~((rows == A.indices) & np.isin(rows, list(missing)))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=A.shape[0]))])
+    B = sp.csr_matrix((A.data[kept], A.indices[kept], indptr), shape=A.shape)
+    with pytest.raises(MatrixError, match=rf"in row {min(missing)} \({len(missing)} such rows?\)"):
+        as_csr(backend.move(B))
+
+
 def test_one_missing_diagonal_entry(backend):
     A = sp.csr_matrix(np.array([[1.0, 2], [3, 0]]))
     with pytest.raises(MatrixError, match=r"row 1 \(1 such row\)"):

@@ -115,8 +115,6 @@ class Factors:
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
 
 
-
-
 def checked(recipe, A) -> CSR:
     """A through the door in the precision that the recipe wants, after a look at the recipe's own parameters."""
     if not (isinstance(recipe.shift, int | float) and 0.0 <= recipe.shift < np.inf):
@@ -152,18 +150,27 @@ class TriangularFactors(Factors):
     """Factors that are applied by triangular solves; subclasses say which triangles, and fill their values.
 
     They give `_triangles` (a CSR whose values are the factors'), `_sequence(trans)` (the solves of M^-1, M^-T or M^-H
-    as (lower, unit, trans) in their order) and `_factorize(A)`, which sets the values or raises. The analyses of the
-    solves with M are made with the factors, those for its transpose at the first solve that needs them; all are kept.
+    as (lower, unit, trans) in their order), `_analyse(once)`, the plan of the factorization, and `_factorize(A)`, which
+    sets the values or raises. The analyses of the solves with M are made with the factors, those for its transpose at
+    the first solve that needs them; all are kept. With variant="auto" the first plan weighs its own cost, and the first
+    update makes the plan that is fastest from then on.
     """
 
     _triangles: CSR
+    _plan: Any = None
 
     def __init__(self, recipe, A: CSR):
         super().__init__(recipe, A)
         self._solvers: dict[tuple[bool, bool, str], TriangularSolver] = {}
         self._lock = threading.Lock()
+        self._planned_once = False
 
     def _refresh(self, A: CSR) -> None:
+        if self._plan is None or self._planned_once:
+            start = perf_counter()
+            self._planned_once = self._plan is None and self.recipe.variant == "auto"
+            self._plan = self._analyse(self._planned_once)
+            self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         start = perf_counter()
         self._factorize(A)
         self.report["numeric_seconds"] = perf_counter() - start
@@ -179,6 +186,8 @@ class TriangularFactors(Factors):
         }
 
     def _solver(self, key: tuple[bool, bool, str]) -> TriangularSolver:
+        if key in self._solvers:  # without the lock: a forked child's copy of it may be held for ever
+            return self._solvers[key]
         with self._lock:
             if key not in self._solvers:
                 lower, unit, trans = key
@@ -197,6 +206,9 @@ class TriangularFactors(Factors):
         for key in self._sequence(trans):
             R = self._solver(key).solve(R)
         return R
+
+    def _analyse(self, once: bool):
+        raise NotImplementedError
 
     def _factorize(self, A: CSR) -> None:
         raise NotImplementedError

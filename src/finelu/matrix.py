@@ -57,11 +57,11 @@ class CSR:
         return int((self.diag - self.indptr[:-1]).sum(dtype=np.int64))
 
     @cached_property
-    def longest(self) -> tuple[int, int]:
-        """The most entries of a row, and the most below the diagonal; of a matrix whose diagonal is full."""
+    def longest(self) -> tuple[int, int, int]:
+        """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
         xp = namespace(self.data)
-        rows, below = xp.diff(self.indptr).max(), (self.diag - self.indptr[:-1]).max()
-        return int(rows), int(below)
+        below, above = self.diag - self.indptr[:-1], self.indptr[1:] - self.diag - 1
+        return int((below + above).max()) + 1, int(below.max()), int(above.max())
 
     def with_values(self, data) -> CSR:
         """The same pattern, and what is known of it, with other values (nnz,)."""

@@ -55,9 +55,9 @@ def run(kernel, threads: int, *args) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
     The kernel shares its work out by itself and returns once all of it is done (kernels/cpu/atomics.py). A helper that
-    did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving writes
-    nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling thread
-    away, the helpers are waited for before it goes on, so that nobody writes to an array that its owner has back.
+    did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving
+    writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
+    thread away, the helpers are waited for first, so that nobody writes to an array that its owner has back.
     """
     helpers: list[Future] = []
     finished = False

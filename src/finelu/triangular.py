@@ -32,14 +32,14 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
         before = A.indptr[:-1] + xp.bincount(rows[A.indices < rows], minlength=A.n).astype(index)
         begin, end = (A.indptr[:-1], before) if lower else (before + (A.diag >= 0), A.indptr[1:])
         begin, end = begin.astype(index, copy=False), end.astype(index, copy=False)
-        entries = int((end - begin).sum(dtype=np.int64))
+        entries, longest = int((end - begin).sum(dtype=np.int64)), int((end - begin).max())
     elif lower:
-        begin, end, entries = A.indptr[:-1], A.diag, A.below
+        begin, end, entries, longest = A.indptr[:-1], A.diag, A.below, A.longest[1]
     else:
-        begin, end, entries = A.diag + 1, A.indptr[1:], A.nnz - A.n - A.below
+        begin, end, entries, longest = A.diag + 1, A.indptr[1:], A.nnz - A.n - A.below, A.longest[2]
     diag = None if unit else A.diag
     if trans == "N":
-        return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, A.dtype)
+        return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)
     # Column by column: a stable sort by column keeps the rows of each column in order.
     stops = xp.cumsum(end - begin, dtype=index)
     k = xp.arange(entries, dtype=index)
@@ -59,6 +59,7 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
         place[by_column],
         trans == "H",
         entries,
+        int(counts.max()),
         A.dtype,
     )
 
@@ -95,7 +96,9 @@ class TriangularSolver:
             offered = ", ".join((*kernels.TRIANGULAR_METHODS, "auto"))
             raise ParameterError(f"method={method!r} is not offered on the {device}; one of {offered} is needed.")
         if sweeps is not None and (method not in DEFAULT_SWEEPS or sweeps < 1):
-            raise ParameterError(f"sweeps={sweeps} has no meaning with method={method!r}; it is for jacobi and isai, >= 1.")
+            raise ParameterError(
+                f"sweeps={sweeps} has no meaning with method={method!r}; it is for jacobi and isai, >= 1."
+            )
         self.lower, self.unit, self.trans = lower, unit, trans
         self.n, self.dtype, self.check = A.n, A.dtype, check
         self._kernels, self._nnz, self._like = kernels, A.nnz, A.data

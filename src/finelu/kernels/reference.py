@@ -105,22 +105,27 @@ def jacobi_sweeps(triangle: Triangle, values, b, sweeps):
     return x
 
 
+def dense(triangle: Triangle, values):
+    """T = D + N, (n, n)."""
+    T = np.zeros((triangle.n, triangle.n), values.dtype)
+    for i in range(triangle.n):
+        T[i, i] = pivot(triangle, values, i)
+        for j, v in entries(triangle, values, i):
+            T[i, j] = v
+    return T
+
+
 def isai(triangle: Triangle, values):
     """The incomplete sparse approximate inverse W of T = D + N: the pattern of T, and (W T)_ij = I_ij on it.
 
     Returns a dense (n, n) array. Row i of W, on the columns J of row i of T, solves W_iJ T_JJ = I_iJ (Anzt, Huckle,
     Braeckle & Dongarra 2018).
     """
-    n = triangle.n
-    T = np.zeros((n, n), values.dtype)
-    for i in range(n):
-        T[i, i] = pivot(triangle, values, i)
-        for j, v in entries(triangle, values, i):
-            T[i, j] = v
+    T = dense(triangle, values)
     W = np.zeros_like(T)
-    for i in range(n):
+    for i in range(triangle.n):
         J = np.append(triangle.indices[triangle.begin[i] : triangle.end[i]], i)
-        W[i, J] = np.linalg.solve(T[np.ix_(J, J)].T, (J == i).astype(T.dtype))
+        W[i, J] = np.linalg.solve(T[np.ix_(J, J)].T, np.equal(J, i).astype(T.dtype))
     return W
 
 

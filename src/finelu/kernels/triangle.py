@@ -15,7 +15,8 @@ class Triangle:
     diag (n,) : the place of D_ii in the values, or None for a unit diagonal.
     source : None if the value of place p is values[p]; else (len(indices),) and it is values[source[p]].
     conjugate : values, the diagonal too, are conjugated (trans="H").
-    entries : number of strict entries, the sum of end - begin.  dtype : of the values.
+    entries : number of strict entries, the sum of end - begin.  longest : the most entries of a row.
+    dtype : of the values.
     """
 
     n: int
@@ -27,4 +28,5 @@ class Triangle:
     source: Any
     conjugate: bool
     entries: int
+    longest: int
     dtype: Any

@@ -7,7 +7,6 @@ M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
 
 from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
@@ -45,12 +44,12 @@ class IC0Factors(TriangularFactors):
 
     def __init__(self, recipe: IC0, A: CSR):
         super().__init__(recipe, A)
-        start = perf_counter()
         self._lower, self._places = lower_triangle(A)
-        self._plan = kernels_for(A.data).ic0_analysis(self._lower, recipe.variant)
         self._triangles = self._lower.with_values(namespace(A.data).empty(self._lower.nnz, A.dtype))
-        self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         self._refresh(A)
+
+    def _analyse(self, once: bool):
+        return kernels_for(self.pattern.data).ic0_analysis(self._lower, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
         kernels, values = kernels_for(A.data), self._triangles.data

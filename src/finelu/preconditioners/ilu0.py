@@ -6,7 +6,6 @@ M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
 
 from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
@@ -48,11 +47,11 @@ class ILU0Factors(TriangularFactors):
 
     def __init__(self, recipe: ILU0, A: CSR):
         super().__init__(recipe, A)
-        start = perf_counter()
-        self._plan = kernels_for(A.data).ilu0_analysis(A, recipe.variant)
         self._triangles = A.with_values(namespace(A.data).empty(A.nnz, A.dtype))
-        self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         self._refresh(A)
+
+    def _analyse(self, once: bool):
+        return kernels_for(self.pattern.data).ilu0_analysis(self.pattern, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
         kernels, lu = kernels_for(A.data), self._triangles.data

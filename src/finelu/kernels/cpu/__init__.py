@@ -9,7 +9,15 @@ from finelu.kernels.cpu.arnoldi import (
     mgs_step,
     update_solution,
 )
-from finelu.kernels.cpu.elimination import IC0_VARIANTS, ILU0_VARIANTS, first_bad, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cpu.elimination import (
+    IC0_VARIANTS,
+    ILU0_VARIANTS,
+    first_bad,
+    ic0,
+    ic0_analysis,
+    ilu0,
+    ilu0_analysis,
+)
 from finelu.kernels.cpu.inspect import inspect
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.recurrences import (

@@ -1,9 +1,9 @@
-"""ILU(0) and IC(0): plans that keep the analysis of a pattern, and the numeric factorizations that several threads share.
+"""ILU(0) and IC(0): plans that keep the analysis of a pattern, and the numeric factorizations that threads share.
 
-Most of what an elimination does is to find out where the patterns of two rows meet. That depends on the pattern only, so
-the analysis writes it down: the numeric part is then a list of multiplications, without a comparison. Where that list
-would be much longer than the matrix (long rows, nearly all of whose entries meet), a row is scattered into a dense
-vector instead.
+Most of what an elimination does is to find out where the patterns of two rows meet. That depends on the pattern only,
+so the analysis writes it down: the numeric part is then a list of multiplications, without a comparison. Where that
+list would be much longer than the matrix (long rows, nearly all of whose entries meet), or would be used only once, a
+row is scattered into a dense vector instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Elimination:
     first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
         the part of row k is subtracted from (ILU0: behind its diagonal) or multiplied by (IC0: before it).
-        first is None where the list would be too long.
+        first is None where there is no list.
     """
 
     variant: str
@@ -49,20 +49,21 @@ class Elimination:
     source: np.ndarray
 
 
-def ilu0_analysis(A, variant: str = "auto") -> Elimination:
+def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
     """The order in which the rows of A are eliminated, natural ("sequential") or by levels, and where they meet.
 
+    once : "auto" may weigh the analysis against a single factorization; else it is for many.
     Cost: O(nnz + meetings), and a binary search an entry of the shorter row where one is much longer than the other.
     """
-    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], variant)
+    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], variant, once)
 
 
-def ic0_analysis(L, variant: str = "auto") -> Elimination:
+def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
     """The same for the lower triangle L by rows, the diagonal last in each."""
-    return _analysis(L.indptr, L.indices, L.indptr[1:] - 1, L.indptr[:-1], L.indptr[1:] - 1, variant)
+    return _analysis(L.indptr, L.indices, L.indptr[1:] - 1, L.indptr[:-1], L.indptr[1:] - 1, variant, once)
 
 
-def _analysis(indptr, indices, diag, start, stop, variant):
+def _analysis(indptr, indices, diag, start, stop, variant, once):
     if variant not in (*ILU0_VARIANTS, "auto"):
         offered = ", ".join((*ILU0_VARIANTS, "auto"))
         raise ParameterError(f"variant={variant!r} is not offered on the CPU; one of {offered} is needed.")
@@ -73,17 +74,20 @@ def _analysis(indptr, indices, diag, start, stop, variant):
     first = np.zeros(below[n] + 1, np.int32 if limit < 2**31 else np.int64)
     offset = np.uint16 if np.diff(indptr).max() < 2**16 else np.uint32
     target = source = np.empty(0, offset)
-    where = (indptr, unsigned(indices), diag, start, stop, below)
-    meetings = _meet(*where, limit, first, target, source)
+    where = (indptr, unsigned(indices), diag, start, stop)
+    updates = np.empty(n)
+    _scattered_updates(*where, updates)
+    # a single factorization does not pay for the list
+    scatter = once and variant == "auto" and updates.sum() <= limit
+    meetings = limit + 1 if scatter else _meet(*where, below, limit, first, target, source)
     if meetings <= limit:
         target, source = np.empty(meetings, offset), np.empty(meetings, offset)
-        _meet(*where, limit, first, target, source)
+        _meet(*where, below, limit, first, target, source)
         updates = np.diff(first[below])
     else:
         first = None
-        before = np.concatenate([[0], np.cumsum((stop - start)[indices], dtype=np.int64)])
-        updates = before[diag] - before[indptr[:-1]]
-    triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), None)
+    longest = int(np.diff(below).max())
+    triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), longest, None)
     cost = (ROW + ENTRY * np.diff(indptr) + UPDATE * updates).astype(np.float32)
     shared = None
     if variant != "sequential":
@@ -91,6 +95,15 @@ def _analysis(indptr, indices, diag, start, stop, variant):
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
     return Elimination(variant, shared or sequential(triangle), indptr, indices, diag, below, first, target, source)
+
+
+@compiled
+def _scattered_updates(indptr, indices, diag, start, stop, updates):
+    """updates[i] : entries of other rows that row i is updated with, or multiplied by, where no list is made."""
+    for i in range(diag.size):
+        updates[i] = 0
+        for p in range(indptr[i], diag[i]):
+            updates[i] += stop[indices[p]] - start[indices[p]]
 
 
 @compiled
@@ -139,12 +152,12 @@ def first_bad(bad) -> int:
 
 
 def ilu0(plan: Elimination, a, lu) -> int:
-    """lu (nnz,) receives the factors of a (nnz,), in A's order; see kernels/reference.py. Returns the first bad row or -1."""
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1. See reference.py."""
     return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
 
 
 def ic0(plan: Elimination, a, l) -> int:
-    """l (nnz,) receives the factor of a (nnz,), in L's order; see kernels/reference.py. Returns the first bad row or -1."""
+    """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1. See reference.py."""
     return _factor(_ic0, _ic0_scattered, plan, a, l)
 
 
@@ -200,8 +213,8 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
 def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, lu):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather.
 
-    All of row k is subtracted, without a look at the pattern of row i: what lands in w outside of it is never read, since
-    every row first writes the places of its own pattern. Each thread has its own w.
+    All of row k is subtracted, without a look at the pattern of row i: what lands in w outside of it, finite or not, is
+    never read, since every row first writes the places of its own pattern. Each thread has its own w.
     """
     w = np.empty(diag.size, a.dtype)
     known = 0

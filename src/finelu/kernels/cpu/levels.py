@@ -12,8 +12,10 @@ from finelu.threads import get_num_threads
 
 LONGEST = 255  # rows are sorted by length inside a level; longer ones are not told apart
 
-# Measured on two cores of an AMD EPYC 9005 (benchmarks/results), in ns.
-ITEM = 1_500.0  # to claim an item, to see that those before it are done, and to fetch what they wrote from another cache
+# Measured on two cores of an AMD EPYC 9005, in ns.
+ITEM = (
+    1_500.0  # to claim an item, to see that those before it are done, and to fetch what they wrote from another cache
+)
 CALL = 60_000.0  # until a helper has come
 GRAIN = 8_000.0  # of an item for one thread: its unknowns stay in the second-level cache
 GRAINS = (4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0)  # for several threads
@@ -41,7 +43,7 @@ class Schedule:
 
 
 def unsigned(array):
-    """The same indices as unsigned integers: Numba then leaves out what makes x[-1] the last element, a third of the time."""
+    """The same indices as unsigned integers, for which Numba leaves out what makes x[-1] the last element."""
     return array.view(f"u{array.itemsize}")
 
 
@@ -76,7 +78,9 @@ def _visits(triangle: Triangle):
     return rows[::-1].copy() if triangle.reverse else rows
 
 
-def schedule(triangle: Triangle, cost, level, *, sort: bool, scattered: float, required: bool = False) -> Schedule | None:
+def schedule(
+    triangle: Triangle, cost, level, *, sort: bool, scattered: float, required: bool = False
+) -> Schedule | None:
     """The schedule with the shortest estimated time on get_num_threads() threads; None if one thread is as fast.
 
     cost (n,) float32 : ns that a row takes.  level (n,) : of each row.
@@ -89,8 +93,10 @@ def schedule(triangle: Triangle, cost, level, *, sort: bool, scattered: float, r
     best_time, best = np.inf if required else 0.8 * work, None
     if not required and (threads < 2 or work < 5 * CALL):
         return None
+    order = in_level_order(triangle, level)
     for grain in GRAINS:
-        for candidate, slower in ((Blocks(triangle, cost, grain), 1.0), (Levels(triangle, cost, grain, level), scattered)):
+        blocks, sets = Blocks(triangle, cost, grain), Levels(triangle, cost, grain, level, order)
+        for candidate, slower in ((blocks, 1.0), (sets, scattered)):
             time = CALL + makespan(slower * candidate.work, candidate.after, threads)
             if time < best_time:
                 best_time, best = time, candidate
@@ -116,12 +122,11 @@ class Blocks:
         _dependencies(*operand[1:], self.place[self.block], cost, self.work, self.after)
 
     def schedule(self, sort: bool, threads: int) -> Schedule:
-        """sort : visit the rows of a block by level and length, so that neighbours rarely depend on each other and their
-        latencies overlap; else in natural order, in which what they read lies best in memory.
+        """The rows of a block in natural order, in which what they read lies best in memory, or sorted by level and
+        length, so that neighbours rarely depend on each other and their latencies overlap.
         """
-        item, rows = self.place[self.block], _visits(self.triangle)
-        if sort:
-            rows = by_key(by_key(rows, _length(self.triangle)), self.level)
+        item = self.place[self.block]
+        rows = in_level_order(self.triangle, self.level) if sort else _visits(self.triangle)
         items = np.zeros(self.place.size + 1, np.int64)
         np.cumsum(np.bincount(item), out=items[1:])
         return Schedule(by_key(rows, item), items, self.after, self.level if sort else None, threads)
@@ -129,10 +134,10 @@ class Blocks:
 
 @compiled
 def _cut(reverse, begin, end, indices, cost, grain, block):
-    """block[i] of blocks that cost about `grain`, with ends where a row needs nothing of the block before it. Returns m.
+    """block[i] of blocks that cost about `grain`, cut where a row needs nothing of the block before it. Returns m.
 
-    That is where a plane of a grid begins: a block across two planes would have to wait for the end of the first. A block
-    that such a row cuts off early, below half of `grain`, is added to the one before.
+    That is where a plane of a grid begins: a block across two planes would have to wait for the end of the first. A
+    block that such a row cuts off early, below half of `grain`, is added to the one before.
     """
     n = block.size
     m = 0
@@ -176,8 +181,9 @@ def _block_levels(reverse, begin, end, indices, block, level, block_level):
         block_level[own] = above
 
 
-def _length(triangle: Triangle):
-    return np.minimum(triangle.end - triangle.begin, LONGEST)
+def in_level_order(triangle: Triangle, level):
+    """The rows sorted by level, then by length."""
+    return by_key(by_key(_visits(triangle), np.minimum(triangle.end - triangle.begin, LONGEST)), level)
 
 
 def by_key(rows, key):
@@ -200,14 +206,13 @@ def _scatter(rows, key, counts, out):
 class Levels:
     """Rows in level order; a wide level is cut into items of `grain` ns, neighbouring narrow ones become one item.
 
-    work, after (m,) : as in Blocks.
+    order (n,) : the rows sorted by `level`.  work, after (m,) : as in Blocks.
     """
 
-    def __init__(self, triangle: Triangle, cost, grain: float, level):
-        self.level = level
-        self.order = by_key(by_key(_visits(triangle), _length(triangle)), level)
+    def __init__(self, triangle: Triangle, cost, grain: float, level, order):
+        self.level, self.order = level, order
         cuts, item = np.empty(triangle.n + 1, np.int64), np.empty(triangle.n, np.int32)
-        m = _cut_levels(self.order, level, cost, np.bincount(level, cost), grain, cuts, item)
+        m = _cut_levels(order, level, cost, np.bincount(level, cost), grain, cuts, item)
         self.items = cuts[: m + 1].copy()
         self.work, self.after = np.zeros(m), np.zeros(m, np.int64)
         _dependencies(triangle.begin, triangle.end, unsigned(triangle.indices), item, cost, self.work, self.after)

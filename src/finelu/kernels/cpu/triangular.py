@@ -1,6 +1,8 @@
-"""Triangular solves T x = b, T = D + N: plans that keep the analysis of a triangle and solve with it as often as wanted."""
+"""Triangular solves T x = b, T = D + N: plans that keep the analysis of a triangle and solve as often as wanted."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +60,10 @@ class Exact:
         if triangle.source is not None:
             self.source = triangle.source[self.source]
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
-        self.vals, self.diag = np.empty(triangle.entries, triangle.dtype), np.empty(self.diag_source.size, triangle.dtype)
+        self.vals, self.diag = (
+            np.empty(triangle.entries, triangle.dtype),
+            np.empty(self.diag_source.size, triangle.dtype),
+        )
 
     def load(self, values) -> int:
         """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1."""
@@ -71,7 +76,10 @@ class Exact:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""
         s = self.schedule
         pattern = (unsigned(a) for a in (self.items, self.slices, s.order, self.ptr, self.cols))
-        run(_solve if b.ndim == 1 else _solve_many, s.threads, s.after, *s.state(), *pattern, self.vals, self.diag, b, x)
+        kernel = _solve_many
+        if b.size == self.triangle.n:
+            kernel, b, x = _solve, b.reshape(-1), x.reshape(-1)
+        run(kernel, s.threads, s.after, *s.state(), *pattern, self.vals, self.diag, b, x)
 
 
 @compiled
@@ -171,7 +179,8 @@ def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x
 
 @compiled
 def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
-    """The same for b and x (n, k): row by row, the loop over the columns is the inner one."""
+    """The same for b and x (n, k): all columns of a slice before the next slice."""
+    columns = np.uint64(b.shape[1])
     known = 0
     while True:
         t = fetch_add(state, 0, 1)
@@ -179,20 +188,30 @@ def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag,
             break
         known = wait_until_done(done, known, after[t])
         for s in range(items[t], items[t + 1]):
-            first, stop = np.uint64(slices[s]), np.uint64(slices[s + ONE])
-            for r in range(first, stop):
+            r = np.uint64(slices[s])
+            begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
+            if np.uint64(slices[s + ONE]) - r == FOUR:
+                i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
+                for c in range(columns):
+                    s0, s1, s2, s3 = b[i0, c], b[i1, c], b[i2, c], b[i3, c]
+                    p = begin
+                    while p < stop:
+                        s0 -= vals[p] * x[cols[p], c]
+                        s1 -= vals[p + ONE] * x[cols[p + ONE], c]
+                        s2 -= vals[p + TWO] * x[cols[p + TWO], c]
+                        s3 -= vals[p + THREE] * x[cols[p + THREE], c]
+                        p += FOUR
+                    if diag.size:
+                        s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
+                        s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
+                    x[i0, c], x[i1, c], x[i2, c], x[i3, c] = s0, s1, s2, s3
+            else:
                 i = order[r]
-                for c in range(b.shape[1]):
-                    x[i, c] = b[i, c]
-                p = np.uint64(ptr[s]) + r - first
-                while p < ptr[s + ONE]:
-                    v, j = vals[p], cols[p]
-                    for c in range(b.shape[1]):
-                        x[i, c] -= v * x[j, c]
-                    p += stop - first
-                if diag.size:
-                    for c in range(b.shape[1]):
-                        x[i, c] = divide(x[i, c], diag[r])
+                for c in range(columns):
+                    total = b[i, c]
+                    for p in range(begin, stop):
+                        total -= vals[p] * x[cols[p], c]
+                    x[i, c] = divide(total, diag[r]) if diag.size else total
         store_release(done, t, 1)
     wait_until_done(done, known, after.size)
 
@@ -207,7 +226,8 @@ class _Sweeping:
 
     def __init__(self, triangle: Triangle, sweeps: int):
         self.triangle, self.sweeps = triangle, sweeps
-        self.values = self.diag = None
+        self.values: Any = None
+        self.diag: Any = None
         self.rows = np.arange(triangle.n, dtype=triangle.indices.dtype)
 
     def load(self, values) -> int:
@@ -277,8 +297,7 @@ class ISAI(_Sweeping):
         bad = super().load(values)
         t = self.triangle
         self.w, self.w_diag = np.empty(t.indices.size, values.dtype), np.empty(t.n, values.dtype)
-        if bad < 0:
-            self._run(_isai, 1, t.reverse, self.values, self.diag, self.w, self.w_diag)
+        self._run(_isai, 1, t.reverse, self.values, self.diag, self.w, self.w_diag)
         return bad
 
     def solve(self, b, x) -> None:

@@ -65,7 +65,8 @@ __device__ inline I meeting(const I* __restrict__ cols, I i, I k, I j, I row_lo,
 }
 
 // table[base[i] + s * len + e] = meeting(...) of step s and entry e > s of row i; base (n) are the sums of below * len of
-// the rows before. A warp a row, no dependencies. Launch: gridDim.x * blockDim.x / 32 >= n.
+// the rows before. A warp a row and every gridDim.y-th step of it, no dependencies. Launch: gridDim.x * blockDim.x / 32
+// >= n.
 template <typename I, bool CHOLESKY>
 __device__ void match_rows(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
                            const long long* __restrict__ base, I* table)
@@ -73,7 +74,7 @@ __device__ void match_rows(I n, const I* __restrict__ indptr, const I* __restric
     const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
     if (i >= n) return;
     const I lo = indptr[i], len = (CHOLESKY ? diag[i] + 1 : indptr[i + 1]) - lo, below = diag[i] - lo;
-    for (I s = 0; s < below; ++s) {
+    for (I s = blockIdx.y; s < below; s += gridDim.y) {
         const I k = cols[lo + s];
         const I row_lo = indptr[k], row_hi = indptr[k + 1];
         for (I e = threadIdx.x % 32; e < len; e += 32) {

@@ -16,6 +16,9 @@ from finelu.kernels.triangle import Triangle
 
 BLOCK = 128
 BATCH = 4  # as in elimination.cuh
+NATURAL_ORDER_NNZ = (
+    500_000  # below, natural order without an analysis beats level order with it (H200, benchmarks/results)
+)
 ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
 IC0_VARIANTS = ("adapt", "levs", "table")
 UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
@@ -54,7 +57,7 @@ class EliminationPlan:
 
 
 def _lower(A) -> Triangle:
-    return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.dtype)
+    return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], A.dtype)
 
 
 def _row_shape(longest: int, mean: float, resident_rows: float, long_rows_by_few: bool) -> tuple[int, int]:
@@ -82,20 +85,24 @@ def _meetings(stem: str, A):
     if total * A.indices.itemsize > cupy.cuda.runtime.memGetInfo()[0] // 4:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
-    kernel(stem, f"{stem}_match", A.indices.dtype.name)(
-        (blocks(A.n * 32, BLOCK),), (BLOCK,), (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table)
+    kernel(stem, f"{stem}_match", A.indices.dtype)(
+        (blocks(A.n * 32, BLOCK), min(1 + A.longest[1] // 32, 65535)),
+        (BLOCK,),
+        (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table),
     )
     return base, table
 
 
-def _analysis(stem: str, A, variant: str, variants: tuple[str, ...]) -> EliminationPlan:
+def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool) -> EliminationPlan:
     if variant not in (*variants, "auto"):
         raise ParameterError(
             f"variant={variant!r} is not offered on the GPU for this recipe; one of {', '.join(variants)}, auto is needed."
         )
-    longest, longest_below = A.longest
+    longest, longest_below, _ = A.longest
     ahead = longest_below > BATCH and variant not in ("shared", "vect")
     order, depth, base, table = None, None, np.uint64(0), np.uint64(0)
+    if variant == "auto" and once and A.nnz <= NATURAL_ORDER_NNZ and longest <= 64 and A.nnz <= 24 * A.n:
+        variant = "adapt"  # all rows find room at once, and one factorization does not pay for the level sets
     if variant == "auto" and not ahead:
         variant = "levs"  # one batch a row: the search is done before the reference rows are there
     if variant in ("auto", "table"):
@@ -111,7 +118,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...]) -> Eliminat
         lower = _lower(A)
         level, deepest = levels_on_device(lower)
         depth = int(deepest[0]) + 1
-        order, _ = level_order(lower, level, depth, per_lane=1 << 20, with_jobs=False)
+        order = level_order(lower, level, depth, per_lane=1 << 20)[0]
     if variant in ("shared", "vect"):
         lanes, per_lane = 32, 1
     else:
@@ -126,18 +133,35 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...]) -> Eliminat
     work = cupy.empty(A.nnz if long_rows else 0, A.dtype)
     inverse = words[:-1].view(A.dtype)
     return EliminationPlan(
-        variant, A, order, depth, lanes, per_lane, ahead, padding, base, table, inverse, words[-1:], words, new_bad(), work
+        variant,
+        A,
+        order,
+        depth,
+        lanes,
+        per_lane,
+        ahead,
+        padding,
+        base,
+        table,
+        inverse,
+        words[-1:],
+        words,
+        new_bad(),
+        work,
     )
 
 
-def ilu0_analysis(A, variant: str = "auto") -> EliminationPlan:
-    """What ILU(0) needs to know of the pattern of A (a CSR with a full diagonal); see EliminationPlan."""
-    return _analysis("ilu0", A, variant, ILU0_VARIANTS)
+def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
+    """What ILU(0) needs to know of the pattern of A (a CSR with a full diagonal); see EliminationPlan.
+
+    once : "auto" may weigh the cost of the analysis against a single factorization; else it is for many.
+    """
+    return _analysis("ilu0", A, variant, ILU0_VARIANTS, once)
 
 
-def ic0_analysis(L, variant: str = "auto") -> EliminationPlan:
-    """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last."""
-    return _analysis("ic0", L, variant, IC0_VARIANTS)
+def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPlan:
+    """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last; once as in ilu0."""
+    return _analysis("ic0", L, variant, IC0_VARIANTS, once)
 
 
 def _factor(stem: str, plan: EliminationPlan, a, out):
@@ -147,7 +171,7 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
     set_pending(plan.words)
     reset_bad(plan.bad)
     update = UPDATES[plan.variant]
-    launch = kernel(stem, stem, out.dtype.name, index.name, plan.lanes, plan.per_lane, update, plan.ahead)
+    launch = kernel(stem, stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead)
     if plan.padding > device_limits()["shared_plain"]:
         launch.max_dynamic_shared_size_bytes = plan.padding
     launch(

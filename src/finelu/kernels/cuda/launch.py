@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 
 import cupy
@@ -18,9 +18,10 @@ CUDA_TYPES = {
     "int64": "long long",
 }
 _lock = threading.Lock()
+_kernels: dict = {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def source(stem: str) -> str:
     """The text of `<stem>.cu` with the shared headers in place of the includes, so that CuPy's cache sees every change."""
     folder = files(__package__)
@@ -31,7 +32,7 @@ def source(stem: str) -> str:
     return re.sub(r'#include "(\w+\.cuh)"', header, (folder / f"{stem}.cu").read_text())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(stem: str, template_id: str, device: int):
     # Contraction to fused multiply-adds is on (CUDA's default); fast math is never set: it would break NaN tests.
     module = cupy.RawModule(code=source(stem), options=("-std=c++17",), name_expressions=(template_id,))
@@ -41,21 +42,27 @@ def _compiled(stem: str, template_id: str, device: int):
 def kernel(stem: str, function: str, *arguments):
     """The kernel `function<arguments>` of `<stem>.cu` for the current device.
 
-    arguments : dtype names ("float64", "int32", ...), integers or booleans: the template arguments in their order.
+    arguments : dtypes (or their names), integers, booleans or names of constants: the template arguments in order.
     """
-    names = [CUDA_TYPES.get(a, a) if isinstance(a, str) else str(a).lower() for a in arguments]
-    template_id = f"{function}<{', '.join(names)}>" if names else function
-    with _lock:
-        return _compiled(stem, template_id, cupy.cuda.Device().id)
+    key = (stem, function, arguments, cupy.cuda.runtime.getDevice())
+    found = _kernels.get(key)
+    if found is None:
+        names = [CUDA_TYPES.get(str(a), str(a)) if not isinstance(a, bool) else str(a).lower() for a in arguments]
+        with _lock:
+            found = _kernels[key] = _compiled(stem, f"{function}<{', '.join(names)}>" if names else function, key[-1])
+    return found
 
 
-@lru_cache(maxsize=None)
-def device_limits(device: int | None = None) -> dict[str, int]:
-    """Multiprocessors, resident threads of one, and the shared memory that one block can have, of a device."""
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id if device is None else device)
+def device_limits() -> dict[str, int]:
+    """Multiprocessors, and the shared memory in bytes that a block can have, of the current device."""
+    return _device_limits(cupy.cuda.runtime.getDevice())
+
+
+@cache
+def _device_limits(device: int) -> dict[str, int]:
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
     return {
         "processors": properties["multiProcessorCount"],
-        "threads": properties["maxThreadsPerMultiProcessor"],
         "shared": properties["sharedMemPerBlockOptin"],
         "shared_plain": properties["sharedMemPerBlock"],
     }

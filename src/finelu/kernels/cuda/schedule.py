@@ -40,14 +40,15 @@ def levels_on_device(triangle: Triangle):
     """Level of each row and, in an array of one int, the largest level; nothing waits for the host."""
     n, dtype = triangle.n, triangle.indices.dtype
     mean = triangle.entries / n
-    lanes = lanes_for(mean, 8)
-    if n * lanes > 1_500_000:  # more threads than can wait at the same time: they would only be in the way
-        lanes = 1
+    lanes = 8 if mean > 8 else 4
+    while lanes > 1 and n * lanes > 1_500_000:  # more threads than can wait at the same time would only be in the way
+        lanes //= 2
     work = cupy.empty(n + 2, np.int32)  # levels, the largest level, the ticket counter
     set_pending(work)
-    kernel("levels", "levels_sync_free", dtype.name, lanes)(
-        (blocks(n * lanes, BLOCK),),
-        (BLOCK,),
+    block = 4 * BLOCK if n * lanes <= 300_000 else BLOCK
+    kernel("levels", "levels_sync_free", dtype, lanes)(
+        (blocks(n * lanes, block),),
+        (block,),
         (
             dtype.type(n),
             np.int32(triangle.reverse),
@@ -58,7 +59,7 @@ def levels_on_device(triangle: Triangle):
             work[n:],
             work[n + 1 :],
         ),
-        shared_mem=BLOCK // lanes * 4,
+        shared_mem=block // lanes * 4,
     )
     return work[:n], work[n : n + 1]
 
@@ -69,25 +70,40 @@ def levels(triangle: Triangle):
     return level, int(deepest[0]) + 1
 
 
-def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, with_jobs: bool = True):
-    """(order (n,), jobs (n_jobs, 2) int32): rows by level and size class, cut into jobs of a warp; see packing.cu.
+def jobs_at_most(triangle: Triangle, depth: int, longest: int) -> int:
+    """A bound of the number of jobs of a warp that level_order makes; `longest` is the most entries of a row."""
+    lanes = 1 if longest <= 1 else min(32, 2 ** int(np.ceil(np.log2(longest))))
+    return min(triangle.n, depth * CLASSES + triangle.n * lanes // 32 + 1)
 
-    per_lane : entries a thread, 0 for the rule of lanes_log2.  with_jobs=False : the order only, and no transfer.
-    Cost: O(n + depth) by three kernels; one number goes to the host.
+
+def warps_per_level(triangle: Triangle, depth: int) -> float:
+    """About how many jobs a level has, from the mean length of a row (the rule of lanes_log2)."""
+    mean = triangle.entries / triangle.n
+    lanes = 2.0 ** np.ceil(np.log2(max(1.0, mean if mean <= 4 else mean / 2)))
+    return max(1.0, triangle.n * min(lanes, 32.0) / 32 / depth)
+
+
+def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, most_jobs: int = 0):
+    """(order (n,), jobs (most_jobs, 2) int32, their number (1,) int32): rows by level and size class; see packing.cu.
+
+    per_lane : entries a thread, 0 for the rule of lanes_log2.  most_jobs : see jobs_at_most; 0 for the order only.
+    Cost: O(n + depth) by three kernels. Nothing goes to the host.
     """
     n, dtype = triangle.n, triangle.indices.dtype
     segments = depth * CLASSES
-    rank, counts = cupy.empty(n, np.int32), cupy.empty(segments, np.int32)
-    starts, total = cupy.empty((segments, 2), np.int32), cupy.empty(1, np.int32)
-    cupy.cuda.runtime.memsetAsync(counts.data.ptr, 0, counts.nbytes, cupy.cuda.get_current_stream().ptr)
-    grid = (blocks(n, BLOCK),)
+    words = cupy.empty(n + 3 * segments + 2, np.int32)
+    starts, total = words[: 2 * segments], words[2 * segments :]
+    counts, rank = words[2 * segments + 2 :], words[3 * segments + 2 :]
+    order, jobs = cupy.empty(n, dtype), cupy.empty((most_jobs, 2), np.int32)
+    cupy.cuda.runtime.memsetAsync(counts.data.ptr, 0, 4 * segments, cupy.cuda.get_current_stream().ptr)
+    grid, block = (blocks(n, BLOCK),), (BLOCK,)
     rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
-    kernel("packing", "count_rows", dtype.name)(grid, (BLOCK,), (*rows, counts))
+    kernel("packing", "count_rows", dtype)(grid, block, (*rows, counts))
     kernel("packing", "segment_starts")((1,), (1024,), (np.int32(segments), counts, starts, total))
-    order = cupy.empty(n, dtype)
-    jobs = cupy.empty((int(total[0]), 2), np.int32) if with_jobs else np.uint64(0)
-    kernel("packing", "place_rows", dtype.name)(grid, (BLOCK,), (*rows, counts, starts, order, jobs))
-    return order, jobs
+    kernel("packing", "place_rows", dtype)(
+        grid, block, (*rows, counts, starts, order, jobs if most_jobs else np.uint64(0))
+    )
+    return order, jobs, total
 
 
 def one_block_rows(itemsize: int) -> int:

@@ -140,15 +140,15 @@ __device__ inline void solve_job(int2 job, I k, I c, int reverse, const I* __res
 }
 
 // Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of one
-// size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= n_jobs.
+// size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= *n_jobs.
 template <typename T, typename I>
-__global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2* __restrict__ jobs, int reverse,
+__global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                   const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
                                   const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
                                   const T* __restrict__ b, T* x, unsigned* counter)
 {
     const int w = int(ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32);
-    if (w >= n_jobs) return;
+    if (w >= *n_jobs) return;
     const I k = gridDim.y, c = blockIdx.y;
     solve_job(jobs[w], k, c, reverse, order, begin, end, cols, vals, inverse, b, [&](I j) { return peek(x + j * k + c); },
               [&](I i, T value) { post(x + i * k + c, value); });
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(256) trsv_level_packed(int n_jobs, const int2*
 // on that job, and what that job waits for is finished too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
 template <typename T, typename I>
-__global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const int2* __restrict__ jobs, int reverse,
+__global__ void __launch_bounds__(1024) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
                                const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
                                const T* __restrict__ b, T* x)
@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(1024) trsv_one_block(I n, int n_jobs, const in
     const I k = gridDim.y, c = blockIdx.y;
     for (I i = threadIdx.x; i < n; i += blockDim.x) make_pending(own[i]);
     __syncthreads();
-    for (int w = threadIdx.x / 32; w < n_jobs; w += blockDim.x / 32) {
+    const int stop = *n_jobs;
+    for (int w = threadIdx.x / 32; w < stop; w += blockDim.x / 32) {
         solve_job(jobs[w], k, c, reverse, order, begin, end, cols, vals, inverse, b, [&](I j) { return peek_shared(own + j); },
                   [&](I i, T value) {
                       post_shared(own + i, value);

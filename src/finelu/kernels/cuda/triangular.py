@@ -7,12 +7,14 @@ import numpy as np
 
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
 from finelu.kernels.cuda.schedule import (
+    jobs_at_most,
     lanes_for,
     level_order,
     levels_on_device,
     one_block_rows,
     padding_for,
     set_pending,
+    warps_per_level,
 )
 from finelu.kernels.triangle import Triangle
 
@@ -46,7 +48,7 @@ def gather(values, source, out, conjugate=False) -> None:
     """out[p] = values[source[p]], conjugated on request."""
     if out.size:
         index = source.dtype
-        kernel("triangular", "gather_values", values.dtype.name, index.name)(
+        kernel("triangular", "gather_values", values.dtype, index)(
             (min(blocks(out.size, 256), 65535),),
             (256,),
             (index.type(out.size), np.int32(conjugate), source, values, out),
@@ -71,7 +73,7 @@ class _Plan:
         if t.diag is not None:
             if self.inverse is None:
                 self.inverse = cupy.empty(self.n, values.dtype)
-            kernel("triangular", "invert_diagonal", values.dtype.name, self.index.name)(
+            kernel("triangular", "invert_diagonal", values.dtype, self.index)(
                 (blocks(self.n, 256),),
                 (256,),
                 (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, bad),
@@ -117,7 +119,7 @@ class SyncFree(_Plan):
     def solve(self, b, x):
         t, n = self.triangle, self.n
         counters, columns = self._prepare(x)
-        kernel("triangular", "trsv_sync_free", x.dtype.name, self.index.name, self.lanes)(
+        kernel("triangular", "trsv_sync_free", x.dtype, self.index, self.lanes)(
             (blocks(n * self.lanes, BLOCK), columns),
             (BLOCK,),
             (
@@ -143,12 +145,22 @@ class _InLevelOrder(_Plan):
 
     def __init__(self, triangle, depth, level):
         super().__init__(triangle, depth)
-        self.order, self.jobs = level_order(triangle, level, depth, self.per_lane)
+        most = jobs_at_most(triangle, depth, triangle.longest)
+        self.order, self.jobs, self.n_jobs = level_order(triangle, level, depth, self.per_lane, most_jobs=most)
 
     def _operand(self):
         t = self.triangle
-        n_jobs = np.int32(self.jobs.shape[0])
-        return (n_jobs, self.jobs, np.int32(t.reverse), self.order, t.begin, t.end, t.indices, self.values, self._inverse())
+        return (
+            self.n_jobs,
+            self.jobs,
+            np.int32(t.reverse),
+            self.order,
+            t.begin,
+            t.end,
+            t.indices,
+            self.values,
+            self._inverse(),
+        )
 
 
 class LevelPacked(_InLevelOrder):
@@ -156,13 +168,13 @@ class LevelPacked(_InLevelOrder):
 
     def __init__(self, triangle, depth, level):
         super().__init__(triangle, depth, level)
-        warps = 5 * self.jobs.shape[0] / depth
+        warps = 5 * warps_per_level(triangle, depth)
         self.block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
         self.padding = padding_for(warps, self.block)
 
     def solve(self, b, x):
         counters, columns = self._prepare(x)
-        launch = kernel("triangular", "trsv_level_packed", x.dtype.name, self.index.name)
+        launch = kernel("triangular", "trsv_level_packed", x.dtype, self.index)
         if self.padding > device_limits()["shared_plain"]:
             launch.max_dynamic_shared_size_bytes = self.padding
         launch(
@@ -179,7 +191,7 @@ class OneBlock(_InLevelOrder):
     threads = 512
 
     def solve(self, b, x):
-        launch = kernel("triangular", "trsv_one_block", x.dtype.name, self.index.name)
+        launch = kernel("triangular", "trsv_one_block", x.dtype, self.index)
         shared = self.n * x.itemsize
         if shared > device_limits()["shared_plain"]:
             launch.max_dynamic_shared_size_bytes = shared
@@ -203,7 +215,7 @@ class Jacobi(_Plan):
     def solve(self, b, x):
         t, n = self.triangle, self.n
         columns = x.size // n
-        launch = kernel("triangular", "jacobi_sweep", x.dtype.name, self.index.name)
+        launch = kernel("triangular", "jacobi_sweep", x.dtype, self.index)
         grid = (blocks(n, 256), columns)
         other = cupy.empty_like(x)
         source, target = (other, x) if self.sweeps % 2 == 0 else (x, other)
@@ -229,7 +241,7 @@ class ISAI(_Plan):
         t, n = self.triangle, self.n
         if self.w is None:
             self.w, self.w_diag = cupy.empty(t.indices.size, values.dtype), cupy.empty(n, values.dtype)
-        kernel("triangular", "isai", values.dtype.name, self.index.name)(
+        kernel("triangular", "isai", values.dtype, self.index)(
             (blocks(n, 128),),
             (128,),
             (
@@ -249,8 +261,8 @@ class ISAI(_Plan):
     def solve(self, b, x):
         t, n = self.triangle, self.n
         grid = (blocks(n, 256), x.size // n)
-        apply = kernel("triangular", "isai_apply", x.dtype.name, self.index.name)
-        residual = kernel("triangular", "triangle_residual", x.dtype.name, self.index.name)
+        apply = kernel("triangular", "isai_apply", x.dtype, self.index)
+        residual = kernel("triangular", "triangle_residual", x.dtype, self.index)
         pattern = (self.index.type(n), t.begin, t.end, t.indices)
         apply(grid, (256,), (*pattern, self.w, self.w_diag, b, np.int32(0), x))
         r = cupy.empty_like(x) if self.sweeps > 1 else None
