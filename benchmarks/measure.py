@@ -205,15 +205,15 @@ def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0
     k = kernels_for(pattern.data)
     analyse, factor = getattr(k, f"{work}_analysis"), getattr(k, work)
     for variant in (*getattr(k, f"{work.upper()}_VARIANTS"), "auto", "auto once"):
-        once = {"once": True} if variant == "auto once" else {}
+        name, once = variant.removesuffix(" once"), {"once": True} if variant == "auto once" else {}
         with run.attempt(case.name, f"finelu {work} {variant} {device}"):
             values = pattern.data * 0 + UNWRITTEN
-            plan = analyse(pattern, variant.split()[0], **once)
+            plan = analyse(pattern, name, **once)
             bad = kernels_for(values).first_bad(factor(plan, pattern.data, values))
             if bad >= 0:
                 raise RuntimeError(f"reports a bad pivot in row {bad}, where the sequential factorization has none")
             error = relative_error(host(values), reference)
-            analysis = clock.analysis(lambda i, v=variant.split()[0], o=once: analyse(pattern, v, **o))
+            analysis = clock.analysis(lambda i, v=name, o=once: analyse(pattern, v, **o))
             numeric = clock.numeric(lambda i, p=plan, out=values: factor(p, pattern.data, out))
             run.records.append(
                 Record(

@@ -55,8 +55,8 @@ Ratios = list[tuple[str, float]]
 def ours(run: Run, matrix: str, work: str, device: str, threads: int = 0, value: str = "") -> Record | None:
     """finelu's record that counts: the variant "auto", or the only one of a whole solve.
 
-    The numeric part is that of `Factors.update`; for the total of a factorization it is the plan that `factor` makes for
-    one, "auto once".
+    The numeric part is that of `Factors.update`; the total of a factorization is that of the plan which `factor` makes
+    for one, "auto once".
     """
     found = run.find(matrix=matrix, work=work, device=device, who="finelu", threads=threads)
     wanted = "auto once" if value == "total_ms" and work in ("ilu0", "ic0") else "auto"

@@ -18,7 +18,7 @@ from finelu.errors import DeviceError, FileError, ParameterError
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import common, measure, spine  # noqa: E402
+from benchmarks import common, measure, solve_all, spine  # noqa: E402
 from benchmarks.common import Problem, Record, Run  # noqa: E402
 from benchmarks.papers import syncfree  # noqa: E402
 from benchmarks.peers import PeerError, cupy_spilu, cusparse, mkl  # noqa: E402
@@ -406,3 +406,67 @@ def test_syncfree_without_a_gpu_says_what_is_absent(tmp_path, capsys):
     run = Run.load(next(tmp_path.glob("syncfree-box-*.json")))
     assert run.failures == [] and {r.device for r in run.records} == {"cpu"}
     assert bool(list(tmp_path.glob("*-fig4.png"))) == mkl.available()
+
+
+# Every real matrix --------------------------------------------------------------------------------------------------
+
+
+def solved_all(folder: Path, out: Path, *arguments: str):
+    assert solve_all.main(["--matrix-folder", str(folder), "--out", str(out), *arguments]) == 0
+    (path,) = out.glob("solve-all-cpu-*.json")
+    return json.loads(path.read_text())["matrices"], path.with_suffix(".md").read_text()
+
+
+def test_solve_all_follows_the_rule_and_says_why_there_are_no_factors(tmp_path):
+    poisson = finelu.gallery.poisson5(20)
+    hollow = sp.lil_matrix(poisson)
+    hollow[7, 7] = 0
+    # positive definite; its IC(0) is not: the 2 x 2 pivot block that remains is indefinite (Kershaw 1978)
+    kershaw = np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]])
+    convection = finelu.gallery.convection_diffusion(6)
+    cases = {"poisson": poisson, "hollow": sp.csr_matrix(hollow), "kershaw": kershaw, "convection": convection}
+    for name, S in cases.items():
+        scipy.io.mmwrite(tmp_path / f"{name}.mtx", sp.csr_matrix(S), symmetry="general")
+    results, page = solved_all(tmp_path, tmp_path / "out")
+    seen = {
+        name: [(o["part"], o["recipe"], o["method"], o["status"]) for o in r["outcomes"]] for name, r in results.items()
+    }
+    alternative = ("alternative", "ILU0()", "bicgstab", "converged")
+    assert seen["poisson"] == [("rule", "IC0()", "cg", "converged"), alternative]
+    assert seen["convection"] == [("rule", "ILU0()", "gmres(30)", "converged"), alternative]
+    broken, fallback, _ = seen["kershaw"]
+    assert broken == ("rule", "IC0()", "cg", "no factors") and fallback == (
+        "fallback",
+        "ILU0()",
+        "gmres(30)",
+        "converged",
+    )
+    assert all(status == "no factors" for *_, status in seen["hollow"])
+    assert "no diagonal entry in 1 rows (first: 7)" in page and "the pivot of row 3 is not positive" in page
+    counts = dict(line.strip("| ").rsplit("|", 1) for line in page.split("## Counts")[1].splitlines() if "|" in line)
+    counts = {what.strip(): number.strip() for what, number in counts.items()}
+    assert counts["matrices"] == "4" and counts["with an ILU(0) or IC(0)"] == "3"
+    assert counts["solved by the rule"] == "2" and counts["solved by the rule or its fallback"] == "3"
+
+
+def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(tmp_path, monkeypatch):
+    scipy.io.mmwrite(tmp_path / "poisson.mtx", finelu.gallery.poisson5(40), symmetry="general")
+    results, _ = solved_all(tmp_path, tmp_path / "late", "--seconds", "0")
+    assert {o["status"] for o in results["poisson"]["outcomes"]} == {"time limit"}
+    honest = finelu.cg
+
+    def boasting(*arguments, **options):
+        solution = honest(*arguments, **options)
+        solution.x[0] += 1e-3
+        return solution
+
+    monkeypatch.setattr(finelu, "cg", boasting)
+    assert solve_all.main(["--matrix-folder", str(tmp_path), "--out", str(tmp_path / "wrong")]) == 1
+
+
+def test_solve_all_refuses_a_folder_without_matrices_and_unknown_names(tmp_path):
+    with pytest.raises(FileError, match="FINELU_MATRICES"):
+        solve_all.main(["--matrix-folder", str(tmp_path)])
+    scipy.io.mmwrite(tmp_path / "one.mtx", finelu.gallery.poisson5(3))
+    with pytest.raises(ParameterError, match="there is no matrix two"):
+        solve_all.main(["--matrix-folder", str(tmp_path), "--matrices", "one,two"])

@@ -383,6 +383,7 @@ def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch,
     for package in (folder.parent, folder):
         (package / "__init__.py").touch()
     (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
+    (folder.parent / "part.py").write_text("SHARED = 1\n")  # without a main: not a benchmark
     for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -111,6 +111,12 @@ def test_all_spellings_of_the_solve_agree(backend, recipe):
     np.testing.assert_array_equal(backend.fetch(F @ r), want)
 
 
+@pytest.mark.parametrize("changed", [ILU0(shift=1e-3, sweeps=2), IC0(precision="float32"), BlockJacobi(block_size=8)])
+def test_a_recipe_prints_as_the_call_that_makes_it(changed, recipe):
+    assert repr(recipe) == f"{type(recipe).__name__}()"  # all defaults
+    assert eval(repr(changed)) == changed and repr(changed).count("=") == len(repr(changed).split(","))
+
+
 def test_it_prints_what_it_is(backend, recipe):
     F = recipe.factor(backend.move(gallery.poisson7(4)))
     device = "CPU" if backend.name == "cpu" else "GPU"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -193,7 +194,9 @@ def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="a pa
     """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
     root = Path(finelu.__file__).resolve().parents[2]
     files = [path for where in ("papers", ".") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
-    modules = {path.stem: ".".join(path.relative_to(root).with_suffix("").parts) for path in files}
+    # the files without a main are parts of the others
+    programs = [path for path in files if re.search(r"^def main\(", path.read_text(), re.MULTILINE)]
+    modules = {path.stem: ".".join(path.relative_to(root).with_suffix("").parts) for path in programs}
     if not modules:
         raise FileError(
             f"{root / 'benchmarks'}: no benchmarks here; they come with a checkout of finelu, not the package."

@@ -27,11 +27,17 @@ class ZeroPivot(FineluError, ArithmeticError):
     recipe : the recipe that failed.  row : the first row with such a pivot, in A's numbering.
     """
 
-    def __init__(self, recipe, row, value, what="is zero or not finite"):
+    def __init__(
+        self,
+        recipe,
+        row,
+        value,
+        what="is zero or not finite",
+        advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe.",
+    ):
         self.recipe, self.row, self.value = recipe, int(row), value
         super().__init__(
-            f"{recipe!r}: the pivot of row {self.row} is {value}, which {what}, so there are no such factors. "
-            f"Try shift=1e-3 (or larger), a reordering of A, or another recipe."
+            f"{recipe!r}: the pivot of row {self.row} is {value}, which {what}, so there are no such factors. {advice}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError
-from finelu.kernels import namespace, on_gpu
+from finelu.kernels import namespace, on_gpu, same_gpu, synchronize
 from finelu.matrix import CSR, as_csr, dense_numbers
 from finelu.triangular import TriangularSolver
 
@@ -30,6 +30,7 @@ class Factors:
         self.dtype = np.dtype(dtype or A.dtype)
         self.report: dict[str, Any] = {}
         self._valid = True  # until an update fails
+        self._lock = threading.RLock()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,6 +54,7 @@ class Factors:
         R = dense_numbers(R, "the right-hand side")
         if on_gpu(R) != on_gpu(self.pattern.data):
             raise DeviceError("the right-hand side and the factors are on different devices; move one of them first.")
+        same_gpu(R, self.pattern.data)
         if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
             raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
         wide = np.result_type(R.dtype, self.dtype)
@@ -65,7 +67,7 @@ class Factors:
 
         Raises MatrixError if A stores entries elsewhere or is complex where the factors are real, ZeroPivot if the new
         values break the factorization (the old factors are then no longer valid, and solve says so until an update
-        succeeds).
+        succeeds). Threads take turns at update; nobody may solve meanwhile.
         """
         A = as_csr(A)
         if A.dtype.kind == "c" and self.dtype.kind != "c":
@@ -73,12 +75,13 @@ class Factors:
         A = as_csr(A, dtype=self.pattern.dtype)
         if not self.pattern.same_pattern(A):
             raise MatrixError(
-                f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} entries "
+                f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "
                 "or has them elsewhere. Factor it anew."
             )
-        self._valid = False
-        self._refresh(A)
-        self._valid = True
+        with self._lock:
+            self._valid = False
+            self._refresh(A)
+            self._valid = True
         return self
 
     def _require_valid(self) -> None:
@@ -152,8 +155,8 @@ class TriangularFactors(Factors):
     They give `_triangles` (a CSR whose values are the factors'), `_sequence(trans)` (the solves of M^-1, M^-T or M^-H
     as (lower, unit, trans) in their order), `_analyse(once)`, the plan of the factorization, and `_factorize(A)`, which
     sets the values or raises. The analyses of the solves with M are made with the factors, those for its transpose at
-    the first solve that needs them; all are kept. With variant="auto" the first plan weighs its own cost, and the first
-    update makes the plan that is fastest from then on.
+    the first solve that needs them; all are kept. With variant="auto" the first plan weighs its own cost; where another
+    is faster from then on, the first update makes it. The report's seconds are the host's: a GPU may still be at work.
     """
 
     _triangles: CSR
@@ -162,14 +165,12 @@ class TriangularFactors(Factors):
     def __init__(self, recipe, A: CSR):
         super().__init__(recipe, A)
         self._solvers: dict[tuple[bool, bool, str], TriangularSolver] = {}
-        self._lock = threading.Lock()
-        self._planned_once = False
 
     def _refresh(self, A: CSR) -> None:
-        if self._plan is None or self._planned_once:
+        if self._plan is None or self._plan.provisional:
             start = perf_counter()
-            self._planned_once = self._plan is None and self.recipe.variant == "auto"
-            self._plan = self._analyse(self._planned_once)
+            once, self._plan = self._plan is None, None  # the old plan's memory is free for the new one
+            self._plan = self._analyse(once)
             self.report |= {"variant": self._plan.variant, "analysis_seconds": perf_counter() - start}
         start = perf_counter()
         self._factorize(A)
@@ -181,7 +182,10 @@ class TriangularFactors(Factors):
             self._solver(key)
         self.report["triangular_seconds"] = perf_counter() - start
         self.report["triangular"] = {
-            "lower" if lower else "upper": {"method": s.method, "levels": s.levels, "trans": trans}
+            ("lower" if lower else "upper") + ("" if trans == "N" else f" {trans}"): {
+                "method": s.method,
+                "levels": s.levels,
+            }
             for (lower, _, trans), s in self._solvers.items()
         }
 
@@ -191,7 +195,7 @@ class TriangularFactors(Factors):
         with self._lock:
             if key not in self._solvers:
                 lower, unit, trans = key
-                self._solvers[key] = TriangularSolver(
+                solver = TriangularSolver(
                     self._triangles,
                     lower=lower,
                     unit=unit,
@@ -200,6 +204,8 @@ class TriangularFactors(Factors):
                     sweeps=self.recipe.sweeps,
                     check=False,
                 )
+                synchronize(self._triangles.data)  # another thread may use it on another stream
+                self._solvers[key] = solver
             return self._solvers[key]
 
     def _apply(self, R, trans: str):

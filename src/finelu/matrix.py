@@ -59,7 +59,6 @@ class CSR:
     @cached_property
     def longest(self) -> tuple[int, int, int]:
         """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
-        xp = namespace(self.data)
         below, above = self.diag - self.indptr[:-1], self.indptr[1:] - self.diag - 1
         return int((below + above).max()) + 1, int(below.max()), int(above.max())
 
@@ -122,13 +121,15 @@ def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
     index = np.int32 if max(n, S.indices.size) <= INT32_LIMIT else np.int64
     indptr = S.indptr.astype(index, copy=False)
     indices = S.indices.astype(index, copy=False)
+    if not on_gpu(data):  # SciPy lets arrays be longer than what they hold; CuPy's kernels do not
+        indices, data = indices[: indptr[-1]], data[: indptr[-1]]
     data = xp.ascontiguousarray(data[: indices.size])
 
     kernels = kernels_for(data)
     diag, found = _inspect(kernels, xp, indptr, indices, data)
     if found["corrupt"] >= 0:
         raise MatrixError(
-            f"A has row pointers or column indices that point outside of it in row {found['corrupt']}; "
+            f"A has row pointers or column indices that do not fit its arrays in row {found['corrupt']}; "
             "the arrays are corrupt."
         )
     if found["unsorted"]:

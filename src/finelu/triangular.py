@@ -1,16 +1,17 @@
 """Sparse triangular solves: analysed once, solved as often as wanted, refreshed with new values.
 
 Methods on the GPU: `sync_free` (Dufrechou & Ezzatti 2018), `level_packed` (ILUPACK on GPUs, 2019, section 4.2),
-`one_block` (level order in the shared memory of one multiprocessor), `jacobi`, `isai`; on the CPU: `sequential`, `levels`,
-`jacobi`, `isai`. `auto` looks at the level sets and takes the exact method that measured fastest on such systems.
+`one_block` (level order in the shared memory of one multiprocessor), `jacobi`, `isai`; on the CPU: `sequential`,
+`levels`, `jacobi`, `isai`. `auto` looks at the level sets and takes the exact method that was fastest on such
+systems when measured.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
-from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot
+from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
 from finelu.kernels.triangle import Triangle
 from finelu.matrix import CSR, as_csr
 
@@ -104,10 +105,7 @@ class TriangularSolver:
         self._kernels, self._nnz, self._like = kernels, A.nnz, A.data
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
-        try:
-            self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
-        except ValueError as error:
-            raise ParameterError(f"{error}.") from error
+        self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         self.method: str = self._plan.method
         self.update(A.data)
 
@@ -116,26 +114,36 @@ class TriangularSolver:
         return self._plan.depth
 
     def update(self, data) -> TriangularSolver:
-        """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self."""
+        """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self.
+
+        The array may be kept rather than copied: do not change it before the next update.
+        """
         if on_gpu(data) != on_gpu(self._like):
             raise DeviceError("the new values and the analysis are on different devices; move one of them first.")
         if data.shape != (self._nnz,) or data.dtype != self.dtype:
             raise MatrixError(
                 f"new values have shape {data.shape} and dtype {data.dtype}; ({self._nnz},) of {self.dtype} is needed."
             )
+        self._valid = False
         bad = self._plan.load(data)
         if self.check and not self.unit:
             row = self._kernels.first_bad(bad)
             if row >= 0:
-                raise ZeroPivot(self, row, "zero or too small", "has no finite reciprocal")
+                raise ZeroPivot(
+                    self, row, "zero or too small", "has no finite reciprocal", "Store a larger one, or pass unit=True."
+                )
+        self._valid = True
         return self
 
     def solve(self, b, out=None):
-        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of the solver's dtype, not b itself)."""
+        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, the solver's dtype, apart from b)."""
         xp = namespace(self._like)
         if on_gpu(b) != on_gpu(self._like):
             raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")
+        if not self._valid:
+            raise NoFactors(self)
         b = xp.asarray(b)
+        same_gpu(b, self._like)
         if b.ndim not in (1, 2) or b.shape[0] != self.n:
             raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")
         if np.can_cast(b.dtype, self.dtype, "same_kind"):
@@ -144,8 +152,12 @@ class TriangularSolver:
             raise MatrixError(f"the right-hand side has dtype {b.dtype}, which does not go into {self.dtype}.")
         if out is None:
             out = xp.empty(b.shape, self.dtype)
-        elif out.shape != b.shape or out.dtype != self.dtype or not out.flags.c_contiguous or out is b:
-            raise MatrixError(f"out must be a C-contiguous {self.dtype} array of shape {b.shape} other than b.")
+        elif (
+            out.shape != b.shape or out.dtype != self.dtype or not out.flags.c_contiguous or xp.may_share_memory(out, b)
+        ):
+            raise MatrixError(
+                f"out must be a C-contiguous {self.dtype} array of shape {b.shape} that shares no memory with b."
+            )
         if b.size:
             self._plan.solve(b, out)
         return out
@@ -156,7 +168,7 @@ class TriangularSolver:
 
 
 def levels(A) -> tuple[int, int]:
-    """The number of level sets of A's lower and of its upper triangle: the length of the longest chain of dependent rows."""
+    """The number of level sets of A's lower and of its upper triangle: the longest chains of dependent rows."""
     A = as_csr(A, diagonal=False)
     kernels = kernels_for(A.data)
     below, above = (kernels.levels(triangle(A, lower, True))[1] for lower in (True, False))

@@ -49,13 +49,21 @@ def require_gpu() -> ModuleType:
         cupy.cuda.Device().compute_capability  # noqa: B018 - fails where the driver does
     except Exception as error:
         raise DeviceError(
-            f"device 'cuda' was asked for, but no GPU can be used here ({str(error).splitlines()[0]}); use device 'cpu'."
+            f"device 'cuda' was asked for, but no GPU can be used here ({str(error).splitlines()[0]}); "
+            "use device 'cpu'."
         ) from error
     return cupy
 
 
-def same_device(a, b) -> bool:
-    return on_gpu(a) == on_gpu(b)
+def same_gpu(a, b) -> None:
+    """A DeviceError if a and b are arrays of different GPUs, or not of the one that is current."""
+    if on_gpu(a):
+        current = import_module("cupy").cuda.runtime.getDevice()
+        if not a.device.id == b.device.id == current:
+            raise DeviceError(
+                f"arrays of GPU {a.device.id} and GPU {b.device.id} met while GPU {current} is current; "
+                "put them on one, and make it current (with cupy.cuda.Device(...))."
+            )
 
 
 def synchronize(array) -> None:

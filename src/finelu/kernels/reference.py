@@ -15,13 +15,15 @@ def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix with n rows, and its diagonal.
 
     diag (n,) receives the place of each diagonal entry, or -1; any of its places where the rows are not sorted.
-    Returns the first row with a column outside 0..n-1 or with row pointers that descend or leave the arrays, or -1, in
-    which case nothing else need be right; how many
-    neighbouring columns do not ascend; how many values are NaN or Inf and the first row with one or -1; how many rows
+    Returns the first row with a column outside 0..n-1 or with row pointers that descend or leave the arrays (row 0 if
+    they do not span the arrays), or -1, in which case nothing else need be right; how many neighbouring columns do not
+    ascend; how many values are NaN or Inf and the first row with one or -1; how many rows
     store no diagonal entry and the first of them or -1.
     """
     n = indptr.size - 1
     corrupt, unsorted, not_finite, missing = [], 0, [], []
+    if indptr[0] != 0 or indptr[n] != indices.size:
+        return 0, 0, 0, -1, 0, -1
     for i in range(n):
         row = slice(indptr[i], indptr[i + 1])
         columns = indices[row]

@@ -1,7 +1,7 @@
 """IC(0): incomplete Cholesky without fill, for Hermitian positive definite matrices.
 
-J. A. Meijerink, H. A. van der Vorst 1977; on the GPU the row-wise synchronization-free elimination of
-M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set analysis.
+J. A. Meijerink, H. A. van der Vorst 1977; on the GPU the row-wise synchronization-free elimination of M. Freire,
+E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set analysis.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace
 from finelu.matrix import CSR, lower_triangle
+from finelu.preconditioners.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class IC0:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IC0(Recipe):
     """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.
 
     Only the lower triangle of A is read; that A is Hermitian is the caller's word.
-    shift, triangular, sweeps, precision : as in ILU0.
-    variant : GPU "adapt" (rows in natural order), "levs" (rows in level order); CPU "sequential", "levels"; "auto".
+    shift, triangular, sweeps, precision : as in ILU0.  variant : as in ILU0, without "shared" and "vect".
     Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
     """
 

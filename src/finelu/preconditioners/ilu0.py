@@ -1,6 +1,7 @@
 """ILU(0): incomplete LU without fill.
 
-M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set analysis.
+M. Freire, E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for GPUs with level-set
+analysis.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace
 from finelu.matrix import CSR, lower_triangle, sparse_module
+from finelu.preconditioners.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class ILU0:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ILU0(Recipe):
     """Incomplete LU without fill: (L U)_ij = A_ij wherever A stores an entry; L has a unit diagonal.
 
     shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| of the
         row where A_ii is 0).
-    variant : how rows are eliminated. GPU: "shared" (patterns intersected in shared memory), "vect" (binary search where
-        rows are long), "adapt" (threads a row from the row lengths), "levs" (adapt, rows dispatched in level order).
-        CPU: "sequential", "levels" (threads over level sets). "auto" chooses from the sizes. All give the same factors:
-        the same bits on the CPU, on any number of threads; equal to a few ulps on the GPU.
+    variant : how rows are eliminated. GPU: "shared" (patterns intersected in shared memory), "vect" (binary search
+        where rows are long), "adapt" (threads a row from the row lengths), "levs" (adapt, rows dispatched in level
+        order), "table" (levs, with the places where rows meet looked up once and kept). CPU: "sequential", "levels"
+        (level sets, or blocks of rows in the order of their levels, shared by threads). "auto" chooses from the sizes:
+        for the first factorization so that analysis and numeric part together are fast, and anew at the first update,
+        for many. All give the same factors: the same bits on the CPU, on any number of threads; equal to a few ulps on
+        the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
     precision : "float32" or "float64" for the factors, None for A's own.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.

@@ -8,10 +8,11 @@ from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import namespace
 from finelu.matrix import CSR, as_csr
+from finelu.preconditioners.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class Jacobi:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Jacobi(Recipe):
     """M = diag(A). Cost: O(n), fully parallel. Source: Saad 2003, section 4.1."""
 
     def factor(self, A) -> JacobiFactors:
@@ -43,9 +44,9 @@ class JacobiFactors(Factors):
         return self.shape[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockJacobi:
-    """M = the diagonal blocks of A, each `block_size` rows (the last one may be smaller), inverted by LAPACK or cuSOLVER.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockJacobi(Recipe):
+    """M = the diagonal blocks of A, `block_size` rows each (the last may have fewer), inverted by LAPACK or cuSOLVER.
 
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
@@ -81,7 +82,7 @@ class BlockJacobiFactors(Factors):
         blocks[-1, fill, fill] = 1
         # Scaled by rows, for good pivots and a determinant whose size says something: LAPACK stops at exact zeros only.
         scale = abs(blocks).max(axis=2)
-        empty = scale == 0
+        empty = scale < xp.finfo(A.dtype).tiny
         scaled = blocks / xp.where(empty, 1, scale)[:, :, None]
         determinant = xp.linalg.slogdet(scaled)[1]
         singular = empty.any(axis=1) | ~(determinant > size * xp.log(xp.finfo(A.dtype).eps))

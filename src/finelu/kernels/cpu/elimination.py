@@ -31,7 +31,8 @@ ONE = np.uint64(1)
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the one chosen.  schedule : the order of the rows.
+    variant : the one chosen.  provisional : the list was left out for a single factorization.
+    schedule : the order of the rows.
     first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
         the part of row k is subtracted from (ILU0: behind its diagonal) or multiplied by (IC0: before it).
@@ -39,6 +40,7 @@ class Elimination:
     """
 
     variant: str
+    provisional: bool
     schedule: Schedule
     indptr: np.ndarray
     indices: np.ndarray
@@ -94,7 +96,9 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
         required = variant == "levels"
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
-    return Elimination(variant, shared or sequential(triangle), indptr, indices, diag, below, first, target, source)
+    return Elimination(
+        variant, scatter, shared or sequential(triangle), indptr, indices, diag, below, first, target, source
+    )
 
 
 @compiled

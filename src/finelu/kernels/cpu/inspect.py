@@ -13,6 +13,8 @@ def inspect(indptr, indices, data, diag):
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1
+    if indptr[0] != 0 or indptr[n] != indices.size:
+        return 0, unsorted, not_finite, first_not_finite, missing, first_missing
     for i in range(n):
         diag[i] = -1
         previous = -1

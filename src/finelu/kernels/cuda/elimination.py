@@ -1,4 +1,4 @@
-"""Launchers of ilu0.cu and ic0.cu: the four variants of the paper and the choice among them."""
+"""Launchers of ilu0.cu and ic0.cu: the paper's four variants, one with a table, and the choice among them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.schedule import level_order, levels_on_device, padding_for, set_pending
 from finelu.kernels.cuda.triangular import new_bad, reset_bad
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 128
 BATCH = 4  # as in elimination.cuh
+VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table
+TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 128 entries a row
 NATURAL_ORDER_NNZ = (
     500_000  # below, natural order without an analysis beats level order with it (H200, benchmarks/results)
 )
@@ -25,7 +27,10 @@ UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "
 
 
 _table_sizes = cupy.ElementwiseKernel(
-    "I diag, I start, I stop", "int64 size", "size = (long long)(diag - start) * (stop - start)", "table_sizes"
+    "I diag, I start, I stop",
+    "int64 size",
+    f"size = stop - start > {VERY_LONG} ? 0 : (long long)(diag - start) * (stop - start)",
+    "table_sizes",
 )
 
 
@@ -33,13 +38,16 @@ _table_sizes = cupy.ElementwiseKernel(
 class EliminationPlan:
     """What ILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
 
-    variant : the one chosen.  order : rows in level order, or None for natural order.  depth : levels, or None if they
-    were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  base, table : where rows meet
-    (variant "table").  ahead : rows have several batches of reference rows.  padding : bytes of shared memory that a
-    block asks for, see padding_for.  inverse (n,) : 1 / pivot, filled by the factorization.  bad : device place of the first bad row.
+    variant : the one chosen.  provisional : it was chosen for one factorization, and another is better for many.
+    A : the matrix whose pattern it is.  order : rows in level order, or None for natural order.  depth : levels, or
+    None if they were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  ahead : rows have
+    several batches of reference rows.  padding : bytes of shared memory that a block asks for, see padding_for.
+    base, table : where rows meet (variant "table").  inverse (n,) : 1 / pivot, and counter, both in words, and work:
+    scratch of the kernel.  bad : device place of the first bad row.
     """
 
     variant: str
+    provisional: bool
     A: Any
     order: Any
     depth: int | None
@@ -82,7 +90,8 @@ def _meetings(stem: str, A):
     stops = base[1:]
     cupy.cumsum(_table_sizes(A.diag, A.indptr[:-1], A.indptr[1:]), out=stops)
     total = int(stops[-1])
-    if total * A.indices.itemsize > cupy.cuda.runtime.memGetInfo()[0] // 4:
+    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    if total * A.indices.itemsize > min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz):
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
     kernel(stem, f"{stem}_match", A.indices.dtype)(
@@ -96,13 +105,16 @@ def _meetings(stem: str, A):
 def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool) -> EliminationPlan:
     if variant not in (*variants, "auto"):
         raise ParameterError(
-            f"variant={variant!r} is not offered on the GPU for this recipe; one of {', '.join(variants)}, auto is needed."
+            f"variant={variant!r} is not offered on the GPU for this recipe; "
+            f"one of {', '.join(variants)}, auto is needed."
         )
     longest, longest_below, _ = A.longest
     ahead = longest_below > BATCH and variant not in ("shared", "vect")
+    provisional = False
     order, depth, base, table = None, None, np.uint64(0), np.uint64(0)
     if variant == "auto" and once and A.nnz <= NATURAL_ORDER_NNZ and longest <= 64 and A.nnz <= 24 * A.n:
-        variant = "adapt"  # all rows find room at once, and one factorization does not pay for the level sets
+        # all rows find room at once, and one factorization does not pay for the level sets
+        variant, provisional = "adapt", True
     if variant == "auto" and not ahead:
         variant = "levs"  # one batch a row: the search is done before the reference rows are there
     if variant in ("auto", "table"):
@@ -111,7 +123,10 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
             variant = "table"
             base, table = meetings
         elif variant == "table":
-            raise ParameterError("variant='table' would need more than a quarter of the free GPU memory; use 'levs'.")
+            raise ParameterError(
+                "variant='table' would take more than a quarter of the free GPU memory, or more than "
+                f"{TABLE_BYTES_PER_ENTRY} bytes an entry of A; use 'levs'."
+            )
         else:
             variant = "levs"
     if variant in ("levs", "table"):
@@ -134,6 +149,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     inverse = words[:-1].view(A.dtype)
     return EliminationPlan(
         variant,
+        provisional,
         A,
         order,
         depth,
@@ -172,8 +188,6 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
     reset_bad(plan.bad)
     update = UPDATES[plan.variant]
     launch = kernel(stem, stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead)
-    if plan.padding > device_limits()["shared_plain"]:
-        launch.max_dynamic_shared_size_bytes = plan.padding
     launch(
         (blocks(A.n * plan.lanes, BLOCK),),
         (BLOCK,),

@@ -1,9 +1,9 @@
 // Shared by every kernel of finelu: complex numbers, and values that say by themselves whether they have been computed.
 //
-// A word whose bits are all ones is a NaN that no arithmetic operation of the GPU produces; memory set to 0xff is
-// therefore "pending", and a value is its own ready flag: one relaxed load tells both, with no fence and no second array.
+// A word whose bits are all ones is a NaN; memory set to 0xff is "pending", and a value is its own ready flag: one relaxed
+// load tells both, with no fence and no second array.
 // `peek` goes to the L2 cache (relaxed, scope gpu), never to L1, so that it cannot see a stale value for ever.
-// `post` replaces the pending pattern by an ordinary NaN, should a caller's NaN carry it, so that no reader waits for it.
+// `post` replaces the pending pattern by another NaN where a computed value has it, so that no reader waits for ever.
 #pragma once
 
 namespace fl {

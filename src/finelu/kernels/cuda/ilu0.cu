@@ -1,7 +1,8 @@
 // ILU(0), all variants of the paper: see elimination.cuh for who owns what, waiting and determinism.
 // Twin: kernels/reference.py:ilu0 (equal to a few ulps: here a division by a pivot is a product with its reciprocal).
-// base, table: from ilu0_match, for UPDATE == TABLE only. order: null for natural order (shared, vect, adapt), or the rows in level order (levs).
-// Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory blockDim.x * sizeof(I) unless UPDATE == SEARCH.
+// base, table: see match_rows, for UPDATE == TABLE only. order: null for natural order (shared, vect, adapt), or the rows
+// in level order (levs, table). Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory blockDim.x * sizeof(I)
+// for INTERSECT and VECTOR.
 #include "finelu.cuh"
 #include "elimination.cuh"
 

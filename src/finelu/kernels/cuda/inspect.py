@@ -12,7 +12,7 @@ NONE = np.uint64(2**64 - 1)
 
 
 def inspect(indptr, indices, data, diag):
-    """Soundness of a CSR matrix, and its diagonal; see kernels/reference.py. One transfer of six numbers to the host."""
+    """Soundness of a CSR matrix, and its diagonal; see kernels/reference.py. Six numbers go to the host."""
     n = indptr.size - 1
     found = cupy.array([NONE, 0, 0, NONE, 0, NONE], dtype=np.uint64)
     kernel("inspect", "inspect", data.dtype.name, indices.dtype.name)(

@@ -23,7 +23,7 @@ _kernels: dict = {}
 
 @cache
 def source(stem: str) -> str:
-    """The text of `<stem>.cu` with the shared headers in place of the includes, so that CuPy's cache sees every change."""
+    """The text of `<stem>.cu`, the shared headers in place of the includes, so that CuPy's cache sees every change."""
     folder = files(__package__)
 
     def header(match):
@@ -32,11 +32,13 @@ def source(stem: str) -> str:
     return re.sub(r'#include "(\w+\.cuh)"', header, (folder / f"{stem}.cu").read_text())
 
 
-@cache
-def _compiled(stem: str, template_id: str, device: int):
+def _compiled(stem: str, template_id: str):
     # Contraction to fused multiply-adds is on (CUDA's default); fast math is never set: it would break NaN tests.
     module = cupy.RawModule(code=source(stem), options=("-std=c++17",), name_expressions=(template_id,))
-    return module.get_function(template_id)
+    function = module.get_function(template_id)
+    # All that a block can have, once: plans of several threads ask for different sizes of the same kernel.
+    function.max_dynamic_shared_size_bytes = device_limits()["shared"] - function.shared_size_bytes
+    return function
 
 
 def kernel(stem: str, function: str, *arguments):
@@ -49,7 +51,7 @@ def kernel(stem: str, function: str, *arguments):
     if found is None:
         names = [CUDA_TYPES.get(str(a), str(a)) if not isinstance(a, bool) else str(a).lower() for a in arguments]
         with _lock:
-            found = _kernels[key] = _compiled(stem, f"{function}<{', '.join(names)}>" if names else function, key[-1])
+            found = _kernels[key] = _compiled(stem, f"{function}<{', '.join(names)}>" if names else function)
     return found
 
 

@@ -58,6 +58,6 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
         }
     }
     int top = t < n ? highest : 0;
-    top = __reduce_max_sync(0xffffffffu, top);
+    for (int offset = 16; offset > 0; offset /= 2) top = max(top, __shfl_xor_sync(0xffffffffu, top, offset));
     if (threadIdx.x % 32 == 0 && top > peek(deepest)) atomicMax(deepest, top);
 }

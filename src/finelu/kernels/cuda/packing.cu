@@ -30,7 +30,7 @@ __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__
     rank[t] = atomicAdd(counts + level[i] * CLASSES + lanes_log2(end[i] - begin[i], per_lane), 1);
 }
 
-// starts[2 s] and starts[2 s + 1]: rows and jobs before segment s (a level and class); totals[0] = all jobs. Exclusive sums by one block.
+// starts[s]: rows and jobs before segment s (a level and class), exclusive sums by one block; totals[0] = all jobs.
 // Launch: one block of 1024.
 __global__ void __launch_bounds__(1024) segment_starts(int segments, const int* __restrict__ counts, int2* starts, int* totals)
 {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     const I t = first + slot;
     const bool alive = t < n;
     const I i = reverse ? n - 1 - t : t;
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
 
     T sum = T(0), rhs = T(0), inv = T(1);
     I p = lane, stop = 0, origin = 0;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
 // level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so a lane
 // may spin by itself until all that it asked for is there.
 template <typename T, typename I, typename Look, typename Tell>
-__device__ inline void solve_job(int2 job, I k, I c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
+__device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
                                  const I* __restrict__ end, const I* __restrict__ cols, const T* __restrict__ vals,
                                  const T* __restrict__ inverse, const T* __restrict__ b, Look look, Tell tell)
 {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__
 {
     const int w = int(ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32);
     if (w >= *n_jobs) return;
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
     solve_job(jobs[w], k, c, reverse, order, begin, end, cols, vals, inverse, b, [&](I j) { return peek(x + j * k + c); },
               [&](I i, T value) { post(x + i * k + c, value); });
 }
@@ -160,14 +160,14 @@ __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__
 // on that job, and what that job waits for is finished too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
 template <typename T, typename I>
-__global__ void __launch_bounds__(1024) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
+__global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
                                const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
                                const T* __restrict__ b, T* x)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     T* own = reinterpret_cast<T*>(shared_bytes);
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
     for (I i = threadIdx.x; i < n; i += blockDim.x) make_pending(own[i]);
     __syncthreads();
     const int stop = *n_jobs;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(1024) trsv_one_block(I n, const int* __restric
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
 {
-    for (I p = I(blockIdx.x) * blockDim.x + threadIdx.x; p < nnz; p += I(gridDim.x) * blockDim.x) {
+    for (long long p = (long long)blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += (long long)gridDim.x * blockDim.x) {
         const T v = vals[source[p]];
         out[p] = conjugate ? conj(v) : v;
     }
@@ -209,7 +209,7 @@ __global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restri
                              const T* __restrict__ x, T* y)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c];
     for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
@@ -238,7 +238,7 @@ __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __r
             const I m = cols[q];
             I a = begin[m], z = end[m];
             while (a < z) {
-                const I mid = (a + z) / 2;
+                const I mid = a + (z - a) / 2;
                 if (cols[mid] < j) a = mid + 1; else z = mid;
             }
             if (a < end[m] && cols[a] == j) sum += w[q] * vals[a];
@@ -253,7 +253,7 @@ __global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict
                            const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = w_diag[i] * b[i * k + c];
     for (I p = begin[i]; p < end[i]; ++p) sum += w[p] * b[cols[p] * k + c];
@@ -267,7 +267,7 @@ __global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __r
                                   const T* __restrict__ x, T* r)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
-    const I k = gridDim.y, c = blockIdx.y;
+    const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);
     for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
 from finelu.kernels.cuda.schedule import (
     jobs_at_most,
@@ -21,8 +22,9 @@ from finelu.kernels.triangle import Triangle
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
 BLOCK = 128
 NO_ROW = 0x7F7F7F7F
-# Measured on an H200 (benchmarks/results): where a level has few rows an L2 round trip a level is the cost, and one block
-# that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
+MOST_COLUMNS = 65535  # of a grid's second dimension
+# Measured on an H200 (benchmarks/results): where a level has few rows, an L2 round trip a level is the cost, and one
+# block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
 ONE_BLOCK_ROWS_PER_LEVEL = 90
 LEVEL_PACKED_ROWS_PER_LEVEL = 120
 
@@ -83,13 +85,12 @@ class _Plan:
 
     def _load(self, values) -> None:  # natural order
         t = self.triangle
-        if t.source is None and not t.conjugate:
+        if t.source is None:
             self.values = values
             return
         if self.values is None:
             self.values = cupy.empty(t.indices.size, values.dtype)
-        source = t.source if t.source is not None else cupy.arange(t.indices.size, dtype=self.index)
-        gather(values, source, self.values, t.conjugate)
+        gather(values, t.source, self.values, t.conjugate)
 
     def _inverse(self):
         return np.uint64(0) if self.inverse is None else self.inverse
@@ -102,6 +103,12 @@ class _Plan:
         return counters, counters.size
 
     def solve(self, b, x) -> None:
+        """x with T x = b, queued on the current stream; b and x (n,) or (n, k), C-contiguous, not overlapping."""
+        if x.size > MOST_COLUMNS * self.n:
+            raise ParameterError(f"{x.size // self.n} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
+        self._solve(b, x)
+
+    def _solve(self, b, x) -> None:
         raise NotImplementedError
 
 
@@ -116,7 +123,7 @@ class SyncFree(_Plan):
         if triangle.n * self.lanes > 1_500_000:
             self.lanes = 1
 
-    def solve(self, b, x):
+    def _solve(self, b, x):
         t, n = self.triangle, self.n
         counters, columns = self._prepare(x)
         kernel("triangular", "trsv_sync_free", x.dtype, self.index, self.lanes)(
@@ -168,20 +175,17 @@ class LevelPacked(_InLevelOrder):
 
     def __init__(self, triangle, depth, level):
         super().__init__(triangle, depth, level)
-        warps = 5 * warps_per_level(triangle, depth)
-        self.block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
-        self.padding = padding_for(warps, self.block)
+        self.warps = 5 * warps_per_level(triangle, depth)
 
-    def solve(self, b, x):
+    def _solve(self, b, x):
         counters, columns = self._prepare(x)
-        launch = kernel("triangular", "trsv_level_packed", x.dtype, self.index)
-        if self.padding > device_limits()["shared_plain"]:
-            launch.max_dynamic_shared_size_bytes = self.padding
-        launch(
-            (blocks(self.jobs.shape[0] * 32, self.block), columns),
-            (self.block,),
+        warps = self.warps * columns
+        block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
+        kernel("triangular", "trsv_level_packed", x.dtype, self.index)(
+            (blocks(self.jobs.shape[0] * 32, block), columns),
+            (block,),
             (*self._operand(), b, x, counters),
-            shared_mem=self.padding,
+            shared_mem=padding_for(warps, block),
         )
 
 
@@ -190,11 +194,9 @@ class OneBlock(_InLevelOrder):
     per_lane = 8
     threads = 512
 
-    def solve(self, b, x):
+    def _solve(self, b, x):
         launch = kernel("triangular", "trsv_one_block", x.dtype, self.index)
         shared = self.n * x.itemsize
-        if shared > device_limits()["shared_plain"]:
-            launch.max_dynamic_shared_size_bytes = shared
         launch(
             (1, x.size // self.n),
             (self.threads,),
@@ -212,7 +214,7 @@ class Jacobi(_Plan):
         super().__init__(triangle, None)
         self.sweeps = sweeps
 
-    def solve(self, b, x):
+    def _solve(self, b, x):
         t, n = self.triangle, self.n
         columns = x.size // n
         launch = kernel("triangular", "jacobi_sweep", x.dtype, self.index)
@@ -258,7 +260,7 @@ class ISAI(_Plan):
         )
         return bad
 
-    def solve(self, b, x):
+    def _solve(self, b, x):
         t, n = self.triangle, self.n
         grid = (blocks(n, 256), x.size // n)
         apply = kernel("triangular", "isai_apply", x.dtype, self.index)
@@ -296,9 +298,9 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
         return SyncFree(triangle, depth)
     if method == "one_block":
         if not fits:
-            raise ValueError(
+            raise ParameterError(
                 f"method='one_block' keeps the unknowns in the shared memory of one block, which holds "
-                f"{one_block_rows(np.dtype(triangle.dtype).itemsize)} of them; this system has {triangle.n} rows"
+                f"{one_block_rows(np.dtype(triangle.dtype).itemsize)} of them; this system has {triangle.n} rows."
             )
         return OneBlock(triangle, depth, level)
     return LevelPacked(triangle, depth, level)
