@@ -136,7 +136,7 @@ class TriangularSolver:
         return self
 
     def solve(self, b, out=None):
-        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, the solver's dtype, apart from b)."""
+        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
         xp = namespace(self._like)
         if on_gpu(b) != on_gpu(self._like):
             raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")

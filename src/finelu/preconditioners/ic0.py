@@ -55,7 +55,7 @@ class IC0Factors(TriangularFactors):
         kernels, values = kernels_for(A.data), self._triangles.data
         bad = kernels.first_bad(kernels.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, values[self._lower.diag[bad]], "is not the root of a positive number")
+            raise ZeroPivot(self.recipe, bad, "not a positive number", "a Cholesky factorization needs")
 
     def _sequence(self, trans: str):
         return (True, False, "N"), (True, False, "H")
