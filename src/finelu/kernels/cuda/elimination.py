@@ -83,15 +83,19 @@ def _row_shape(longest: int, mean: float, resident_rows: float, long_rows_by_few
     return lanes, per_lane
 
 
-def _meetings(stem: str, A):
-    """The table of match_rows and the place of each row's part in it; None where it would be too large."""
+def _meetings(stem: str, A, modest: bool):
+    """The table of match_rows and the place of each row's part in it; None where it would be too large.
+
+    Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
+    """
     base = cupy.empty(A.n + 1, np.int64)
     cupy.cuda.runtime.memsetAsync(base.data.ptr, 0, 8, cupy.cuda.get_current_stream().ptr)
     stops = base[1:]
     cupy.cumsum(_table_sizes(A.diag, A.indptr[:-1], A.indptr[1:]), out=stops)
     total = int(stops[-1])
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    if total * A.indices.itemsize > min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz):
+    most = min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz) if modest else free // 4
+    if total * A.indices.itemsize > most:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
     kernel(stem, f"{stem}_match", A.indices.dtype)(
@@ -118,15 +122,12 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     if variant == "auto" and not ahead:
         variant = "levs"  # one batch a row: the search is done before the reference rows are there
     if variant in ("auto", "table"):
-        meetings = _meetings(stem, A)
+        meetings = _meetings(stem, A, modest=variant == "auto")
         if meetings is not None:
             variant = "table"
             base, table = meetings
         elif variant == "table":
-            raise ParameterError(
-                "variant='table' would take more than a quarter of the free GPU memory, or more than "
-                f"{TABLE_BYTES_PER_ENTRY} bytes an entry of A; use 'levs'."
-            )
+            raise ParameterError("variant='table' would take more than a quarter of the free GPU memory; use 'levs'.")
         else:
             variant = "levs"
     if variant in ("levs", "table"):
