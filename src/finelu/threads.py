@@ -46,7 +46,7 @@ def _from_environment() -> int:
     text = os.environ.get("FINELU_NUM_THREADS", "")
     if not text:
         return available_cores()
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ParameterError(f"FINELU_NUM_THREADS={text!r}; a positive integer is needed.")
     return int(text)
 

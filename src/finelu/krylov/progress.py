@@ -78,6 +78,8 @@ class Progress:
         size = self.real_scalar()
         self.kernels.norm(self.b, size)
         norm_b = float(size[0])
+        if not np.isfinite(norm_b):
+            raise MatrixError(f"the norm of b overflows in {self.real}; scale the system down.")
         tolerance = max(rtol * norm_b, atol)
         claim = max(tolerance, float(np.finfo(self.real).eps) * norm_b / 16)
         self.state = xp.zeros(4, np.int32)
