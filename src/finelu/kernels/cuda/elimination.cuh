@@ -5,7 +5,7 @@
 // times row k from the rest of row i, where the patterns meet. Every value is its own ready flag (see finelu.cuh), so
 // there is no second array, no fence and no atomic; a reader waits for exactly the values that it needs.
 // out (nnz) and inverse (n) are pending (0xff) before the launch; inverse[i] receives 1 / pivot; the pattern and the input
-// are only read. bad[0] (0x7f bytes before the launch) receives the smallest row with a value that is not finite, a zero
+// are only read. bad[0] (pending too) receives the smallest row with a value that is not finite, a zero
 // pivot, or for Cholesky a pivot that is not positive: it is never the consequence of a bad row with a larger number, and
 // elimination goes on (with NaN) so that nobody waits for ever. The result does not depend on the order of events: a
 // value receives its updates in the order of k, by one thread at a time.
@@ -102,10 +102,11 @@ template <bool CHOLESKY, typename T> __device__ inline T finish_pivot(T value, b
     return root(value);
 }
 
-template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool CHOLESKY>
+// SHORT: every row is resident; the code for long rows, left out, would cost registers and a tenth of the time.
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, bool CHOLESKY>
 __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __restrict__ indptr, const I* __restrict__ cols,
                                const I* __restrict__ diag, const long long* __restrict__ base, const I* __restrict__ table,
-                               const T* __restrict__ a, T* work, T* out, T* inverse, int* bad, unsigned* counter)
+                               const T* __restrict__ a, T* work, T* out, T* inverse, unsigned* bad, unsigned* counter)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];  // INTERSECT and VECTOR: one column index a thread
     const I t = I(ticket(counter)) * I(blockDim.x / LANES) + I(threadIdx.x) / LANES;
@@ -114,7 +115,8 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
     const int lane = threadIdx.x % LANES;
     const unsigned mask = group_mask<LANES>();
     const I lo = indptr[i], len = (CHOLESKY ? diag[i] + 1 : indptr[i + 1]) - lo, below = diag[i] - lo;
-    const bool resident = (UPDATE == SEARCH || UPDATE == TABLE) && len <= I(LANES) * PER_LANE;  // in registers, else in work
+    // in registers, else in work
+    const bool resident = SHORT || ((UPDATE == SEARCH || UPDATE == TABLE) && len <= I(LANES) * PER_LANE);
     const I* const row_table = UPDATE == TABLE && !done ? table + base[i] : nullptr;
     const bool very_long = !resident && indptr[i + 1] - lo > VERY_LONG;
     bool good = true;
@@ -351,8 +353,16 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         locate(now, 0);
         begin(now);
     }
-    while (__any_sync(0xffffffffu, !done)) {
+    // In natural order with all rows resident, most rows are far from their turn: until their first reference row is there
+    // they poll for that alone, and leave the L2 cache to those at the front.
+    bool far = SHORT && !AHEAD && order == nullptr && below > 1;
+    while (LANES == 32 && !AHEAD ? !done : __any_sync(0xffffffffu, !done)) {
         if (done) continue;
+        if (SHORT && !AHEAD && far) {
+            now.d[0] = peek(inverse + now.reference[0]);
+            far = __any_sync(mask, pending(now.d[0]));
+            continue;
+        }
         ask(now);
         if (AHEAD && resident && !ahead && step + BATCH < below) {
             locate(next, step + BATCH);
@@ -394,7 +404,13 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             }
             if (step < below) continue;
         }
-        T pivot = T(0);  // in the thread that owns it
+        T pivot = T(0), inv = T(0);  // in the thread that owns it
+        constexpr bool EARLY = SHORT && !AHEAD && !CHOLESKY;  // the division begins before the row is stored
+        if (EARLY) {
+#pragma unroll
+            for (int m = 0; m < PER_LANE; ++m)
+                if (lane + m * LANES == below) inv = T(1) / w[m];
+        }
         if (resident) {
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m) {
@@ -410,11 +426,11 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         }
         __syncwarp(mask);  // first the row, then its inverse: see await()
         if (lane == below % LANES) {
-            const T inv = T(1) / pivot;
+            if (!EARLY) inv = T(1) / pivot;
             good = good && is_finite(inv);
             post(inverse + i, inv);
         }
-        if (!good) atomicMin(bad, int(i));
+        if (!good) atomicMin(bad, unsigned(i));
         done = true;
     }
 }

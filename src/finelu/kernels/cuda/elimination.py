@@ -11,16 +11,16 @@ import numpy as np
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.schedule import level_order, levels_on_device, padding_for, set_pending
-from finelu.kernels.cuda.triangular import new_bad, reset_bad
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 128
 BATCH = 4  # as in elimination.cuh
 VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table
 TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 128 entries a row
-NATURAL_ORDER_NNZ = (
-    500_000  # below, natural order without an analysis beats level order with it (H200, benchmarks/results)
-)
+# Measured on an H200, see benchmarks/results. Below so many entries natural order without an analysis beats level order
+# with it. Threads that poll the L2 cache at a time: in natural order all rows are resident, in level order 8 levels.
+NATURAL_ORDER_NNZ = 500_000
+NATURAL_THREADS, LEVEL_THREADS = 1_700_000, 300_000
 ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
 IC0_VARIANTS = ("adapt", "levs", "table")
 UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
@@ -40,10 +40,10 @@ class EliminationPlan:
 
     variant : the one chosen.  provisional : it was chosen for one factorization, and another is better for many.
     A : the matrix whose pattern it is.  order : rows in level order, or None for natural order.  depth : levels, or
-    None if they were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  ahead : rows have
-    several batches of reference rows.  padding : bytes of shared memory that a block asks for, see padding_for.
-    base, table : where rows meet (variant "table").  inverse (n,) : 1 / pivot, and counter, both in words, and work:
-    scratch of the kernel.  bad : device place of the first bad row.
+    None if they were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  ahead : the next
+    batch of reference rows is looked up early.  short : every row fits into the registers.  padding : bytes of shared
+    memory that a block asks for, see padding_for.  base, table : where rows meet (variant "table").  inverse (n,) :
+    1 / pivot, counter, and bad : device place of the first bad row, all in words.  work : scratch of the kernel.
     """
 
     variant: str
@@ -54,6 +54,7 @@ class EliminationPlan:
     lanes: int
     per_lane: int
     ahead: bool
+    short: bool
     padding: int
     base: Any
     table: Any
@@ -68,14 +69,16 @@ def _lower(A) -> Triangle:
     return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], A.dtype)
 
 
-def _row_shape(longest: int, mean: float, resident_rows: float, long_rows_by_few: bool) -> tuple[int, int]:
-    """(threads a row, entries a thread in registers): a warp a row while so many warps find room, fewer threads beyond.
+def _row_shape(
+    longest: int, mean: float, resident_rows: float, most_threads: int, long_rows_by_few: bool
+) -> tuple[int, int]:
+    """(threads a row, entries a thread in registers): a warp a row up to `most_threads`, fewer threads beyond.
 
     Rows that do not fit into the registers are long rows; `long_rows_by_few`: fewer threads than a warp may have some.
     """
     fits = min(longest, 2 * mean) if long_rows_by_few else longest
     lanes = 32
-    while lanes > 8 and lanes // 2 * 4 >= fits and resident_rows * lanes > 300_000:
+    while lanes > 8 and lanes // 2 * 4 >= fits and resident_rows * lanes > most_threads:
         lanes //= 2
     per_lane = 1
     while per_lane < 4 and lanes * per_lane < (fits if lanes < 32 else longest):
@@ -112,15 +115,17 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
             f"variant={variant!r} is not offered on the GPU for this recipe; "
             f"one of {', '.join(variants)}, auto is needed."
         )
-    longest, longest_below, _ = A.longest
-    ahead = longest_below > BATCH and variant not in ("shared", "vect")
+    longest = A.longest[0]
+    by_warp = variant in ("shared", "vect")
+    many_references = A.below > BATCH * A.n  # a row has several batches of them
     provisional = False
     order, depth, base, table = None, None, np.uint64(0), np.uint64(0)
     if variant == "auto" and once and A.nnz <= NATURAL_ORDER_NNZ and longest <= 64 and A.nnz <= 24 * A.n:
         # all rows find room at once, and one factorization does not pay for the level sets
         variant, provisional = "adapt", True
-    if variant == "auto" and not ahead:
-        variant = "levs"  # one batch a row: the search is done before the reference rows are there
+    if variant == "auto" and longest <= 32 and (not many_references or (once and A.below <= 3 * BATCH * A.n)):
+        # the search takes no longer than the wait for the reference rows; or, once, less than the table
+        variant, provisional = "levs", many_references
     if variant in ("auto", "table"):
         meetings = _meetings(stem, A, modest=variant == "auto")
         if meetings is not None:
@@ -133,21 +138,21 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     if variant in ("levs", "table"):
         lower = _lower(A)
         level, deepest = levels_on_device(lower)
-        depth = int(deepest[0]) + 1
+        depth = deepest.item() + 1
         order = level_order(lower, level, depth, per_lane=1 << 20)[0]
-    if variant in ("shared", "vect"):
+    if by_warp:
         lanes, per_lane = 32, 1
     else:
-        lanes, per_lane = _row_shape(
-            longest, A.nnz / A.n, A.n if depth is None else 8 * A.n / depth, long_rows_by_few=stem == "ilu0"
-        )
-    padding = BLOCK * A.indices.itemsize if variant in ("shared", "vect") else 0
+        resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
+        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem == "ilu0")
+    short = longest <= lanes * per_lane and not by_warp
+    ahead = (many_references or not short) and not by_warp
+    padding = BLOCK * A.indices.itemsize if by_warp else 0
     if depth is not None:
         padding = padding_for(8 * A.n / depth * lanes / 32, BLOCK)
-    words = cupy.empty(A.n * A.dtype.itemsize // 4 + 1, np.uint32)  # inverse and the ticket counter, pending in one go
-    long_rows = longest > lanes * per_lane or variant in ("shared", "vect")
-    work = cupy.empty(A.nnz if long_rows else 0, A.dtype)
-    inverse = words[:-1].view(A.dtype)
+    words = cupy.empty(A.n * A.dtype.itemsize // 4 + 2, np.uint32)  # inverse, counter and bad, pending in one go
+    work = cupy.empty(0 if short else A.nnz, A.dtype)
+    inverse = words[:-2].view(A.dtype)
     return EliminationPlan(
         variant,
         provisional,
@@ -157,13 +162,14 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         lanes,
         per_lane,
         ahead,
+        short,
         padding,
         base,
         table,
         inverse,
-        words[-1:],
+        words[-2:-1],
         words,
-        new_bad(),
+        words[-1:].view(np.int32),
         work,
     )
 
@@ -186,9 +192,8 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
     index = A.indices.dtype
     set_pending(out)
     set_pending(plan.words)
-    reset_bad(plan.bad)
     update = UPDATES[plan.variant]
-    launch = kernel(stem, stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead)
+    launch = kernel(stem, stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead, plan.short)
     launch(
         (blocks(A.n * plan.lanes, BLOCK),),
         (BLOCK,),

@@ -8,13 +8,13 @@
 
 using namespace fl;
 
-template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD>
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT>
 __global__ void __launch_bounds__(256) ilu0(I n, const I* __restrict__ order, const I* __restrict__ indptr,
                      const I* __restrict__ cols, const I* __restrict__ diag, const long long* __restrict__ base,
                      const I* __restrict__ table, const T* __restrict__ a, T* work, T* lu,
-                     T* inverse, int* bad, unsigned* counter)
+                     T* inverse, unsigned* bad, unsigned* counter)
 {
-    eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, false>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter);
+    eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter);
 }
 
 // The table of places where rows meet: see match_rows. Launch: gridDim.x * blockDim.x / 32 >= n.

@@ -23,8 +23,10 @@ def _over(functions, *parameters):
 
 def _eliminations(name, updates):
     shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
-    every_shape = _over([name], ("double",), ("int",), shapes, updates)
-    every_type = _over([name], VALUES, INDICES, ("32, 2",), updates)
+    short = [f"{update}, {ahead}, true" for update in updates for ahead in ("false", "true")]
+    long = [f"{update}, true, false" for update in updates]
+    every_shape = _over([name], ("double",), ("int",), shapes, short + long)
+    every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
     return every_shape + [i for i in every_type if i not in every_shape]
 
 
@@ -47,10 +49,10 @@ INSTANCES: dict[str, list[str]] = {
         VALUES,
         INDICES,
     ),
-    "ilu0": _eliminations("ilu0", ("SEARCH, false", "SEARCH, true", "TABLE, true"))
-    + _over(["ilu0"], VALUES, INDICES, ("32, 1",), ("INTERSECT, false", "VECTOR, false"))
+    "ilu0": _eliminations("ilu0", ("SEARCH", "TABLE"))
+    + _over(["ilu0"], VALUES, INDICES, ("32, 1",), ("INTERSECT, false, false", "VECTOR, false, false"))
     + _over(["ilu0_match"], INDICES),
-    "ic0": _eliminations("ic0", ("SEARCH, false", "SEARCH, true", "TABLE, true")) + _over(["ic0_match"], INDICES),
+    "ic0": _eliminations("ic0", ("SEARCH", "TABLE")) + _over(["ic0_match"], INDICES),
     "arnoldi": _over(
         [
             "mgs_step",
@@ -63,9 +65,10 @@ INSTANCES: dict[str, list[str]] = {
         ],
         VALUES,
     ),
-    "recurrences": _over(["begin_cycle", "record"], REALS)
+    "recurrences": _over(["begin_cycle", "minres_record"], REALS)
     + _over(
         [
+            "keep_verified",
             "cg_step",
             "cg_record",
             "cg_direction",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import cupy
 import numpy as np
 
@@ -19,8 +21,7 @@ def set_pending(array) -> None:
 
 def lanes_for(mean: float, largest: int = 32) -> int:
     """Threads a row of natural-order kernels for `mean` entries a row; measured on an H200, see benchmarks/results."""
-    lanes = 2 ** round(np.log2(0.6 * mean + 1))
-    return int(min(lanes, largest))
+    return min(2 ** round(math.log2(0.6 * mean + 1)), largest)
 
 
 def padding_for(warps: float, block: int) -> int:
@@ -32,7 +33,7 @@ def padding_for(warps: float, block: int) -> int:
     """
     limits = device_limits()
     wanted = max(1.0, warps / limits["processors"] / (block // 32))
-    resident = 2 ** round(np.log2(wanted))
+    resident = 2 ** round(math.log2(wanted))
     return 0 if resident > 4 else limits["shared"] // resident - 4096
 
 
@@ -67,20 +68,20 @@ def levels_on_device(triangle: Triangle):
 def levels(triangle: Triangle):
     """(level (n,) int32, number of levels); see kernels/reference.py:levels."""
     level, deepest = levels_on_device(triangle)
-    return level, int(deepest[0]) + 1
+    return level, deepest.item() + 1
 
 
 def jobs_at_most(triangle: Triangle, depth: int, longest: int) -> int:
     """A bound of the number of jobs of a warp that level_order makes; `longest` is the most entries of a row."""
-    lanes = 1 if longest <= 1 else min(32, 2 ** int(np.ceil(np.log2(longest))))
+    lanes = 1 if longest <= 1 else min(32, 2 ** (longest - 1).bit_length())
     return min(triangle.n, depth * CLASSES + triangle.n * lanes // 32 + 1)
 
 
 def warps_per_level(triangle: Triangle, depth: int) -> float:
     """About how many jobs a level has, from the mean length of a row (the rule of lanes_log2)."""
     mean = triangle.entries / triangle.n
-    lanes = 2.0 ** np.ceil(np.log2(max(1.0, mean if mean <= 4 else mean / 2)))
-    return max(1.0, triangle.n * min(lanes, 32.0) / 32 / depth)
+    lanes = 2 ** math.ceil(math.log2(max(1.0, mean if mean <= 4 else mean / 2)))
+    return max(1.0, triangle.n * min(lanes, 32) / 32 / depth)
 
 
 def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, most_jobs: int = 0):

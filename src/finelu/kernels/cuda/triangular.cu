@@ -191,15 +191,15 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
 }
 
 // inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest i = rows[r] (or r if rows is null) whose reciprocal is not
-// finite. bad is set to 0x7f bytes before the launch.
+// finite. bad is set to 0xff bytes before the launch: no row.
 template <typename T, typename I>
-__global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, int* bad)
+__global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
 {
     const I r = I(blockIdx.x) * blockDim.x + threadIdx.x;
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
-    if (!is_finite(q)) atomicMin(bad, int(r));
+    if (!is_finite(q)) atomicMin(bad, unsigned(r));
 }
 
 // One Jacobi sweep: y = D^-1 (b - N x). A thread a row; x and y are different arrays, so there is no race.

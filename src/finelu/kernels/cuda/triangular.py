@@ -21,7 +21,6 @@ from finelu.kernels.triangle import Triangle
 
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
 BLOCK = 128
-NO_ROW = 0x7F7F7F7F
 MOST_COLUMNS = 65535  # of a grid's second dimension
 # Measured on an H200 (benchmarks/results): where a level has few rows, an L2 round trip a level is the cost, and one
 # block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
@@ -31,19 +30,14 @@ LEVEL_PACKED_ROWS_PER_LEVEL = 120
 
 def first_bad(bad) -> int:
     """The row a kernel reported, or -1; waits for the device."""
-    row = int(bad[0])
-    return -1 if row == NO_ROW else row
+    return int(bad.item())
 
 
 def new_bad():
     """A place for the first bad row, empty."""
     bad = cupy.empty(1, np.int32)
-    reset_bad(bad)
+    set_pending(bad)
     return bad
-
-
-def reset_bad(bad) -> None:
-    cupy.cuda.runtime.memsetAsync(bad.data.ptr, 0x7F, bad.nbytes, cupy.cuda.get_current_stream().ptr)
 
 
 def gather(values, source, out, conjugate=False) -> None:
@@ -286,7 +280,7 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     if method == "sync_free":
         return SyncFree(triangle)
     level, deepest = levels_on_device(triangle)
-    depth = int(deepest[0]) + 1
+    depth = deepest.item() + 1
     width = triangle.n / depth
     fits = triangle.n <= one_block_rows(np.dtype(triangle.dtype).itemsize)
     if method == "auto":
