@@ -198,6 +198,26 @@ def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
     assert not found["pattern_symmetric"]
 
 
+def test_inspect_a_matrix_without_entries(capsys, tmp_path):
+    matrix = write_matrix(tmp_path / "A.mtx", sp.csr_matrix((8, 8)))
+    status, out, err = run(capsys, "inspect", matrix)
+    assert (status, err) == (0, "")
+    assert "missing in 8 rows (first: row 0)" in out
+    _, found = run_json(capsys, "inspect", matrix)
+    assert (found["nnz"], found["row_longest"], found["bandwidth"], found["block_size"]) == (0, 0, 0, 1)
+    assert found["diagonal"]["missing"] == 8 and not found["diagonal"]["positive"]
+    assert found["suggestion"]["recipe"] == "none"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_inspect_counts_a_row_that_equals_its_diagonal_as_dominant(capsys, tmp_path, dtype):
+    A = np.diag(np.full(4, 0.3)) + 0.1 * (1 - np.eye(4))  # in binary, 0.1 + 0.1 + 0.1 > 0.3
+    A[3, 3], A[2, 2] = 0.29, 1e17  # the last is not dominant; beside the third's diagonal its neighbours vanish
+    sp.save_npz(tmp_path / "A.npz", sp.csr_matrix((A * (1j if dtype == "complex128" else 1)).astype(dtype)))
+    _, found = run_json(capsys, "inspect", tmp_path / "A.npz")
+    assert found["dominant_rows"] == 0.75
+
+
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_inspect_finds_blocks(capsys, tmp_path, size):
     A = sp.kron(sp.diags([1.0, 4.0, 1.0], [-1, 0, 1], shape=(12, 12)), np.ones((size, size)) + size * np.eye(size))
@@ -236,6 +256,10 @@ BAD = [
     bad("negative rtol", SMALL, "--rtol", "-1", match="rtol=-1"),
     bad("no iterations", SMALL, "--maxiter", "0", match="maxiter=0"),
     bad("no threads", SMALL, "--threads", "0", match="0"),
+    bad("too many threads", SMALL, "--threads", "32769", match="32769.*an? positive integer up to 32768"),
+    bad("threads without end", SMALL, "--threads", "1" + 20 * "0", match="a positive integer up to 32768"),
+    bad("threads that are no integer", SMALL, "--threads", "1e20", match="'--threads'.* integer"),
+    bad("a digit that is no number", "gallery:poisson7:²", match="arguments do not fit poisson7"),
     bad("unknown output", SMALL, "-o", "x.xlsx", match="x.xlsx: unknown extension"),
     bad("no output folder", SMALL, "-o", "nowhere/x.npy", match="there is no folder"),
     bad("unknown plot", SMALL, "--plot", "c.npy", match="c.npy: unknown extension"),
@@ -318,6 +342,39 @@ def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(finelu, "read_matrix", full)
     status, _, err = run(capsys, "solve", "A.mtx")
     assert (status, err) == (2, "finelu: out of memory: Unable to allocate 8 TiB\n")
+
+
+@pytest.mark.parametrize("threads", ["many", "²", "32769", 20 * "9", 5000 * "9", "-1", "0"])
+def test_a_wrong_number_of_threads_in_the_environment_is_one_line(capsys, monkeypatch, threads):
+    monkeypatch.setattr("finelu.threads._wanted", None)
+    monkeypatch.setenv("FINELU_NUM_THREADS", threads)
+    status, out, err = run(capsys, "solve", SMALL)
+    assert (status, out) == (2, "")
+    assert err == f"finelu: FINELU_NUM_THREADS={threads!r}; a positive integer up to 32768 is needed.\n"
+
+
+def test_a_defect_is_neither_bad_input_nor_a_solve_that_did_not_converge(capsys, monkeypatch):
+    def broken(path):
+        raise RuntimeError("can't go\non")
+
+    monkeypatch.setattr(finelu, "read_matrix", broken)
+    monkeypatch.delenv("FINELU_DEBUG", raising=False)
+    line = "internal error: RuntimeError: can't go on"
+    status, out, err = run(capsys, "solve", "A.mtx")
+    assert (status, out, err) == (70, "", f"finelu: {line}; set FINELU_DEBUG=1 for the traceback\n")
+    status, result = run_json(capsys, "inspect", "A.mtx")
+    assert (status, list(result)) == (70, ["error"]) and line in result["error"]
+    monkeypatch.setenv("FINELU_DEBUG", "1")
+    status, _, err = run(capsys, "solve", "A.mtx")
+    assert status == 70
+    assert err.startswith("Traceback") and "in broken" in err and err.endswith(f"finelu: {line}\n")
+
+
+def test_a_right_hand_side_whose_squares_underflow_is_measured_all_the_same(capsys, tmp_path):
+    np.save(tmp_path / "b.npy", np.full(216, 1e-200))
+    status, result = run_json(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert status == 0 and 0 < result["relative_residual"] <= 1e-8
+    assert result["residual_norm"] < 1e-200
 
 
 def test_a_missing_matplotlib_is_said_before_the_work(capsys, monkeypatch, tmp_path):

@@ -343,6 +343,22 @@ def test_paths_that_are_no_such_file(tmp_path):
             read(tmp_path / "A.xlsx")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2.5\n", np.array([2.5])),
+        ("# one number, by j. doe\n2.5 # just this\n", np.array([2.5])),
+        ("1+2j # complex\n3\n", np.array([1 + 2j, 3])),
+        ("(0.5-1j)\n", np.array([0.5 - 1j])),
+    ],
+)
+def test_a_text_vector_has_the_dtype_of_its_numbers_and_not_of_its_comments(tmp_path, text, expected):
+    (tmp_path / "x.txt").write_text(text)
+    x = read_vector(tmp_path / "x.txt")
+    assert x.shape == expected.shape and x.dtype == expected.dtype
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_values_and_shapes_that_are_no_numbers_or_vectors(tmp_path):
     np.save(tmp_path / "x.npy", np.array(["a", "b"]))
     with pytest.raises(FileError, match="values of dtype <U1"):

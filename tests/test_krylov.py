@@ -1,6 +1,7 @@
 """Krylov methods: by definition (the true residual), by limit, by the paper's formulas, by behaviour, by bad input."""
 
 import re
+import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -311,6 +312,34 @@ def test_the_callback_of_gmres_sees_one_iterate_a_cycle():
     assert all(after <= before for before, after in pairwise(seen))
 
 
+@pytest.mark.parametrize("method", [gmres, fgmres], ids=name)
+def test_convergence_in_the_last_column_of_a_cycle_is_the_end_of_it(method):
+    A, b = system("general")
+    full = method(A, b, rtol=1e-8, restart=200).iterations
+    seen, zeros = [], []
+
+    def M(r):
+        zeros.append(not r.any())
+        return r.copy()
+
+    solution = method(A, b, rtol=1e-8, restart=full, M=M, callback=lambda x: seen.append(x.copy()))
+    assert solution.converged and solution.iterations == full
+    assert len(seen) == 1 and not any(zeros)
+    np.testing.assert_array_equal(seen[0], solution.x)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_callback_sees_each_iterate_once(method, every):
+    A, b = system(kind_for(method))
+    seen = []
+    options = {"restart": 7} if method in (gmres, fgmres) else {}
+    solution = method(A, b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), **options)
+    assert solution.converged
+    assert len(seen) == (-(-solution.iterations // 7) if options else solution.iterations)
+    assert all((before != after).any() for before, after in pairwise(seen))
+    np.testing.assert_array_equal(seen[-1], solution.x)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=name)
 def test_callback_and_watch_see_and_stop_the_solve(method):
     A, b = system(kind_for(method))
@@ -411,6 +440,143 @@ def test_bicgstab_starts_again_where_its_recurrence_breaks_down():
     assert bicgstab(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
 
 
+# The true residual decides, whatever the recurrence says
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_minres_ends_at_the_least_residual_where_no_x_solves_a_singular_system(seed, every):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(8, 50))
+    rank = int(rng.integers(2, n))
+    values = np.zeros(n)
+    values[:rank] = 10.0 ** rng.uniform(-3, 0, rank) * rng.choice([-1, 1], rank)
+    V = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A, b = (V * values) @ V.T, rng.standard_normal(n)
+    A = (A + A.T) / 2
+    least = np.linalg.norm(V[:, rank:].T @ b)  # the part of b outside the range of A
+    solution = minres(A, b, rtol=1e-10)
+    assert solution.status in (Status.STAGNATED, Status.BREAKDOWN) and solution.iterations < 10 * n
+    assert solution.residual_norm == pytest.approx(residual(A, b, solution.x), rel=1e-6)
+    assert residual(A, b, solution.x) <= 1.05 * least
+
+
+def test_an_iterate_that_was_verified_is_not_lost_to_a_recurrence_that_drifts(every):
+    A, b = np.diag(np.repeat([1.0, 2.0, 5.0], 3)), np.linspace(1, 2, 9)  # a cycle of cg takes three iterations
+    untrue = {
+        2: 1.25,
+        4: 0.05,
+        5: 0.05,
+    }  # iteration -> its product is too large by this factor: x drifts off, r does not
+    done = []
+    product = lambda v: (A @ v) * untrue.get(len(done), 1)  # noqa: E731
+    operator = spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype)
+    solution = cg(operator, b, rtol=1e-12, callback=lambda x: done.append(residual(A, b, x)))
+    assert solution.status is Status.STAGNATED and len(done) == 6
+    assert done[2] < 0.5 * np.linalg.norm(b) and min(done[4:]) > 1.5 * done[2]  # what ended each of the two cycles
+    assert residual(A, b, solution.x) == pytest.approx(done[2])
+    assert solution.residual_norm == pytest.approx(done[2])
+
+
+def test_a_new_cycle_begins_from_the_better_of_the_last_and_the_best_iterate(backend):
+    A, b = 2 * np.eye(4), np.arange(1.0, 5.0)
+    exact = b / 2
+    solve = progress.Progress(
+        "cg", backend.move(sp.csr_matrix(A)), backend.move(b), None, rtol=1e-9, atol=0.0, maxiter=99, M=None,
+        callback=None, watch=None,
+    )  # fmt: skip
+    best, (r,) = solve.keeps_best(), solve.vectors(1)
+
+    def reach(last, kept, code):
+        solve.x[:], best[:] = backend.move(last), backend.move(kept)
+        solve.state[monitor.CODE] = code
+        solve._look(wait=True)
+
+    assert solve.cycle(r)
+    reach(6 * exact, 0.7 * exact, monitor.BROKEN)
+    assert solve.cycle(r)  # 0.7 exact halves the residual, 6 exact does not
+    np.testing.assert_array_equal(backend.fetch(solve.x), 0.7 * exact)
+    np.testing.assert_allclose(backend.fetch(r), 0.3 * b)
+    reach(0.8 * exact, 0.1 * exact, monitor.BROKEN)
+    assert not solve.cycle(r)  # the last one is the better of these, but far from half of what there was
+    np.testing.assert_array_equal(backend.fetch(solve.x), 0.8 * exact)
+    reach(9 * exact, -exact, monitor.BREAKDOWN)
+    solution = solve.end()
+    np.testing.assert_array_equal(backend.fetch(solution.x), 0.8 * exact)
+    assert solution.residual_norm == pytest.approx(0.2 * np.linalg.norm(b))
+
+
+# Sizes at the ends of the range
+
+
+EXTREMES = [
+    (dtype, a, c)
+    for dtype, far in ((np.float64, 600), (np.complex128, 600), (np.float32, 70), (np.complex64, 70))
+    for a, c in ((-far, -far), (far, far), (-far, 0), (far, 0), (0, -far), (0, far))
+]
+
+
+@pytest.mark.parametrize(("dtype", "a", "c"), EXTREMES, ids=str)
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_system_times_powers_of_two_takes_the_same_steps(backend, method, preconditioned, dtype, a, c):
+    A, b = system(kind_for(method), dtype, m=7)
+    real = np.empty(0, dtype).real.dtype.type
+    x0 = (np.random.default_rng(1).standard_normal(b.size) / 8).astype(dtype)
+    M = sp.diags(np.linspace(0.2, 0.3, b.size).astype(dtype)).tocsr() if preconditioned else None
+
+    def solved(a, c):
+        system = (A * real(2.0**a), b * real(2.0**c), x0 * real(2.0 ** (c - a)))
+        preconditioner = None if M is None else backend.move((M * real(2.0**-a)).tocsr())
+        return method(*(backend.move(v) for v in system), M=preconditioner, rtol=1e-5, maxiter=300)
+
+    plain, scaled = solved(0, 0), solved(a, c)
+    assert scaled.converged, scaled
+    assert abs(scaled.iterations - plain.iterations) <= 1
+    tol = 1e-4 if real is np.float32 else 1e-9
+    np.testing.assert_allclose(backend.fetch(scaled.x) / real(2.0 ** (c - a)), backend.fetch(plain.x), atol=tol)
+    both = min(len(scaled.history), len(plain.history))
+    norms = scaled.history[:both] / real(2.0**c)
+    np.testing.assert_allclose(norms, plain.history[:both], rtol=100 * tol, atol=10 * tol * plain.history[0])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_what_the_caller_sees_of_an_extreme_system_is_in_its_own_units(method):
+    A, b = system(kind_for(method), m=7)
+    b = b * 2.0**-700
+    seen, watched = [], []
+    solution = method(
+        A, b, rtol=1e-8, callback=lambda x: seen.append(x.copy()), watch=lambda k, size: watched.append(size)
+    )
+    assert solution.converged
+    np.testing.assert_array_equal(seen[-1], solution.x)
+    assert watched[0] * 2.0**700 == pytest.approx(np.linalg.norm(b * 2.0**700))
+    assert solution.residual_norm * 2.0**700 <= 1e-8 * np.linalg.norm(b * 2.0**700)
+    assert method(A, b, atol=2.0**-700, rtol=0).iterations < solution.iterations
+    far = method(A, b, np.ones(b.size), rtol=0, atol=1e-6)  # x0 is enormous beside this b
+    assert far.converged and residual(A, b, far.x) <= 1e-6
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_norm_of_b_that_overflows_is_named(backend, method):
+    for dtype in (np.float32, np.float64):
+        A, b = backend.move(sp.eye(4, dtype=dtype, format="csr")), np.full(4, np.finfo(dtype).max)
+        with pytest.raises(MatrixError, match=f"the norm of b overflows in {np.dtype(dtype).name}; scale"):
+            method(A, backend.move(b))
+
+
+@pytest.mark.parametrize("options", [{"atol": 1e300}, {"rtol": 1e300}], ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_a_tolerance_beyond_the_precision_is_met_by_any_finite_residual(backend, method, options):
+    A, b = system("spd", np.float32, m=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = method(backend.move(A), backend.move(b), **options)
+    assert solution.converged and solution.iterations == 0
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b), rel=1e-6)
+    nan = spla.LinearOperator(A.shape, matvec=lambda v: v * np.nan, dtype=A.dtype)
+    assert method(nan, b, np.ones_like(b), **options).status is Status.NOT_FINITE
+
+
 # Orthogonalization
 
 
@@ -451,6 +617,47 @@ def test_mgs_step_is_figure_2(backend, dtype, n):
         np.testing.assert_allclose(backend.fetch(H)[: j + 2, j], h, atol=tol)
         np.testing.assert_allclose(backend.fetch(Q)[:, j + 1], expected, atol=1e3 * tol)
     assert repeats >= 3
+
+
+@pytest.mark.parametrize("orthogonalization", ["mgs", "cgs2"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("n", [9, 5000])
+def test_orthogonalization_of_vectors_whose_squares_leave_the_range(backend, n, dtype, orthogonalization):
+    rng = np.random.default_rng(4)
+    j, far = 2, 600 if np.finfo(dtype).eps < 1e-10 else 80
+    basis = np.linalg.qr(rng.standard_normal((n, j + 1)))[0]
+    z = basis[:, 1] + rng.standard_normal(n) / np.sqrt(n)
+    results = []
+    for power in (0, -far, far):
+        Q = np.zeros((n, j + 2), dtype, order="F")
+        Q[:, : j + 1], Q[:, j + 1] = basis, z.astype(dtype) * np.empty(0, dtype).real.dtype.type(2.0**power)
+        Q, H = (backend.xp.asfortranarray(backend.move(v)) for v in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
+        state = backend.xp.zeros(4, np.int32)
+        if orthogonalization == "mgs":
+            kernels_for(Q).mgs_step(state, Q, j, H)
+        else:
+            kernels_for(Q).cgs2_step(state, Q, j, H, backend.xp.zeros(j + 2, dtype))
+        results.append((backend.fetch(Q)[:, j + 1], backend.fetch(H)[: j + 2, j].astype(complex) / 2.0**power))
+    tol = 100 * float(np.finfo(dtype).eps)
+    for q, h in results:
+        np.testing.assert_allclose(q, results[0][0], atol=tol)
+        np.testing.assert_allclose(h, results[0][1], atol=tol)
+    assert np.linalg.norm(results[1][0]) == pytest.approx(1, abs=tol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("size", [0.0, 1e-310, 1e-200, 1e-40, 1.0, 1e30, 1e200, 1e307])
+def test_norm_has_the_range_of_its_type(backend, dtype, size):
+    with np.errstate(over="ignore"):
+        v = (np.array([3.0, -4.0, 12.0]) * size).astype(dtype)
+    out = backend.xp.zeros(1, v.real.dtype)
+    kernels_for(out).norm(backend.move(v), out)
+    if not np.isfinite(v).all():
+        assert not np.isfinite(float(out[0]))
+        return
+    with np.errstate(over="ignore"):
+        expected = np.hypot(np.hypot(v[0].real, v[1].real), v[2].real)
+    assert float(out[0]) == pytest.approx(float(expected), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)

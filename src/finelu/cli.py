@@ -1,16 +1,19 @@
 """finelu solve | inspect | bench: from a matrix file to a solution in the terminal.
 
-Exit status: 0 converged, 1 not converged, 2 bad input, 130 interrupted. Errors are one line on stderr, or with --json
-one object {"error": ...} on stdout. Every import that costs time stands inside the command that needs it.
+Exit status: 0 converged, 1 not converged, 2 bad input, 70 an error in finelu itself, 130 interrupted. Errors are one
+line on stderr, or with --json one object {"error": ...} on stdout; FINELU_DEBUG=1 in the environment puts the traceback
+of an error in finelu itself before it. Every import that costs time stands inside the command that needs it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -28,11 +31,13 @@ if TYPE_CHECKING:
 
     from finelu.matrix import CSR
 
-CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
 METHODS = ("cg", "gmres", "fgmres", "bicgstab", "minres")
+RECIPE_NAMES = "auto, ilu0, ic0, iluk, milu0, ilut, ict, jacobi, block_jacobi, none"
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
-SPD_RECIPES = ("ic0", "jacobi", "block_jacobi", "none")  # Hermitian positive for a Hermitian positive A: fit for cg
+# Hermitian positive for a Hermitian positive A: fit for cg
+SPD_RECIPES = ("ic0", "ict", "jacobi", "block_jacobi", "none")
 SEED = 0  # of the right-hand side that is made where none is given
 
 app = typer.Typer(
@@ -57,7 +62,7 @@ def _finelu(version: Annotated[bool, typer.Option("--version", help="print the v
 def solve(
     matrix: Matrix,
     b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
-    recipe: Annotated[str, typer.Option(help="preconditioner: auto, ilu0, ic0, jacobi, block_jacobi, none")] = "auto",
+    recipe: Annotated[str, typer.Option(help=f"preconditioner: {RECIPE_NAMES}")] = "auto",
     shift: Annotated[str | None, typer.Option(metavar="FLOAT", help="recipe parameter: diagonal shift")] = None,
     variant: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: kernel")] = None,
     triangular: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: triangular solve")] = None,
@@ -302,6 +307,7 @@ def _load(matrix: str):
 def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
     """b (n,), where it comes from, and its 2-norm."""
     import numpy as np
+    import scipy.linalg
 
     from finelu.io import read_vector
     from finelu.matrix import check_vector
@@ -313,7 +319,7 @@ def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
         b, name = check_vector(read_vector(path), A.n, A.data), path
         if b.ndim == 2:
             raise MatrixError(f"{path}: holds {b.shape[1]} columns; one right-hand side is solved for at a time.")
-    return b, name, float(np.linalg.norm(b))
+    return b, name, float(scipy.linalg.norm(b))
 
 
 def _method(recipe: str, A: CSR) -> str:
@@ -465,6 +471,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, error = BAD_INPUT, _message(problem)
     except KeyboardInterrupt:
         status, error = INTERRUPTED, "interrupted"
+    except Exception as problem:  # a defect: not to be taken for a solve that has not converged
+        if debug := os.environ.get("FINELU_DEBUG"):
+            traceback.print_exc()
+        told = "" if debug else "; set FINELU_DEBUG=1 for the traceback"
+        status, error = INTERNAL_ERROR, f"internal error: {type(problem).__name__}: {_message(problem)}{told}"
     if error:  # typer has printed its help where the text is empty
         if "--json" in arguments:
             _print_json({"error": error})

@@ -214,7 +214,8 @@ def _only(path, what, fitting, all_of_them):
 def _txt(path, what):
     with open(path, encoding="utf-8") as file:
         text = file.read().splitlines()
-    return np.loadtxt(text, dtype=complex if any("j" in line for line in text) else float, ndmin=1)
+    has_imaginary = any("j" in line.partition("#")[0] for line in text)
+    return np.loadtxt(text, dtype=complex if has_imaginary else float, ndmin=1)
 
 
 _MAT, _VEC = 1211216, 1211214  # PETSc's MAT_FILE_CLASSID and VEC_FILE_CLASSID, which open each object in a file

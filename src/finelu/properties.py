@@ -65,8 +65,10 @@ class Suggestion:
 def diagonal(A: CSR) -> Diagonal:
     """Look at the stored diagonal of A. Cost: O(n)."""
     where = to_host(A.diag)
-    values = to_host(A.data)[where]  # a missing entry reads data[-1], and is masked below
-    missing, zero = where < 0, (values == 0) & (where >= 0)
+    missing = where < 0
+    values = np.zeros(where.size, A.dtype)
+    values[~missing] = to_host(A.data)[where[~missing]]
+    zero = (values == 0) & ~missing
     positive = not missing.any() and bool(((values.real > 0) & (values.imag == 0)).all())
     return Diagonal(
         missing=int(missing.sum()),
@@ -95,6 +97,8 @@ def block_size(A: CSR) -> int:
     Cost: one pass over the entries a divisor of n.
     """
     S = to_host(A.tosparse()).tocoo()
+    if S.nnz == 0:
+        return 1
     for b in range(LARGEST_BLOCK, 1, -1):
         if A.n % b == 0:
             touched = sp.coo_matrix((np.ones(S.nnz, np.int8), (S.row // b, S.col // b)), shape=(A.n // b, A.n // b))
@@ -107,18 +111,19 @@ def properties(A) -> Properties:
     """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
 
     row_*: stored entries a row. pattern_symmetric: (i, j) is stored wherever (j, i) is. hermitian, asymmetry: as the
-    functions of this module. dominant_rows: the part of the rows with |a_ii| >= sum over j != i of |a_ij|.
-    bandwidth: max |i - j|. levels_lower, levels_upper: steps that a level-scheduled solve with the strictly lower and
-    upper part takes. block_size: see the function. Cost: a few transpositions of A, on the host.
+    functions of this module. dominant_rows: the part of the rows with |a_ii| >= sum over j != i of |a_ij|, up to a
+    rounding an entry. bandwidth: max |i - j|. levels_lower, levels_upper: steps that a level-scheduled solve with the
+    strictly lower and upper part takes. block_size: see the function. Cost: a few transpositions of A, on the host.
     """
     A = as_csr(A, diagonal=False)
     S = to_host(A.tosparse())
     T = S.T.tocsr()
     lengths = np.diff(S.indptr)
     rows = np.repeat(np.arange(A.n), lengths)
-    magnitudes = abs(S)
-    on_diagonal = magnitudes.diagonal()
-    beside = np.asarray(magnitudes.sum(axis=1)).ravel() - on_diagonal
+    magnitudes = abs(S.data).astype(np.float64)
+    on_diagonal = abs(S.diagonal())
+    beside = np.bincount(rows, np.where(rows == S.indices, 0.0, magnitudes), minlength=A.n)
+    beside = beside * (1 - lengths * float(np.finfo(A.dtype).eps))
     relative = asymmetry(A)
     levels_lower, levels_upper = levels(A)
     return Properties(

@@ -13,8 +13,9 @@ class Status(Enum):
     CONVERGED = "reached the wanted tolerance"
     MAX_ITERATIONS = "reached maxiter; raise it, or use a stronger preconditioner"
     STAGNATED = (
-        "the recurrence says converged but the true residual does not; the tolerance is below what this precision and "
-        "conditioning allow: relax rtol, or use a better scaled A or a stronger preconditioner"
+        "the recurrence went on but the true residual does not follow; the tolerance is below what this precision and "
+        "conditioning allow, or A is singular and b outside its range: relax rtol, or use a better scaled A or a "
+        "stronger preconditioner"
     )
     INDEFINITE = "met p^H A p <= 0: A is not positive definite; use gmres or bicgstab"
     INDEFINITE_PRECONDITIONER = (
@@ -25,15 +26,18 @@ class Status(Enum):
         "the recurrence broke down: a number it divides by became zero, as happens where A or M is singular; use "
         "gmres, another M or another x0"
     )
-    NOT_FINITE = "the iteration met NaN or Inf; the factors are unstable for this A: try a shift or a stronger recipe"
-    INTERRUPTED = "stopped by the caller; x is the best iterate so far"
+    NOT_FINITE = (
+        "the iteration met NaN or Inf; the factors are unstable for this A: try a shift or a stronger recipe; or A, M "
+        "and x differ too much in size for this precision: scale the system, or use float64"
+    )
+    INTERRUPTED = "stopped by the caller; x is the best iterate known"
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
     """The outcome of a Krylov solve; `x, info = solution` unpacks as SciPy's solvers return it.
 
-    x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one; never NaN.
+    x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one known; never NaN.
     status : Status.  iterations : of the recurrence: one product with A each, two in bicgstab.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
     history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between.

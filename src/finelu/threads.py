@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from finelu.errors import ParameterError
 
+MOST_THREADS = 2**15  # more than any one machine runs; what is beyond is a slip of the pen
+
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _wanted: int | None = None
@@ -25,11 +27,11 @@ def set_num_threads(threads: int) -> None:
 
     Without it: the environment variable FINELU_NUM_THREADS, else the number of cores of this process. A plan that is
     made later is made for this number; an earlier one keeps its schedule and runs it on the threads there are.
-    Raises ParameterError for anything but a positive integer.
+    Raises ParameterError for anything but an integer from 1 to 32768.
     """
     global _pool, _wanted
-    if isinstance(threads, bool) or not hasattr(threads, "__index__") or threads < 1:
-        raise ParameterError(f"set_num_threads({threads!r}): a positive integer is needed.")
+    if isinstance(threads, bool) or not hasattr(threads, "__index__") or not 1 <= threads <= MOST_THREADS:
+        raise ParameterError(f"set_num_threads({threads!r}): a positive integer up to {MOST_THREADS} is needed.")
     with _lock:
         idle, _pool = _pool, None
         _wanted = int(threads)
@@ -46,9 +48,10 @@ def _from_environment() -> int:
     text = os.environ.get("FINELU_NUM_THREADS", "")
     if not text:
         return available_cores()
-    if not text.isdecimal() or int(text) < 1:
-        raise ParameterError(f"FINELU_NUM_THREADS={text!r}; a positive integer is needed.")
-    return int(text)
+    threads = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= threads <= MOST_THREADS:
+        raise ParameterError(f"FINELU_NUM_THREADS={text!r}; a positive integer up to {MOST_THREADS} is needed.")
+    return threads
 
 
 def run(kernel, threads: int, *args) -> None:

@@ -9,12 +9,15 @@ rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the t
 maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
     What A and M give back must be a new array at each product (or the one that they were given), and is not written.
-callback : callback(x), where each method says; x is the iterate itself, to be read only.
+callback : callback(x), where each method says; x is the iterate itself, to be read only. A GPU is waited for each time.
 watch : watch(iteration, residual_norm), each time the host looks at the progress: every iteration on the CPU, every few
     on the GPU. Either ends the solve by returning True or raising StopIteration: Status.INTERRUPTED.
 
 They return a `Solution`; `x, info = cg(...)` unpacks as SciPy's. They work in the widest dtype of A, b and x0 (complex
-if M is), on the device of b. b = 0 gives x = 0. A breakdown is a Status and x the best iterate so far, never NaN.
+if M is), on the device of b. b = 0 gives x = 0. A breakdown is a Status, and x then the one of these with the smallest
+true residual: the last iterate, the one that the recurrence thinks best, and those from which a cycle began, x0 the
+first. So it is never NaN and never worse than x0; an iterate passed in between may have been better where the
+recurrence has lost touch with the true residual, since that is computed anew only where a cycle begins.
 Wrong shapes, NaN or Inf raise MatrixError, meaningless parameters ParameterError, mixed devices DeviceError.
 """
 

@@ -10,7 +10,7 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
     """Solve A x = b for any nonsingular A by right-preconditioned BiCGSTAB.
 
     Arguments as in `finelu.krylov`; callback(x) is called after each iteration. Cost of an iteration: two products with
-    A, two with M, four dot products, a norm and three passes over vectors; memory 6 vectors.
+    A, two with M, three dot products, two norms and three passes over vectors; memory 10 vectors.
     Where the recurrence breaks down it is started again from the true residual with a new shadow vector; it ends with
     Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best iterate.
     Source: van der Vorst 1992; Saad 2003, Alg. 7.7.
@@ -18,11 +18,11 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
     progress = Progress(
         "bicgstab", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch
     )
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.best, progress.kernels
+    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, p, shadow = progress.vectors(3)
-    rho, sigma, ts, tt = progress.scalars(4)
-    shadow_norm = progress.real_scalar()
+    rho, sigma, ts = progress.scalars(3)
+    shadow_norm, t_norm = progress.real_scalar(), progress.real_scalar()
     while progress.cycle(r):
         shadow[:] = r
         p[:] = r
@@ -36,11 +36,11 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
             s_hat = M @ r
             t = A @ s_hat
             k.dot(t, r, ts)
-            k.dot(t, t, tt)
-            k.bicgstab_step(state, rho, sigma, ts, tt, p_hat, s_hat, t, x, best, r)
+            k.norm(t, t_norm)
+            k.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
             k.norm(r, progress.norm)
             k.dot(shadow, r, rho)
             k.bicgstab_record(state, norms, progress.history, rho, sigma, ts, shadow_norm)
             progress.tell()
-            k.bicgstab_direction(state, rho, sigma, ts, tt, r, v, p)
+            k.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
     return progress.end()

@@ -11,12 +11,12 @@ def cg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=Non
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite too (IC0, Jacobi). callback(x) is called
     after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
-    over vectors; memory 5 vectors.
+    over vectors; memory 7 vectors.
     Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """
     progress = Progress("cg", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.best, progress.kernels
+    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, p = progress.vectors(2)
     rho, rho_old, curvature = progress.scalars(3)

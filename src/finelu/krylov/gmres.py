@@ -48,7 +48,7 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
         )
     m = count("restart", 30 if restart is None else restart, 1)
     progress = Progress(method, A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
-    A, M, x, best, k, xp = progress.A, progress.M, progress.x, progress.best, progress.kernels, progress.xp
+    A, M, x, k, xp = progress.A, progress.M, progress.x, progress.kernels, progress.xp
     state, norms = progress.state, progress.norms
     n = x.size
     m = max(min(m, n, progress.maxiter), 1)
@@ -61,9 +61,8 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
     c = xp.zeros(m, progress.real)
     while progress.cycle(r):
         k.arnoldi_begin(state, norms, r, Q, g)
-        for j in range(m):
-            if not progress.goes_on():
-                break
+        j = 0
+        while j < m and progress.goes_on():
             z = M @ Q[:, j]
             if Z is not None:
                 Z[:, j] = z
@@ -73,12 +72,15 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
             else:
                 k.cgs2_step(state, Q, j, H, work)
             k.givens_step(state, norms, progress.history, H, c, s, g, j)
+            j += 1
+        if j == 0:
+            continue  # the solve ended with the last column of the cycle before; only now is it known here
         k.hessenberg_solve(state, H, g, y)
         if Z is None:
             k.combine(state, Q, y, u)
-            k.update_solution(state, M @ u, x, best)
+            k.update_solution(state, M @ u, x)
         else:
             k.combine(state, Z, y, u)
-            k.update_solution(state, u, x, best)
+            k.update_solution(state, u, x)
         progress.tell()
     return progress.end()

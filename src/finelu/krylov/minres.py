@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
@@ -12,27 +14,33 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite. It minimizes the residual in the norm of M;
     the 2-norm that is tested is that of the residual itself, which is carried along. callback(x) is called after each
     iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes over
-    vectors; memory 8 vectors. Before the first, A and M are each tried once more for symmetry: Status.NOT_SYMMETRIC.
+    vectors; memory 11 vectors. Before the first, A and M are each tried once more for symmetry: Status.NOT_SYMMETRIC.
+    Where A is singular and b outside its range it ends near the smallest residual there is, with Status.STAGNATED: x
+    would grow without end, and a cycle is over once the rounding of x reaches a tenth of the residual.
     Source: Paige & Saunders 1975.
     """
     progress = Progress("minres", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.best, progress.kernels
+    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, v, v_old, z, w, w_old = progress.vectors(6)
     alpha, square = progress.scalars(2)
-    lanczos = progress.xp.zeros(11, progress.real)
+    lanczos = progress.xp.zeros(20, progress.real)
+    scale = 1.0
     while progress.cycle(r):
-        if progress.cycles == 1 and not (_symmetric(progress, M, r) and _symmetric(progress, A, M @ r)):
-            progress.fail(Status.NOT_SYMMETRIC)
-            break
         y = M @ r
+        if progress.cycles == 1:
+            p = A @ y
+            if not (_symmetric(progress, M, r, y) and _symmetric(progress, A, y, p)):
+                progress.fail(Status.NOT_SYMMETRIC)
+                break
+            scale = progress.power(progress.size(p) / progress.size(r))  # of A M: its square is to be in range
         k.dot(r, y, square)
-        k.minres_begin(state, lanczos, square)
+        k.minres_begin(state, lanczos, square, scale)
         k.minres_start(state, lanczos, y, r, v, z)  # v = r / beta, z = M v
         for vector in (v_old, w, w_old):
             vector.fill(0)
         while progress.goes_on():
-            p = A @ z
+            p = A @ z if scale == 1 else (A @ z) / scale
             k.dot(z, p, alpha)
             k.minres_lanczos(state, lanczos, alpha, p, v, v_old)
             v, v_old = v_old, v
@@ -42,17 +50,17 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
             k.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)
             w, w_old = w_old, w
             k.norm(r, progress.norm)
-            k.record(state, norms, progress.history)
+            k.minres_record(state, norms, progress.history, lanczos)
             progress.tell()
     return progress.end()
 
 
-def _symmetric(progress, op, u) -> bool:
-    """Whether <op u, op u> = <u, op (op u)>, as it is for a Hermitian op, to a third of the digits."""
-    (one, other) = progress.scalars(2)
-    y = op @ u
-    progress.kernels.dot(y, y, one)
-    progress.kernels.dot(u, op @ y, other)
-    a, b = complex(one[0]), complex(other[0])
+def _symmetric(progress, op, u, y) -> bool:
+    """Whether <y, y> = <u, op y> for y = op u, as it is for a Hermitian op, to a third of the digits."""
+    size = progress.size(y)
+    if not 0 < size < math.inf:
+        return True  # nothing can be said; the iteration will
+    (out,) = progress.scalars(1)
+    progress.kernels.dot(u, op @ (y / size), out)  # relative to ||y||: no square leaves the range
     eps = float(progress.xp.finfo(progress.real).eps)
-    return not abs(a - b) > abs(a) * eps ** (1 / 3)  # NaN is left to the iteration, which says so
+    return not abs(size - complex(out[0])) > size * eps ** (1 / 3)  # NaN is left to the iteration, too

@@ -13,6 +13,8 @@ from finelu.matrix import CSR, DTYPES, as_csr
 class Identity:
     """The preconditioner that is none: gives back the very vector, so nobody may write into what it returns."""
 
+    factor = 1.0  # means nothing here: a multiple of the identity preconditions as well as the identity
+
     def __matmul__(self, r):
         return r
 
@@ -20,12 +22,13 @@ class Identity:
 class Operator:
     """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
 
-    apply : the function that is called.  name : "A" or "M", for errors.
+    apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
     """
 
     def __init__(self, apply, name: str):
         self.apply = apply
         self.name = name
+        self.factor = 1.0
 
     def __matmul__(self, x):
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
@@ -40,7 +43,8 @@ class Operator:
                 f"{self.name} gave complex numbers for a real vector, but its dtype does not say so; set its dtype, or "
                 f"pass a complex b."
             )
-        return y.reshape(-1).astype(x.dtype, copy=False)
+        y = y.reshape(-1).astype(x.dtype, copy=False)
+        return y if self.factor == 1 else y * self.factor
 
 
 def value_dtype(A) -> np.dtype:

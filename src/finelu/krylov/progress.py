@@ -40,8 +40,13 @@ class Progress:
     restarts; another follows if the true residual has not converged, unless a claimed convergence did not even halve it
     (Status.STAGNATED). The test is ||b - A x||_2 <= max(rtol ||b||_2, atol).
 
-    After construction: A, M operators; x (n,) the iterate; best (n,) room for the best one; kernels the building
-    blocks; state, norms, history as in finelu.kernels.monitor. The caller's b and x0 are never written or returned.
+    After construction: A, M operators; x (n,) the iterate; verified (n,) the iterate of the smallest true residual at
+    the begin of a cycle, x0 at first; kernels the building blocks; state, norms, history as in finelu.kernels.monitor.
+    The caller's b and x0 are never written or returned.
+
+    Where the norm of b is so extreme that products of residuals would over- or underflow, (A / s) x = b / s is solved
+    with s M, s a power of two about as large as b: the same x by the same steps. norms and history are then relative to
+    s; callers and callbacks see them multiplied by it.
     """
 
     def __init__(self, method: str, A, b, x0, *, rtol, atol, maxiter, M, callback, watch):
@@ -71,17 +76,24 @@ class Progress:
         self.dtype, self.real = dtype, np.empty(0, dtype).real.dtype
         self.A = as_operator(A, "A", self.b, dtype)
         self.M = as_operator(M, "M", self.b, dtype)
-        self.x0 = x0
         self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
-        self.best = self.x.copy()
+        self.from_zero = x0 is None
+        self.verified = self.x.copy()
+        self.best = None  # until keeps_best()
 
-        size = self.real_scalar()
-        self.kernels.norm(self.b, size)
-        norm_b = float(size[0])
+        norm_b = self.size(self.b)
         if not np.isfinite(norm_b):
             raise MatrixError(f"the norm of b overflows in {self.real}; scale the system down.")
-        tolerance = max(rtol * norm_b, atol)
-        claim = max(tolerance, float(np.finfo(self.real).eps) * norm_b / 16)
+        self.scale = self.power(norm_b)
+        if self.scale != 1 and x0 is not None:
+            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ self.x)))  # max drops NaN in this order
+        if self.scale != 1:
+            self.b = self.b / self.scale
+            self.A.factor, self.M.factor = 1 / self.scale, self.scale
+        norm_b /= self.scale
+        finfo = np.finfo(self.real)
+        tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
+        claim = max(tolerance, float(finfo.eps) * norm_b / 16)
         self.state = xp.zeros(4, np.int32)
         self.norms = xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
         self.history = xp.zeros(min(self.maxiter + 1, 1024), self.real)
@@ -96,6 +108,7 @@ class Progress:
         self.cycles = 0
         self.launched = 0  # iterations queued, those after the last that counts included until the host knows
         self.told = -1  # the iteration that `watch` heard of last
+        self.shown = 0  # the iteration whose x `callback` saw last
         self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
         self.code = monitor.RUNNING  # as far as the host has seen
 
@@ -109,6 +122,25 @@ class Progress:
 
     def real_scalar(self):
         return self.xp.zeros(1, self.real)
+
+    def size(self, v) -> float:
+        """||v||_2 on the host, which waits for it."""
+        out = self.real_scalar()
+        self.kernels.norm(v, out)
+        return float(out[0])
+
+    def power(self, size: float) -> float:
+        """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
+        finfo = np.finfo(self.real)
+        small = math.sqrt(float(finfo.tiny)) / float(finfo.eps)
+        if size == 0 or not math.isfinite(size) or small <= size <= 1 / small:
+            return 1.0
+        return max(math.ldexp(0.5, math.frexp(size)[1]), float(finfo.tiny))
+
+    def keeps_best(self):
+        """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
+        self.best = self.x.copy()
+        return self.best
 
     @property
     def norm(self):
@@ -130,18 +162,33 @@ class Progress:
             self._look(wait=True)
             if self.code == monitor.CONVERGED:  # b = 0
                 return False
-        if self.cycles or self.x0 is not None:
+        if self.cycles or not self.from_zero:
             self.xp.subtract(self.b, self.A @ self.x, out=r)
         else:
             r[:] = self.b
         self.kernels.norm(r, self.norm)
+        if self.best is not None and self.code != monitor.RUNNING:
+            self._turn_back(r)
         self.kernels.begin_cycle(self.state, self.norms, self.history)
+        self.kernels.keep_verified(self.state, self.x, self.verified)
         wait = self.cycles == 0 or self.code != monitor.RUNNING  # what is usual costs no wait: a restart of gmres
         self.cycles += 1
         self.code = monitor.RUNNING
         if wait:
             self._look(wait=True)
         return self.code == monitor.RUNNING and self.maxiter > 0
+
+    def _turn_back(self, r) -> None:
+        """After a breakdown or a false claim: x = best, the recurrence's, if the true residual of that is smaller."""
+        reached = float(self.norm[0])
+        if reached <= self._tolerance:
+            return
+        other = self.b - self.A @ self.best
+        size = self.size(other)
+        if size < (reached if math.isfinite(reached) else math.inf):
+            self.x[:] = self.best
+            r[:] = other
+            self.norm[:] = size
 
     def goes_on(self) -> bool:
         """Whether one more iteration is wanted in this cycle, as far as can be known without waiting."""
@@ -162,8 +209,12 @@ class Progress:
         return True
 
     def tell(self) -> None:
-        """Show x to the caller's callback; it is x itself, not a copy."""
-        if self.callback is not None and not self.stopped:
+        """Show x to the caller's callback, if it is a new one; it is x itself, not a copy. Waits for the device."""
+        if self.callback is None or self.stopped:
+            return
+        self._look(wait=True)
+        if self.iterations > self.shown and not self.stopped:
+            self.shown = self.iterations
             self._ask(self.callback, self.x)
 
     def fail(self, status: Status) -> None:
@@ -171,7 +222,7 @@ class Progress:
         self.stopped = status
 
     def end(self) -> Solution:
-        """The solution: x if it converged, else the best iterate, with the true residual norm of just that x."""
+        """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
         self._look(wait=True)
         status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
         if status is Status.INDEFINITE_PRECONDITIONER and self.recipe == "":
@@ -183,31 +234,27 @@ class Progress:
                 status = Status.CONVERGED
         else:
             status = Status.CONVERGED
-        history = self.history[: self.iterations + 1]
+        with np.errstate(over="ignore"):
+            history = self.history[: self.iterations + 1] * self.real.type(self.scale)
         return Solution(
             x=x.reshape(self.shape),
             status=status,
             iterations=self.iterations,
-            residual_norm=residual_norm,
-            history=history.get() if on_gpu(history) else history.copy(),
+            residual_norm=residual_norm * self.scale,
+            history=history.get() if on_gpu(history) else history,
             method=self.method,
             recipe=self.recipe,
             timings={"solve": time.perf_counter() - self.started},
         )
 
     def _best(self):
-        """Of the last iterate, the best by the recurrence and x0: the one with the smallest true residual norm.
+        """Of the last iterate, the recurrence's best and the verified: the one with the smallest true residual norm.
 
         If A gives NaN for all of them, it is the one that the recurrence thinks best.
         """
-        start = self.xp.zeros_like(self.x) if self.x0 is None else self.x0.astype(self.dtype, copy=True)
-        iterates = [self.x, self.best] if self._improved else [self.best, self.x]
-        candidates = [x for x in (*iterates, start) if bool(self.xp.isfinite(x).all())]
-        norms = []
-        for x in candidates:
-            size = self.real_scalar()
-            self.kernels.norm(self.b - self.A @ x, size)
-            norms.append(float(size[0]))
+        iterates = [self.x] if self.best is None else [self.x, self.best] if self._improved else [self.best, self.x]
+        candidates = [x for x in (*iterates, self.verified) if bool(self.xp.isfinite(x).all())]
+        norms = [self.size(self.b - self.A @ x) for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
         return candidates[k], norms[k]
 
@@ -234,7 +281,7 @@ class Progress:
             self.launched = self.iterations
         if self.watch is not None and self.cycles and self.told < self.iterations and not self.stopped:
             self.told = self.iterations
-            self._ask(self.watch, self.iterations, self._seen_norm)
+            self._ask(self.watch, self.iterations, self._seen_norm * self.scale)
 
     def _ask(self, function, *arguments) -> None:
         try:

@@ -31,13 +31,14 @@ from finelu.kernels.cpu.recurrences import (
     cg_record,
     cg_step,
     dot,
+    keep_verified,
     minres_begin,
     minres_lanczos,
+    minres_record,
     minres_rotation,
     minres_start,
     minres_step,
     norm,
-    record,
 )
 from finelu.kernels.cpu.triangular import TRIANGULAR_METHODS, triangular_plan
 
@@ -66,15 +67,16 @@ __all__ = [
     "ilu0",
     "ilu0_analysis",
     "inspect",
+    "keep_verified",
     "levels",
     "mgs_step",
     "minres_begin",
     "minres_lanczos",
+    "minres_record",
     "minres_rotation",
     "minres_start",
     "minres_step",
     "norm",
-    "record",
     "triangular_plan",
     "update_solution",
 ]

@@ -12,14 +12,13 @@ import math
 import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 
-from finelu.kernels.cpu.recurrences import compiled, inner, sum_of_squares
+from finelu.kernels.cpu.recurrences import compiled, inner, length
 from finelu.kernels.monitor import (
     BROKEN,
     CLAIM,
     CLAIMED,
     CODE,
     COLUMNS,
-    IMPROVED,
     ITERATIONS,
     NORM,
     NOT_FINITE,
@@ -50,19 +49,25 @@ def mgs_step(state, Q, j, H):
     if state[CODE] != RUNNING:
         return
     z = Q[:, j + 1]
-    incoming = sum_of_squares(z)  # K0
-    omega = incoming
+    incoming = length(z)  # K0; what follows is relative to it, so that no square leaves the range
+    omega = 1.0
     for i in range(j + 1):
         q = Q[:, i]
         h = inner(q, z)  # K1
         _subtract(h, q, z)  # K2
-        if abs(h) ** 2 > omega * REORTHOGONALIZE:
+        if _share(h, incoming) > omega * REORTHOGONALIZE:
             beta = inner(q, z)  # K3
             h += beta
             _subtract(beta, q, z)  # K4
         H[i, j] = h
-        omega = max(omega - abs(h) ** 2, 0.0)
-    _unit(z, math.sqrt(incoming), H, j)  # K5
+        omega = max(omega - _share(h, incoming), 0.0)
+    _unit(z, incoming, H, j)  # K5
+
+
+@compiled
+def _share(h, incoming):
+    """|h|^2 / incoming^2, 0 where nothing came in."""
+    return (abs(h) / incoming) ** 2 if incoming > 0 else 0.0
 
 
 @compiled
@@ -74,14 +79,14 @@ def _subtract(h, q, z):
 @compiled
 def _unit(z, incoming, H, j):
     """H[j + 1, j] = ||z||, z /= ||z||; both 0 where z is only the rounding of what came in."""
-    length = math.sqrt(sum_of_squares(z))
-    if length <= np.finfo(z.dtype).eps * incoming:
-        length = 0.0
+    rest = length(z)
+    if rest <= np.finfo(z.dtype).eps * incoming:
+        rest = 0.0
         z[:] = 0
     else:
         for i in range(z.size):
-            z[i] /= length
-    H[j + 1, j] = length
+            z[i] /= rest
+    H[j + 1, j] = rest
 
 
 def cgs2_step(state, Q, j, H, h):
@@ -94,7 +99,7 @@ def cgs2_step(state, Q, j, H, h):
     z = Q[:, j + 1]
     basis = Q[:, : j + 1]
     gemv = get_blas_funcs("gemv", (z,))
-    incoming = math.sqrt(sum_of_squares(z))
+    incoming = length(z)
     H[: j + 1, j] = 0
     for _ in range(2):
         part = h[: j + 1]
@@ -113,9 +118,9 @@ def givens_step(state, norms, history, H, c, s, g, j):
     """
     if state[CODE] != RUNNING:
         return
-    length = abs(H[0, j])
+    column = abs(H[0, j])
     for i in range(1, j + 2):
-        length = np.hypot(length, abs(H[i, j]))
+        column = np.hypot(column, abs(H[i, j]))
     for i in range(j):
         a, b = H[i, j], H[i + 1, j]
         H[i, j] = c[i] * a + s[i] * b
@@ -123,10 +128,10 @@ def givens_step(state, norms, history, H, c, s, g, j):
     a, b = H[j, j], H[j + 1, j]
     size = abs(a)
     radius = np.hypot(size, abs(b))
-    if not math.isfinite(length) or not math.isfinite(radius):
+    if not math.isfinite(column) or not math.isfinite(radius):
         state[CODE] = NOT_FINITE
         return
-    if radius <= 4 * (j + 1) * np.finfo(norms.dtype).eps * length:
+    if radius <= 4 * (j + 1) * np.finfo(norms.dtype).eps * column:
         state[CODE] = BROKEN
         return
     phase = a / size if size > 0 else a * 0 + 1
@@ -166,12 +171,9 @@ def combine(state, Q, y, u):
 
 
 @compiled
-def update_solution(state, u, x, best):
-    """x += u, after keeping x in `best` where it was the best; nothing where the cycle has no column."""
+def update_solution(state, u, x):
+    """x += u; nothing where the cycle has no column."""
     if state[COLUMNS] == 0:
         return
-    keep = state[IMPROVED]
     for i in range(x.size):
-        if keep:
-            best[i] = x[i]
         x[i] += u[i]

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 from numba import njit
-from scipy.linalg.blas import get_blas_funcs
 
 from finelu.kernels.monitor import (
     BEST,
@@ -33,8 +32,14 @@ from finelu.kernels.monitor import (
     TOLERANCE,
 )
 
-# places in the array `lanczos` of minres
-BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE = range(11)
+# Places in the array `lanczos` of minres: the recurrence; then, from SIZE on, what tells how far the true residual may
+# be from the recurrence's: a norm of the tridiagonal T, the squares and products of w and of x since the cycle began.
+BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
+SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 20)
+
+# The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
+# before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
+TRUSTED, LOST = 1e-4, 0.1
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 # Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's
@@ -61,19 +66,40 @@ def sum_of_squares(x):
     return total
 
 
+@summing
+def sum_of_scaled_squares(x, scale):
+    """The same for x / scale."""
+    total = 0.0
+    for i in range(x.size):
+        re, im = np.float64(x[i].real) / scale, np.float64(x[i].imag) / scale
+        total += re * re + im * im
+    return total
+
+
+@compiled
+def length(x):
+    """||x||_2, without overflow or underflow where it is representable; a second pass only where it is extreme."""
+    square = sum_of_squares(x)
+    if 1e-270 < square < 1e270 or math.isnan(square):
+        return math.sqrt(square)
+    largest = 0.0
+    for i in range(x.size):
+        largest = max(largest, abs(np.float64(x[i].real)), abs(np.float64(x[i].imag)))
+    if largest == 0 or math.isinf(largest):
+        return largest
+    return largest * math.sqrt(sum_of_scaled_squares(x, largest))
+
+
 @compiled
 def dot(x, y, out):
     """out[0] = x^H y."""
     out[0] = inner(x, y)
 
 
+@compiled
 def norm(x, out):
     """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
-    square = sum_of_squares(x)
-    if 1e-30 < square < 1e30:
-        out[0] = math.sqrt(square)
-    else:
-        out[0] = get_blas_funcs("nrm2", (x,))(x)
+    out[0] = length(x)
 
 
 class Snapshot:
@@ -94,10 +120,10 @@ def begin_cycle(state, norms, history):
     """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle."""
     code = state[CODE]
     state[COLUMNS] = 0
+    state[IMPROVED] = 0
     if code > BROKEN:
         return
     norm = norms[NORM]
-    state[IMPROVED] = 0
     if not np.isfinite(norm):
         state[CODE] = NOT_FINITE
         return
@@ -115,6 +141,14 @@ def begin_cycle(state, norms, history):
         norms[START] = norm
         norms[BEST] = norm
         state[IMPROVED] = 1
+
+
+@compiled
+def keep_verified(state, x, verified):
+    """verified = x where `begin_cycle` has found the smallest true residual norm so far."""
+    if state[IMPROVED]:
+        for i in range(x.size):
+            verified[i] = x[i]
 
 
 @compiled
@@ -186,13 +220,13 @@ def bicgstab_half(state, rho, sigma, v, r):
 
 
 @compiled
-def bicgstab_step(state, rho, sigma, ts, tt, p, s, t, x, best, r):
-    """x += alpha p + omega s and r -= omega t, with omega = ts / tt (0 where t is 0); p and s are preconditioned."""
+def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
+    """x += alpha p + omega s and r -= omega t, omega = t^H r / ||t||^2 (0 where t is 0); p and s are preconditioned."""
     if state[CODE] != RUNNING or sigma[0] == 0:
         return
     keep = state[IMPROVED]
     alpha = rho[0] / sigma[0]
-    omega = ts[0] / tt[0] if tt[0] != 0 else tt[0]
+    omega = ts[0] / t_norm[0] / t_norm[0] if t_norm[0] != 0 else ts[0] * 0
     for i in range(x.size):
         if keep:
             best[i] = x[i]
@@ -218,19 +252,22 @@ def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
 
 
 @compiled
-def bicgstab_direction(state, rho, sigma, ts, tt, r, v, p):
+def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
     """p = r + beta (p - omega v) with beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega."""
     if state[CODE] != RUNNING:
         return
-    omega = ts[0] / tt[0]
+    omega = ts[0] / t_norm[0] / t_norm[0]
     beta = rho[0] / sigma[0] / omega
     for i in range(p.size):
         p[i] = r[i] + beta * (p[i] - omega * v[i])
 
 
 @compiled
-def minres_begin(state, lanczos, square):
-    """Start the recurrence from square = r^H M r: beta_1, the rotations before the first, what is left to reduce."""
+def minres_begin(state, lanczos, square, scale):
+    """Start the recurrence from square = r^H M r: the rotations before the first, what is left to reduce.
+
+    scale : the products with A are divided by it.
+    """
     if state[CODE] != RUNNING:
         return
     if not np.isfinite(square[0]):
@@ -239,13 +276,12 @@ def minres_begin(state, lanczos, square):
         state[CODE] = INDEFINITE_PRECONDITIONER
     else:
         beta = np.sqrt(square[0].real)
-        lanczos[BETA] = beta
+        lanczos[:] = 0
         lanczos[COS] = 1
-        lanczos[SIN] = 0
         lanczos[COS_OLD] = 1
-        lanczos[SIN_OLD] = 0
         lanczos[PHI_BAR] = beta
         lanczos[INVERSE] = 1 / beta
+        lanczos[SCALE] = scale
 
 
 @compiled
@@ -288,15 +324,29 @@ def minres_rotation(state, lanczos, alpha, square):
     if gamma <= 4 * np.finfo(lanczos.dtype).eps * column:
         state[CODE] = BROKEN
         return
-    lanczos[EPSILON] = lanczos[SIN_OLD] * beta
-    lanczos[DELTA] = lanczos[COS] * above + lanczos[SIN] * alpha[0].real
-    lanczos[GAMMA] = gamma
+    epsilon = lanczos[SIN_OLD] * beta
+    delta = lanczos[COS] * above + lanczos[SIN] * alpha[0].real
+    lanczos[EPSILON], lanczos[DELTA], lanczos[GAMMA] = epsilon, delta, gamma
     lanczos[COS_OLD], lanczos[SIN_OLD] = lanczos[COS], lanczos[SIN]
     lanczos[COS], lanczos[SIN] = gamma_bar / gamma, beta_next / gamma
-    lanczos[PHI] = lanczos[COS] * lanczos[PHI_BAR]
+    phi = lanczos[COS] * lanczos[PHI_BAR]
+    lanczos[PHI] = phi / lanczos[SCALE]
     lanczos[PHI_BAR] *= -lanczos[SIN]
     lanczos[BETA] = beta_next
     lanczos[INVERSE] = 1 / beta_next if beta_next > 0 else 0.0
+    # Norms in that of M^-1, in which z is a unit vector, orthogonal to x and to the directions w before it.
+    ww, ww_old, cross = lanczos[WW], lanczos[WW_OLD], lanczos[WW_CROSS]
+    lanczos[WW_OLD] = ww
+    lanczos[WW_CROSS] = -(delta * ww + epsilon * cross) / gamma
+    lanczos[WW] = (1 + delta * delta * ww + 2 * delta * epsilon * cross + epsilon * epsilon * ww_old) / (gamma * gamma)
+    xw, xw_old = lanczos[XW], lanczos[XW_OLD]
+    along = -(delta * xw + epsilon * xw_old) / gamma
+    lanczos[XX] += 2 * phi * along + phi * phi * lanczos[WW]
+    lanczos[XW_OLD] = xw + phi * lanczos[WW_CROSS]
+    lanczos[XW] = along + phi * lanczos[WW]
+    lanczos[SIZE] = max(lanczos[SIZE], column)
+    rounding = np.finfo(lanczos.dtype).eps * lanczos[SIZE] * np.sqrt(abs(lanczos[XX]))
+    lanczos[DRIFT] = rounding / abs(lanczos[PHI_BAR]) if rounding != 0 else 0.0
 
 
 @compiled
@@ -319,3 +369,21 @@ def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
         z[i] = inverse * y[i]  # before v, which y is where there is no preconditioner
         v[i] *= inverse
         r[i] = sin * sin * r[i] + phi_bar * cos * v[i]
+
+
+@compiled
+def minres_record(state, norms, history, lanczos):
+    """`record`, but x is kept as the best only while its rounding cannot hide in the residual, and given up beyond.
+
+    The residual that is computed from x differs from the recurrence's by about eps ||A|| ||x||. Where x grows without
+    end, as for a singular A and a b outside its range, the recurrence goes on to fall below what any x can reach.
+    """
+    if state[CODE] != RUNNING:
+        return
+    best = norms[BEST]
+    record(state, norms, history)
+    if not lanczos[DRIFT] <= TRUSTED:
+        norms[BEST] = best
+        state[IMPROVED] = 0
+    if state[CODE] == RUNNING and not lanczos[DRIFT] <= LOST:
+        state[CODE] = CLAIMED

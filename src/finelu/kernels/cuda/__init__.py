@@ -22,13 +22,14 @@ from finelu.kernels.cuda.recurrences import (
     cg_record,
     cg_step,
     dot,
+    keep_verified,
     minres_begin,
     minres_lanczos,
+    minres_record,
     minres_rotation,
     minres_start,
     minres_step,
     norm,
-    record,
 )
 from finelu.kernels.cuda.schedule import levels
 from finelu.kernels.cuda.triangular import TRIANGULAR_METHODS, first_bad, triangular_plan
@@ -58,15 +59,16 @@ __all__ = [
     "ilu0",
     "ilu0_analysis",
     "inspect",
+    "keep_verified",
     "levels",
     "mgs_step",
     "minres_begin",
     "minres_lanczos",
+    "minres_record",
     "minres_rotation",
     "minres_start",
     "minres_step",
     "norm",
-    "record",
     "triangular_plan",
     "update_solution",
 ]

@@ -16,6 +16,13 @@ template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 
 __device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 template <typename T> __device__ inline Real<T> magnitude(T a) { return hypot(real(a), imag(a)); }
 
+// |h|^2 / incoming^2, 0 where nothing came in
+template <typename T> __device__ inline Real<T> share(T h, Real<T> incoming)
+{
+    const Real<T> part = incoming > 0 ? magnitude(h) / incoming : Real<T>(0);
+    return part * part;
+}
+
 // The sum of one value a thread over the block, the same in all its threads; blockDim.x a multiple of 32. Its two
 // barriers also keep two sums apart that follow each other.
 template <typename T>
@@ -51,10 +58,39 @@ __device__ T grid_sum(T v, T* partial)
     return block_sum(seen);
 }
 
+// ||z||, the same bits in all threads of the grid, without overflow or underflow where the norm is representable: where
+// the squares leave the range, which every thread sees in the same sum, they are formed again relative to the mean
+// magnitude. partial: 3 * gridDim.x words that are pending; it is moved past those that have been used.
+template <typename T>
+__device__ Real<T> grid_norm(long long n, const T* z, T*& partial)
+{
+    using R = Real<T>;
+    const R small = sizeof(R) == 4 ? R(1e-24) : R(1e-270), large = R(1) / small;
+    const long long first = own_row(), stride = (long long)gridDim.x * blockDim.x;
+    T sum = T(0);
+    for (long long i = first; i < n; i += stride) sum += T(abs2(z[i]));
+    const R square = real(grid_sum(sum, partial));
+    partial += gridDim.x;
+    if ((square > small && square < large) || square != square) return sqrt(square);
+    sum = T(0);
+    for (long long i = first; i < n; i += stride) sum += T(magnitude(z[i]) / R(n));
+    const R mean = real(grid_sum(sum, partial));
+    partial += gridDim.x;
+    if (mean == R(0) || !is_finite(mean)) return mean;
+    sum = T(0);
+    for (long long i = first; i < n; i += stride) {
+        const R share = magnitude(z[i]) / mean;
+        sum += T(share * share);
+    }
+    const R total = real(grid_sum(sum, partial));
+    partial += gridDim.x;
+    return mean * sqrt(total);
+}
+
 // Modified Gram-Schmidt with selective reorthogonalization, Figure 2 of Aliaga et al. 2019, K0 to K5 in one launch: the
 // sums are formed by the whole grid, and whether to orthogonalize again is decided by every block from the same bits.
 // A thread reads and writes its own entries of z = Q(:, j + 1) only.
-// partial: (2 j + 4) * gridDim.x words, set to 0xff before the launch. Launch: cooperative, any 1-D grid of blocks that
+// partial: (2 j + 8) * gridDim.x words, set to 0xff before the launch. Launch: cooperative, any 1-D grid of blocks that
 // are resident together, blockDim.x a multiple of 32.
 template <typename T>
 __global__ void __launch_bounds__(512) mgs_step(long long n, const int* state, int j, long long ldh, T* Q, T* H, T* partial)
@@ -66,18 +102,15 @@ __global__ void __launch_bounds__(512) mgs_step(long long n, const int* state, i
     T* h_out = H + j * ldh;
     const bool writer = blockIdx.x == 0 && threadIdx.x == 0;
 
-    T sum = T(0);
-    for (long long i = first; i < n; i += stride) sum += T(abs2(z[i]));
-    const R incoming = real(grid_sum(sum, partial));  // K0
-    partial += gridDim.x;
-    R omega = incoming;
+    const R incoming = grid_norm(n, z, partial);  // K0; what follows is relative to it
+    R omega = R(1);
     for (int k = 0; k <= j; ++k) {
         const T* q = Q + k * n;
-        sum = T(0);
+        T sum = T(0);
         for (long long i = first; i < n; i += stride) sum += conj(q[i]) * z[i];
         T h = grid_sum(sum, partial);  // K1
         partial += gridDim.x;
-        const bool again = abs2(h) > omega * R(0.99);
+        const bool again = share(h, incoming) > omega * R(0.99);
         sum = T(0);
         for (long long i = first; i < n; i += stride) {
             const T rest = z[i] - h * q[i];  // K2
@@ -91,13 +124,11 @@ __global__ void __launch_bounds__(512) mgs_step(long long n, const int* state, i
             for (long long i = first; i < n; i += stride) z[i] -= beta * q[i];  // K4
         }
         if (writer) h_out[k] = h;
-        omega -= abs2(h);
+        omega -= share(h, incoming);
         if (omega < R(0)) omega = R(0);
     }
-    sum = T(0);
-    for (long long i = first; i < n; i += stride) sum += T(abs2(z[i]));
-    R length = sqrt(real(grid_sum(sum, partial)));
-    const bool none = length <= rounding<R>() * sqrt(incoming);
+    R length = grid_norm(n, z, partial);
+    const bool none = length <= rounding<R>() * incoming;
     if (none) length = R(0);
     for (long long i = first; i < n; i += stride) z[i] = none ? T(0) : z[i] / T(length);  // K5
     if (writer) h_out[j + 1] = T(length);
@@ -201,12 +232,11 @@ __global__ void combine(long long n, const int* state, const T* Q, const T* y, T
     u[i] = total;
 }
 
-// x += u, after keeping x where it was the best; nothing in a cycle without columns. Launch: gridDim.x * blockDim.x >= n.
+// x += u; nothing in a cycle without columns. Launch: gridDim.x * blockDim.x >= n.
 template <typename T>
-__global__ void update_solution(long long n, const int* state, const T* u, T* x, T* best)
+__global__ void update_solution(long long n, const int* state, const T* u, T* x)
 {
     const long long i = own_row();
     if (i >= n || state[COLUMNS] == 0) return;
-    if (state[IMPROVED]) best[i] = x[i];
     x[i] += u[i];
 }

@@ -23,7 +23,7 @@ def arnoldi_begin(state, norms, r, Q, g):
 def mgs_step(state, Q, j, H):
     n = Q.shape[0]
     grid = min(blocks(n, MGS_ROWS), device_limits()["processors"])
-    partial = cupy.empty((2 * j + 4) * grid, Q.dtype)
+    partial = cupy.empty((2 * j + 8) * grid, Q.dtype)
     partial.data.memset_async(0xFF, partial.nbytes)
     # cooperative: all blocks run at the same time; a matter of the launch alone, compiled like any other kernel
     kernel("arnoldi", "mgs_step", Q.dtype.name).kernel(
@@ -62,5 +62,5 @@ def combine(state, Q, y, u):
     _all("combine", u.size, u.dtype, state, Q, y, u)
 
 
-def update_solution(state, u, x, best):
-    _all("update_solution", x.size, x.dtype, state, u, x, best)
+def update_solution(state, u, x):
+    _all("update_solution", x.size, x.dtype, state, u, x)

@@ -12,7 +12,10 @@ enum { NORM, TOLERANCE, CLAIM, START, BEST };
 enum {
     RUNNING, CLAIMED, BROKEN, CONVERGED, STAGNATED, BREAKDOWN, INDEFINITE, INDEFINITE_PRECONDITIONER, NOT_FINITE
 };
-enum { BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE };
+enum {
+    BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE,
+    SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT
+};
 
 template <typename T> using Real = typename RealOf<T>::type;
 
@@ -43,9 +46,9 @@ __global__ void begin_cycle(int* state, R* norms, R* history)
 {
     const int code = state[CODE];
     state[COLUMNS] = 0;
+    state[IMPROVED] = 0;
     if (code > BROKEN) return;
     const R norm = norms[NORM];
-    state[IMPROVED] = 0;
     if (!is_finite(norm)) {
         state[CODE] = NOT_FINITE;
         return;
@@ -67,10 +70,11 @@ __global__ void begin_cycle(int* state, R* norms, R* history)
     }
 }
 
-template <typename R>
-__global__ void record(int* state, R* norms, R* history)
+template <typename T>
+__global__ void keep_verified(long long n, const int* state, const T* x, T* verified)
 {
-    take(state, norms, history);
+    const long long i = own_row();
+    if (i < n && state[IMPROVED]) verified[i] = x[i];
 }
 
 template <typename T>
@@ -118,13 +122,13 @@ __global__ void bicgstab_half(long long n, const int* state, const T* rho, const
 }
 
 template <typename T>
-__global__ void bicgstab_step(long long n, const int* state, const T* rho, const T* sigma, const T* ts, const T* tt,
-                              const T* p, const T* s, const T* t, T* x, T* best, T* r)
+__global__ void bicgstab_step(long long n, const int* state, const T* rho, const T* sigma, const T* ts,
+                              const Real<T>* t_norm, const T* p, const T* s, const T* t, T* x, T* best, T* r)
 {
     const long long i = own_row();
     if (i >= n || state[CODE] != RUNNING || zero(*sigma)) return;
     const T alpha = *rho / *sigma;
-    const T omega = zero(*tt) ? *tt : *ts / *tt;
+    const T omega = *t_norm == 0 ? T(0) : *ts / T(*t_norm) / T(*t_norm);
     if (state[IMPROVED]) best[i] = x[i];
     x[i] += alpha * p[i] + omega * s[i];
     r[i] -= omega * t[i];
@@ -145,18 +149,18 @@ __global__ void bicgstab_record(int* state, Real<T>* norms, Real<T>* history, co
 }
 
 template <typename T>
-__global__ void bicgstab_direction(long long n, const int* state, const T* rho, const T* sigma, const T* ts, const T* tt,
-                                   const T* r, const T* v, T* p)
+__global__ void bicgstab_direction(long long n, const int* state, const T* rho, const T* sigma, const T* ts,
+                                   const Real<T>* t_norm, const T* r, const T* v, T* p)
 {
     const long long i = own_row();
     if (i >= n || state[CODE] != RUNNING) return;
-    const T omega = *ts / *tt;
+    const T omega = *ts / T(*t_norm) / T(*t_norm);
     const T beta = *rho / *sigma / omega;
     p[i] = r[i] + beta * (p[i] - omega * v[i]);
 }
 
 template <typename T>
-__global__ void minres_begin(int* state, Real<T>* lanczos, const T* square)
+__global__ void minres_begin(int* state, Real<T>* lanczos, const T* square, Real<T> scale)
 {
     using R = Real<T>;
     if (state[CODE] != RUNNING) return;
@@ -166,10 +170,11 @@ __global__ void minres_begin(int* state, Real<T>* lanczos, const T* square)
         state[CODE] = INDEFINITE_PRECONDITIONER;
     else {
         const R beta = sqrt(real(*square));
-        lanczos[BETA] = lanczos[PHI_BAR] = beta;
+        for (int place = 0; place <= DRIFT; ++place) lanczos[place] = R(0);
         lanczos[COS] = lanczos[COS_OLD] = R(1);
-        lanczos[SIN] = lanczos[SIN_OLD] = R(0);
+        lanczos[PHI_BAR] = beta;
         lanczos[INVERSE] = R(1) / beta;
+        lanczos[SCALE] = scale;
     }
 }
 
@@ -215,17 +220,45 @@ __global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, co
         state[CODE] = BROKEN;
         return;
     }
-    lanczos[EPSILON] = lanczos[SIN_OLD] * beta;
-    lanczos[DELTA] = lanczos[COS] * above + lanczos[SIN] * a;
+    const R epsilon = lanczos[SIN_OLD] * beta, delta = lanczos[COS] * above + lanczos[SIN] * a;
+    lanczos[EPSILON] = epsilon;
+    lanczos[DELTA] = delta;
     lanczos[GAMMA] = gamma;
     lanczos[COS_OLD] = lanczos[COS];
     lanczos[SIN_OLD] = lanczos[SIN];
     lanczos[COS] = gamma_bar / gamma;
     lanczos[SIN] = beta_next / gamma;
-    lanczos[PHI] = lanczos[COS] * lanczos[PHI_BAR];
+    const R phi = lanczos[COS] * lanczos[PHI_BAR];
+    lanczos[PHI] = phi / lanczos[SCALE];
     lanczos[PHI_BAR] *= -lanczos[SIN];
     lanczos[BETA] = beta_next;
     lanczos[INVERSE] = beta_next > 0 ? R(1) / beta_next : R(0);
+    // Norms in that of M^-1, in which z is a unit vector, orthogonal to x and to the directions w before it.
+    const R ww = lanczos[WW], ww_old = lanczos[WW_OLD], cross = lanczos[WW_CROSS];
+    lanczos[WW_OLD] = ww;
+    lanczos[WW_CROSS] = -(delta * ww + epsilon * cross) / gamma;
+    lanczos[WW] =
+        (R(1) + delta * delta * ww + R(2) * delta * epsilon * cross + epsilon * epsilon * ww_old) / (gamma * gamma);
+    const R xw = lanczos[XW], along = -(delta * xw + epsilon * lanczos[XW_OLD]) / gamma;
+    lanczos[XX] += R(2) * phi * along + phi * phi * lanczos[WW];
+    lanczos[XW_OLD] = xw + phi * lanczos[WW_CROSS];
+    lanczos[XW] = along + phi * lanczos[WW];
+    lanczos[SIZE] = lanczos[SIZE] > column ? lanczos[SIZE] : column;
+    const R rest = rounding<R>() * lanczos[SIZE] * sqrt(fabs(lanczos[XX]));
+    lanczos[DRIFT] = rest != R(0) ? rest / fabs(lanczos[PHI_BAR]) : R(0);
+}
+
+template <typename R>
+__global__ void minres_record(int* state, R* norms, R* history, const R* lanczos)
+{
+    if (state[CODE] != RUNNING) return;
+    const R best = norms[BEST];
+    take(state, norms, history);
+    if (!(lanczos[DRIFT] <= R(1e-4))) {  // TRUSTED
+        norms[BEST] = best;
+        state[IMPROVED] = 0;
+    }
+    if (state[CODE] == RUNNING && !(lanczos[DRIFT] <= R(0.1))) state[CODE] = CLAIMED;  // LOST
 }
 
 template <typename T>

@@ -50,8 +50,8 @@ def begin_cycle(state, norms, history):
     _one("begin_cycle", norms.dtype, state, norms, history)
 
 
-def record(state, norms, history):
-    _one("record", norms.dtype, state, norms, history)
+def keep_verified(state, x, verified):
+    _all("keep_verified", x, state, x, verified)
 
 
 def cg_step(state, rho, curvature, p, q, x, best, r):
@@ -70,20 +70,20 @@ def bicgstab_half(state, rho, sigma, v, r):
     _all("bicgstab_half", r, state, rho, sigma, v, r)
 
 
-def bicgstab_step(state, rho, sigma, ts, tt, p, s, t, x, best, r):
-    _all("bicgstab_step", x, state, rho, sigma, ts, tt, p, s, t, x, best, r)
+def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
+    _all("bicgstab_step", x, state, rho, sigma, ts, t_norm, p, s, t, x, best, r)
 
 
 def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
     _one("bicgstab_record", rho.dtype, state, norms, history, rho, sigma, ts, shadow_norm)
 
 
-def bicgstab_direction(state, rho, sigma, ts, tt, r, v, p):
-    _all("bicgstab_direction", p, state, rho, sigma, ts, tt, r, v, p)
+def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
+    _all("bicgstab_direction", p, state, rho, sigma, ts, t_norm, r, v, p)
 
 
-def minres_begin(state, lanczos, square):
-    _one("minres_begin", square.dtype, state, lanczos, square)
+def minres_begin(state, lanczos, square, scale):
+    _one("minres_begin", square.dtype, state, lanczos, square, lanczos.dtype.type(scale))
 
 
 def minres_start(state, lanczos, y, r, v, z):
@@ -100,3 +100,7 @@ def minres_rotation(state, lanczos, alpha, square):
 
 def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
     _all("minres_step", x, state, lanczos, y, v, z, w, w_old, x, best, r)
+
+
+def minres_record(state, norms, history, lanczos):
+    _one("minres_record", norms.dtype, state, norms, history, lanczos)
