@@ -10,7 +10,7 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, kernel
-from finelu.kernels.cuda.schedule import level_order, levels_on_device, padding_for, set_pending
+from finelu.kernels.cuda.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 128
@@ -138,8 +138,11 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     if variant in ("levs", "table"):
         lower = _lower(A)
         level, deepest = levels_on_device(lower)
+        if A.n <= EARLY_ROWS:  # the host makes the next launches ready while the levels are found
+            order = level_order(lower, level, deepest, None, per_lane=1 << 20)[0]
         depth = deepest.item() + 1
-        order = level_order(lower, level, depth, per_lane=1 << 20)[0]
+        if order is None:
+            order = level_order(lower, level, deepest, depth, per_lane=1 << 20)[0]
     if by_warp:
         lanes, per_lane = 32, 1
     else:

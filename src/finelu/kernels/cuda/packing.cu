@@ -31,12 +31,13 @@ __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__
 }
 
 // starts[s]: rows and jobs before segment s (a level and class), exclusive sums by one block; totals[0] = all jobs.
+// deepest[0]: the largest level.
 // Launch: one block of 1024.
-__global__ void __launch_bounds__(1024) segment_starts(int segments, const int* __restrict__ counts, int2* starts, int* totals)
+__global__ void __launch_bounds__(1024) segment_starts(const int* __restrict__ deepest, const int* __restrict__ counts, int2* starts, int* totals)
 {
     __shared__ int2 sums[32];
     __shared__ int2 carry;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, segments = (deepest[0] + 1) * CLASSES;
     if (threadIdx.x == 0) carry = make_int2(0, 0);
     __syncthreads();
     for (int base = 0; base < segments; base += blockDim.x) {

@@ -12,6 +12,7 @@ from finelu.kernels.triangle import Triangle
 
 BLOCK = 256
 CLASSES = 6  # as in packing.cu
+EARLY_ROWS = 250_000  # up to here rows are ordered before the host knows how many levels there are
 
 
 def set_pending(array) -> None:
@@ -40,29 +41,18 @@ def padding_for(warps: float, block: int) -> int:
 def levels_on_device(triangle: Triangle):
     """Level of each row and, in an array of one int, the largest level; nothing waits for the host."""
     n, dtype = triangle.n, triangle.indices.dtype
-    mean = triangle.entries / n
-    lanes = 8 if mean > 8 else 4
+    lanes = 8 if triangle.entries > 8 * n else 4
     while lanes > 1 and n * lanes > 1_500_000:  # more threads than can wait at the same time would only be in the way
         lanes //= 2
     work = cupy.empty(n + 2, np.int32)  # levels, the largest level, the ticket counter
+    level, deepest, counter = work[:n], work[n : n + 1], work[n + 1 :]
     set_pending(work)
     block = 4 * BLOCK if n * lanes <= 300_000 else BLOCK
+    rows = (dtype.type(n), np.int32(triangle.reverse), triangle.begin, triangle.end, triangle.indices)
     kernel("levels", "levels_sync_free", dtype, lanes)(
-        (blocks(n * lanes, block),),
-        (block,),
-        (
-            dtype.type(n),
-            np.int32(triangle.reverse),
-            triangle.begin,
-            triangle.end,
-            triangle.indices,
-            work,
-            work[n:],
-            work[n + 1 :],
-        ),
-        shared_mem=block // lanes * 4,
+        (blocks(n * lanes, block),), (block,), (*rows, level, deepest, counter), shared_mem=block // lanes * 4
     )
-    return work[:n], work[n : n + 1]
+    return level, deepest
 
 
 def levels(triangle: Triangle):
@@ -84,14 +74,15 @@ def warps_per_level(triangle: Triangle, depth: int) -> float:
     return max(1.0, triangle.n * min(lanes, 32) / 32 / depth)
 
 
-def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, most_jobs: int = 0):
+def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane: int = 0, *, most_jobs: int = 0):
     """(order (n,), jobs (most_jobs, 2) int32, their number (1,) int32): rows by level and size class; see packing.cu.
 
-    per_lane : entries a thread, 0 for the rule of lanes_log2.  most_jobs : see jobs_at_most; 0 for the order only.
-    Cost: O(n + depth) by three kernels. Nothing goes to the host.
+    level, deepest : of levels_on_device.  depth : number of levels, or None if the host does not know it yet: room is
+    then made for n of them.  per_lane : entries a thread, 0 for the rule of lanes_log2.  most_jobs : see jobs_at_most;
+    0 for the order only. Cost: O(n + depth) by three kernels. Nothing goes to the host.
     """
     n, dtype = triangle.n, triangle.indices.dtype
-    segments = depth * CLASSES
+    segments = (n if depth is None else depth) * CLASSES
     words = cupy.empty(n + 3 * segments + 2, np.int32)
     starts, total = words[: 2 * segments], words[2 * segments :]
     counts, rank = words[2 * segments + 2 :], words[3 * segments + 2 :]
@@ -100,7 +91,7 @@ def level_order(triangle: Triangle, level, depth: int, per_lane: int = 0, *, mos
     grid, block = (blocks(n, BLOCK),), (BLOCK,)
     rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
     kernel("packing", "count_rows", dtype)(grid, block, (*rows, counts))
-    kernel("packing", "segment_starts")((1,), (1024,), (np.int32(segments), counts, starts, total))
+    kernel("packing", "segment_starts")((1,), (1024,), (deepest, counts, starts, total))
     kernel("packing", "place_rows", dtype)(
         grid, block, (*rows, counts, starts, order, jobs if most_jobs else np.uint64(0))
     )

@@ -144,10 +144,15 @@ class _InLevelOrder(_Plan):
 
     per_lane = 0
 
-    def __init__(self, triangle, depth, level):
+    def __init__(self, triangle, depth, packed):
         super().__init__(triangle, depth)
-        most = jobs_at_most(triangle, depth, triangle.longest)
-        self.order, self.jobs, self.n_jobs = level_order(triangle, level, depth, self.per_lane, most_jobs=most)
+        self.order, self.jobs, self.n_jobs = packed
+
+    @classmethod
+    def packed(cls, triangle, level, deepest, depth):
+        """Rows and jobs, see level_order."""
+        most = triangle.n if depth is None else jobs_at_most(triangle, depth, triangle.longest)
+        return level_order(triangle, level, deepest, depth, cls.per_lane, most_jobs=most)
 
     def _operand(self):
         t = self.triangle
@@ -167,8 +172,8 @@ class _InLevelOrder(_Plan):
 class LevelPacked(_InLevelOrder):
     method = "level_packed"
 
-    def __init__(self, triangle, depth, level):
-        super().__init__(triangle, depth, level)
+    def __init__(self, triangle, depth, packed):
+        super().__init__(triangle, depth, packed)
         self.warps = 5 * warps_per_level(triangle, depth)
 
     def _solve(self, b, x):
@@ -280,9 +285,16 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     if method == "sync_free":
         return SyncFree(triangle)
     level, deepest = levels_on_device(triangle)
+    fits = triangle.n <= one_block_rows(np.dtype(triangle.dtype).itemsize)
+    if method == "one_block" and not fits:
+        raise ParameterError(
+            f"method='one_block' keeps the unknowns in the shared memory of one block, which holds "
+            f"{one_block_rows(np.dtype(triangle.dtype).itemsize)} of them; this system has {triangle.n} rows."
+        )
+    # one block is likely: the host makes its launches ready while the levels are found
+    early = OneBlock.packed(triangle, level, deepest, None) if fits and method in ("auto", "one_block") else None
     depth = deepest.item() + 1
     width = triangle.n / depth
-    fits = triangle.n <= one_block_rows(np.dtype(triangle.dtype).itemsize)
     if method == "auto":
         if fits and width <= ONE_BLOCK_ROWS_PER_LEVEL:
             method = "one_block"
@@ -291,10 +303,5 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     if method == "sync_free":
         return SyncFree(triangle, depth)
     if method == "one_block":
-        if not fits:
-            raise ParameterError(
-                f"method='one_block' keeps the unknowns in the shared memory of one block, which holds "
-                f"{one_block_rows(np.dtype(triangle.dtype).itemsize)} of them; this system has {triangle.n} rows."
-            )
-        return OneBlock(triangle, depth, level)
-    return LevelPacked(triangle, depth, level)
+        return OneBlock(triangle, depth, early)
+    return LevelPacked(triangle, depth, LevelPacked.packed(triangle, level, deepest, depth))
