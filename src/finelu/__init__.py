@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from finelu.io import read_matrix
     from finelu.krylov import bicgstab, cg, fgmres, gmres, minres
     from finelu.matrix import as_csr
-    from finelu.preconditioners import IC0, ILU0, BlockJacobi, Jacobi
+    from finelu.preconditioners import IC0, ICT, ILU0, ILUK, ILUT, MILU0, BlockJacobi, Jacobi
     from finelu.result import Solution, Status
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
@@ -36,8 +36,12 @@ _MODULE_OF = {
     "FileError": "errors",
     "FineluError": "errors",
     "IC0": "preconditioners",
+    "ICT": "preconditioners",
     "ILU0": "preconditioners",
+    "ILUK": "preconditioners",
+    "ILUT": "preconditioners",
     "Jacobi": "preconditioners",
+    "MILU0": "preconditioners",
     "MatrixError": "errors",
     "ParameterError": "errors",
     "Solution": "result",
@@ -57,7 +61,11 @@ _MODULE_OF = {
 
 __all__ = [
     "IC0",
+    "ICT",
     "ILU0",
+    "ILUK",
+    "ILUT",
+    "MILU0",
     "BlockJacobi",
     "DeviceError",
     "Factors",

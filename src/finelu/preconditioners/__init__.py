@@ -1,9 +1,22 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them."""
 
 from finelu.preconditioners.ic0 import IC0
+from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
+from finelu.preconditioners.iluk import ILUK
+from finelu.preconditioners.ilut import ILUT
 from finelu.preconditioners.jacobi import BlockJacobi, Jacobi
+from finelu.preconditioners.milu0 import MILU0
 
-RECIPES = {"ilu0": ILU0, "ic0": IC0, "jacobi": Jacobi, "block_jacobi": BlockJacobi}
+RECIPES = {
+    "ilu0": ILU0,
+    "ic0": IC0,
+    "iluk": ILUK,
+    "milu0": MILU0,
+    "ilut": ILUT,
+    "ict": ICT,
+    "jacobi": Jacobi,
+    "block_jacobi": BlockJacobi,
+}
 
-__all__ = ["IC0", "ILU0", "RECIPES", "BlockJacobi", "Jacobi"]
+__all__ = ["IC0", "ICT", "ILU0", "ILUK", "ILUT", "MILU0", "RECIPES", "BlockJacobi", "Jacobi"]

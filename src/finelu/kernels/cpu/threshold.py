@@ -1,0 +1,521 @@
+"""ILUT by rows, ILUT in Crout's form, and ICT: factorizations that find their pattern while they go, on one thread.
+
+All keep a part of the row (or column) that was just computed: what is larger than a threshold, and of that the largest.
+The computed part lies in a dense vector, the columns that it touches in a list, so that a step costs what it touches.
+Sums run in ascending order of the eliminated unknown; of equal magnitudes those with smaller indices are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finelu.kernels.cpu.arithmetic import divide
+from finelu.kernels.cpu.recurrences import compiled
+
+FEW = 24  # so many numbers are sorted by insertion
+
+
+class Factored(NamedTuple):
+    """What came out, also of a factorization that stopped early.
+
+    rows : how many rows (of ICT: columns) were finished; n if all.
+    stored : how many entries they have; more than the `most` that were allowed: this is why it stopped, else because
+        of row `rows`: its pivot is `pivot` (NaN if a multiplier was not finite already), or one of its entries is Inf.
+    indptr (n + 1,), indices, data (stored,), diag (n,) : L below and U on and above the diagonal, or the Cholesky
+        factor by rows, sorted, indices of A's dtype; empty if it stopped.
+    """
+
+    rows: int
+    stored: int
+    pivot: Any
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    diag: np.ndarray
+
+
+def ilut(A, tau, fill, most) -> Factored:
+    """ILUT by rows (Saad 1994); see kernels/reference.py.
+
+    A : checked CSR with a full diagonal, on the host.  tau (n,) float64: threshold of each row, for what is left of an
+        entry when its turn comes to be divided by the pivot, and for entries of U.
+    fill : of a row of A with l entries below the diagonal and u above it, max(1, int(fill l)) and max(1, int(fill u))
+        are kept.  most : stop once there are more entries than this.
+    Cost: a heap operation for each entry below the diagonal that is touched, and the multiplications.
+    """
+    capacity = _capacity(A.nnz, most)
+    rows, stored, pivot, indptr, indices, data, diag = _ilut(
+        A.indptr, A.indices, A.diag, A.data, tau, float(fill), most, capacity
+    )
+    if rows < A.n:
+        return _stopped(A, rows, stored, pivot)
+    return Factored(rows, stored, pivot, indptr, indices[:stored].copy(), data[:stored].copy(), diag)
+
+
+def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
+    """ILUT in Crout's form (Li, Saad & Chow 2003); see kernels/reference.py.
+
+    As `ilut`; tau_rows (n,) is for rows of U, tau_columns (n,) for columns of L before the division by the pivot, and
+    the columns of L are limited as the columns of A.
+    """
+    columns = transposed(A.indptr, A.indices, A.data)
+    capacity = _capacity(A.nnz, most)
+    rows, stored, pivot, lower, upper = _ilut_crout(
+        A.indptr, A.indices, A.diag, A.data, *columns, tau_rows, tau_columns, float(fill), most, capacity
+    )
+    if rows < A.n:
+        return _stopped(A, rows, stored, pivot)
+    return Factored(rows, stored, pivot, *_joined(*transposed(*lower), *upper))
+
+
+def ict(L, tau, fill, most) -> Factored:
+    """ICT, column by column from the lower triangle L of A by rows; see kernels/reference.py.
+
+    L : checked CSR, the diagonal last in each row.  tau (n,) is for columns before the division by the root of the
+    pivot; fill, most as in `ilut`, of columns of L and entries of the factor.
+    """
+    columns = transposed(L.indptr, L.indices, L.data)
+    rows, stored, pivot, factor = _ict(*columns, tau, float(fill), most, _capacity(L.nnz, most))
+    if rows < L.n:
+        return _stopped(L, rows, stored, pivot)
+    indptr, indices, data = transposed(*factor)
+    return Factored(rows, stored, pivot, indptr, indices, data, indptr[1:] - 1)
+
+
+def _stopped(A, rows, stored, pivot) -> Factored:
+    nothing = np.empty(0, np.int64)
+    return Factored(rows, stored, pivot, nothing, A.indices[:0], A.data[:0], nothing)
+
+
+def _capacity(nnz: int, most: int) -> int:
+    """Room to begin with; it doubles where it is not enough."""
+    return max(min(2 * nnz, most), 1)
+
+
+@compiled
+def transposed(indptr, indices, data):
+    """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
+    n = indptr.size - 1
+    starts = np.zeros(n + 1, np.int64)
+    for p in range(indptr[n]):
+        starts[indices[p] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    place = starts[:-1].copy()
+    rows, values = np.empty(indptr[n], indices.dtype), np.empty(indptr[n], data.dtype)
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            q = place[indices[p]]
+            place[indices[p]] = q + 1
+            rows[q] = i
+            values[q] = data[p]
+    return starts, rows, values
+
+
+@compiled
+def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data):
+    """L without its diagonal and U in one matrix, both by rows, and the places of its diagonal."""
+    n = l_indptr.size - 1
+    stored = l_indptr[n] + u_indptr[n]
+    indptr, diag = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    indices, data = np.empty(stored, l_indices.dtype), np.empty(stored, l_data.dtype)
+    m = 0
+    for i in range(n):
+        for p in range(l_indptr[i], l_indptr[i + 1]):
+            indices[m] = l_indices[p]
+            data[m] = l_data[p]
+            m += 1
+        diag[i] = m
+        for p in range(u_indptr[i], u_indptr[i + 1]):
+            indices[m] = u_indices[p]
+            data[m] = u_data[p]
+            m += 1
+        indptr[i + 1] = m
+    return indptr, indices, data, diag
+
+
+@compiled
+def sort(keys, count):
+    """Sort keys[:count] in place."""
+    if count > FEW:
+        keys[:count].sort()
+        return
+    for e in range(1, count):
+        key = keys[e]
+        f = e - 1
+        while f >= 0 and keys[f] > key:
+            keys[f + 1] = keys[f]
+            f -= 1
+        keys[f + 1] = key
+
+
+@compiled
+def push(heap, size, key):
+    """Add a key to heap[:size], whose smallest is the first; returns the new size."""
+    at = size
+    while at > 0:
+        parent = (at - 1) >> 1
+        if heap[parent] <= key:
+            break
+        heap[at] = heap[parent]
+        at = parent
+    heap[at] = key
+    return size + 1
+
+
+@compiled
+def pop(heap, size):
+    """Take heap[0], which the caller has read, out of heap[:size]; returns the new size."""
+    size -= 1
+    key = heap[size]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = key
+    return size
+
+
+@compiled
+def kth_largest(x, count, k):
+    """The k-th largest of x[:count], 1 <= k <= count, which are put into another order (Hoare 1961: quickselect)."""
+    lo, hi, place = 0, count - 1, k - 1
+    while lo < hi:
+        a, b, c = x[lo], x[(lo + hi) >> 1], x[hi]
+        pivot = max(min(a, b), min(max(a, b), c))
+        left, right = lo, hi
+        while left <= right:
+            while x[left] > pivot:
+                left += 1
+            while x[right] < pivot:
+                right -= 1
+            if left <= right:
+                x[left], x[right] = x[right], x[left]
+                left += 1
+                right -= 1
+        if place <= right:
+            hi = right
+        elif place >= left:
+            lo = left
+        else:
+            break
+    return x[place]
+
+
+@compiled
+def strongest(columns, count, tau, limit, w, size):
+    """Of columns[:count] keep those with |w[j]| > tau, and of these the `limit` largest, in ascending order of j.
+
+    Returns their number, or -1 if one |w[j]| is not finite. size : workspace for `count` numbers.
+    """
+    kept = 0
+    for e in range(count):
+        j = columns[e]
+        magnitude = abs(w[j])
+        if not np.isfinite(magnitude):
+            return -1
+        if magnitude > tau:
+            columns[kept] = j
+            size[kept] = magnitude
+            kept += 1
+    if kept <= limit:
+        sort(columns, kept)
+        return kept
+    cut = kth_largest(size, kept, limit)
+    survivors, ties = 0, limit
+    for e in range(kept):
+        j = columns[e]
+        magnitude = abs(w[j])
+        if magnitude >= cut:
+            columns[survivors] = j
+            survivors += 1
+        if magnitude > cut:
+            ties -= 1
+    sort(columns, survivors)
+    kept = 0
+    for e in range(survivors):
+        j = columns[e]
+        tie = abs(w[j]) == cut
+        if not tie or ties > 0:
+            columns[kept] = j
+            kept += 1
+        if tie:
+            ties -= 1
+    return kept
+
+
+@compiled
+def allowed(fill, entries, n):
+    """How many entries of a part are kept that has so many in A."""
+    return n if np.isinf(fill) else max(1, int(min(fill * entries, n)))
+
+
+@compiled
+def grown(array, used, needed):
+    """The array, or one with more room and the same first `used` elements."""
+    if needed <= array.size:
+        return array
+    larger = np.empty(max(needed, 2 * array.size), array.dtype)
+    for p in range(used):
+        larger[p] = array[p]
+    return larger
+
+
+@compiled
+def _ilut(indptr, indices, diag, a, tau, fill, most, capacity):
+    """Row by row: scatter into w, subtract multiples of rows of U in ascending order, from a heap; keep, store."""
+    n = diag.size
+    begin, pivots = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    columns, values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
+    w, size = np.empty(n, a.dtype), np.empty(n)
+    seen = np.full(n, -1, indices.dtype)  # the last row that touched w[j]
+    heap, lower, upper = np.empty_like(seen), np.empty_like(seen), np.empty_like(seen)
+    stored = 0
+    for i in range(n):
+        waiting = below = above = 0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            w[j] = a[p]
+            seen[j] = i
+            if j < i:
+                heap[waiting] = j
+                waiting += 1
+            elif j > i:
+                upper[above] = j
+                above += 1
+        most_below, most_above = allowed(fill, waiting, n), allowed(fill, above, n)
+        while waiting > 0:
+            k = heap[0]
+            waiting = pop(heap, waiting)
+            if abs(w[k]) <= tau[i]:
+                continue
+            factor = divide(w[k], values[pivots[k]])
+            if not np.isfinite(factor):
+                return i, stored, factor, begin, columns, values, pivots
+            w[k] = factor
+            lower[below] = k
+            below += 1
+            for q in range(pivots[k] + 1, begin[k + 1]):
+                j = columns[q]
+                if seen[j] != i:
+                    seen[j] = i
+                    w[j] = 0
+                    if j < i:
+                        waiting = push(heap, waiting, j)
+                    else:
+                        upper[above] = j
+                        above += 1
+                w[j] -= factor * values[q]
+        below = strongest(lower, below, 0.0, most_below, w, size)
+        above = strongest(upper, above, tau[i], most_above, w, size)
+        if below < 0 or above < 0 or not np.isfinite(w[i]) or w[i] == 0:
+            return i, stored, w[i], begin, columns, values, pivots
+        needed = stored + below + 1 + above
+        if needed > most:
+            return i, needed, w[i], begin, columns, values, pivots
+        columns, values = grown(columns, stored, needed), grown(values, stored, needed)
+        for e in range(below):
+            columns[stored] = lower[e]
+            values[stored] = w[lower[e]]
+            stored += 1
+        columns[stored] = i
+        values[stored] = w[i]
+        pivots[i] = stored
+        stored += 1
+        for e in range(above):
+            columns[stored] = upper[e]
+            values[stored] = w[upper[e]]
+            stored += 1
+        begin[i + 1] = stored
+    return n, stored, w[n - 1], begin, columns, values, pivots
+
+
+@compiled
+def members(head, follower, k, out):
+    """The list that begins with head[k], sorted, in `out`; returns its length."""
+    count = 0
+    i = head[k]
+    while i >= 0:
+        out[count] = i
+        count += 1
+        i = follower[i]
+    sort(out, count)
+    return count
+
+
+@compiled
+def enlist(head, follower, i, place, end, indices):
+    """Put i into the list of the index at its next place, if it has one."""
+    if place < end:
+        j = indices[place]
+        follower[i] = head[j]
+        head[j] = i
+
+
+@compiled
+def _ilut_crout(indptr, indices, diag, a, c_indptr, c_indices, c_data, tau_rows, tau_columns, fill, most, capacity):
+    """Step k makes row k of U in z and column k of L in w from the rows of U and columns of L before.
+
+    Each earlier row of U has a place u_next: its first entry in a column >= k, and stands in the list of that column;
+    so the list of k holds the rows i with u_ik != 0, and what they contribute to lies behind. The same for L.
+    """
+    n = diag.size
+    u_begin, l_begin = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    u_columns, u_values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
+    l_rows, l_values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
+    u_next, l_next = np.empty(n, np.int64), np.empty(n, np.int64)
+    z, w, size = np.empty(n, a.dtype), np.empty(n, a.dtype), np.empty(n)
+    z_seen, w_seen = np.full(n, -1, indices.dtype), np.full(n, -1, indices.dtype)
+    u_head, l_head = np.full(n, -1, indices.dtype), np.full(n, -1, indices.dtype)
+    u_follower, l_follower = np.empty_like(u_head), np.empty_like(u_head)
+    right, under = np.empty_like(u_head), np.empty_like(u_head)
+    with_l, with_u = np.empty_like(u_head), np.empty_like(u_head)
+    stored = 0
+    for k in range(n):
+        z[k] = a[diag[k]]
+        z_seen[k] = k
+        rights = unders = 0
+        for p in range(diag[k] + 1, indptr[k + 1]):
+            j = indices[p]
+            z[j] = a[p]
+            z_seen[j] = k
+            right[rights] = j
+            rights += 1
+        for p in range(c_indptr[k], c_indptr[k + 1]):
+            i = c_indices[p]
+            if i > k:
+                w[i] = c_data[p]
+                w_seen[i] = k
+                under[unders] = i
+                unders += 1
+        most_right, most_under = allowed(fill, rights, n), allowed(fill, unders, n)
+        l_count, u_count = members(l_head, l_follower, k, with_l), members(u_head, u_follower, k, with_u)
+        for e in range(l_count):
+            i = with_l[e]
+            factor = l_values[l_next[i]]
+            for q in range(u_next[i], u_begin[i + 1]):
+                j = u_columns[q]
+                if z_seen[j] != k:
+                    z_seen[j] = k
+                    z[j] = 0
+                    right[rights] = j
+                    rights += 1
+                z[j] -= factor * u_values[q]
+        for e in range(u_count):
+            i = with_u[e]
+            factor = u_values[u_next[i]]
+            for q in range(l_next[i], l_begin[i + 1]):
+                j = l_rows[q]
+                if j > k:
+                    if w_seen[j] != k:
+                        w_seen[j] = k
+                        w[j] = 0
+                        under[unders] = j
+                        unders += 1
+                    w[j] -= l_values[q] * factor
+        for e in range(l_count):
+            i = with_l[e]
+            l_next[i] += 1
+            enlist(l_head, l_follower, i, l_next[i], l_begin[i + 1], l_rows)
+        for e in range(u_count):
+            i = with_u[e]
+            u_next[i] += 1
+            enlist(u_head, u_follower, i, u_next[i], u_begin[i + 1], u_columns)
+        rights = strongest(right, rights, tau_rows[k], most_right, z, size)
+        unders = strongest(under, unders, tau_columns[k], most_under, w, size)
+        good = rights >= 0 and unders >= 0 and np.isfinite(z[k]) and z[k] != 0
+        for e in range(unders):
+            w[under[e]] = divide(w[under[e]], z[k])
+            good &= np.isfinite(w[under[e]])
+        lower, upper = (l_begin, l_rows, l_values), (u_begin, u_columns, u_values)
+        if not good:
+            return k, stored, z[k], lower, upper
+        stored += rights + 1 + unders
+        if stored > most:
+            return k, stored, z[k], lower, upper
+        u_used, l_used = u_begin[k], l_begin[k]
+        u_columns = grown(u_columns, u_used, u_used + rights + 1)
+        u_values = grown(u_values, u_used, u_used + rights + 1)
+        l_rows, l_values = grown(l_rows, l_used, l_used + unders), grown(l_values, l_used, l_used + unders)
+        u_columns[u_used] = k
+        u_values[u_used] = z[k]
+        for e in range(rights):
+            u_columns[u_used + 1 + e] = right[e]
+            u_values[u_used + 1 + e] = z[right[e]]
+        for e in range(unders):
+            l_rows[l_used + e] = under[e]
+            l_values[l_used + e] = w[under[e]]
+        u_begin[k + 1], l_begin[k + 1] = u_used + 1 + rights, l_used + unders
+        u_next[k], l_next[k] = u_used + 1, l_used
+        enlist(u_head, u_follower, k, u_next[k], u_begin[k + 1], u_columns)
+        enlist(l_head, l_follower, k, l_next[k], l_begin[k + 1], l_rows)
+    return n, stored, z[n - 1], (l_begin, l_rows, l_values), (u_begin, u_columns, u_values)
+
+
+@compiled
+def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity):
+    """Step k makes column k of L in w from the columns before that have an entry in row k; lists as in Crout's form."""
+    n = c_indptr.size - 1
+    begin, following = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    rows, values = np.empty(capacity, c_indices.dtype), np.empty(capacity, c_data.dtype)
+    w, size = np.empty(n, c_data.dtype), np.empty(n)
+    seen, head = np.full(n, -1, c_indices.dtype), np.full(n, -1, c_indices.dtype)
+    follower, under, before = np.empty_like(head), np.empty_like(head), np.empty_like(head)
+    square = c_data[0].real
+    for k in range(n):
+        square = c_data[c_indptr[k]].real
+        unders = 0
+        for p in range(c_indptr[k] + 1, c_indptr[k + 1]):
+            i = c_indices[p]
+            w[i] = c_data[p]
+            seen[i] = k
+            under[unders] = i
+            unders += 1
+        limit = allowed(fill, unders, n)
+        count = members(head, follower, k, before)
+        for e in range(count):
+            j = before[e]
+            own = values[following[j]]
+            factor = np.conj(own)
+            square -= (own * factor).real
+            for q in range(following[j] + 1, begin[j + 1]):
+                i = rows[q]
+                if seen[i] != k:
+                    seen[i] = k
+                    w[i] = 0
+                    under[unders] = i
+                    unders += 1
+                w[i] -= values[q] * factor
+            following[j] += 1
+            enlist(head, follower, j, following[j], begin[j + 1], rows)
+        unders = strongest(under, unders, tau[k], limit, w, size)
+        stored = begin[k]
+        if unders < 0 or not np.isfinite(square) or square <= 0:
+            return k, stored, square, (begin, rows, values)
+        w[k] = np.sqrt(square)
+        for e in range(unders):
+            w[under[e]] = divide(w[under[e]], w[k])
+            if not np.isfinite(w[under[e]]):
+                return k, stored, square, (begin, rows, values)
+        needed = stored + 1 + unders
+        if needed > most:
+            return k, needed, square, (begin, rows, values)
+        rows, values = grown(rows, stored, needed), grown(values, stored, needed)
+        rows[stored] = k
+        values[stored] = w[k]
+        for e in range(unders):
+            rows[stored + 1 + e] = under[e]
+            values[stored + 1 + e] = w[under[e]]
+        begin[k + 1] = needed
+        following[k] = stored + 1
+        enlist(head, follower, k, following[k], needed, rows)
+    return n, begin[n], square, (begin, rows, values)

@@ -1,0 +1,67 @@
+"""ICT: incomplete Cholesky by threshold, for Hermitian positive definite matrices.
+
+M. T. Jones, P. E. Plassmann: An improved incomplete Cholesky factorization, 1995; computed as N. Li, Y. Saad, E. Chow:
+Crout versions of ILU for general sparse matrices, 2003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR, lower_triangle
+from finelu.preconditioners.ic0 import IC0Factors
+from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold, column_norms, row_norms
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ICT(Recipe):
+    """Incomplete Cholesky whose pattern follows the values: small entries are dropped, the largest are kept.
+
+    Only the lower triangle of A is read; that A is Hermitian is the caller's word.
+    drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
+        of A.
+    fill : where column j of A has so many entries below the diagonal, the largest max(1, int(fill * entries)) of column
+        j of L are kept, besides the diagonal. float("inf"): no limit.
+    nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
+    shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
+    L has the pattern of that of ILUT(form="crout"), and half its cost. Sequential, on the CPU, for A on the GPU too.
+    """
+
+    drop_tol: float = 1e-3
+    fill: float = 10.0
+    nnz: int | None = None
+    shift: float = 0.0
+    triangular: str = "auto"
+    sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> ICTFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where a pivot is not positive: A is
+        not positive definite, or is, but has no such factorization; a shift helps then.
+        """
+        return ICTFactors(self, checked_threshold(self, A))
+
+
+class ICTFactors(ThresholdFactors, IC0Factors):
+    """M = L L^H, L by rows; `nnz` counts L alone."""
+
+    cholesky = True
+
+    def _runs(self, host: CSR):
+        kernels, fill = kernels_for(host.data), self.recipe.fill
+        L, _ = lower_triangle(host)
+        norms = hermitian_norms(L)
+        return lambda drop_tol, most: kernels.ict(L, drop_tol * norms, fill, most)
+
+
+def hermitian_norms(L: CSR) -> np.ndarray:
+    """The 2-norms (n,) of the rows of the Hermitian matrix with this lower triangle: row i of L, and column i below."""
+    below = L.data.copy()
+    below[L.diag] = 0
+    return np.hypot(row_norms(L), column_norms(L.with_values(below)))

@@ -1,0 +1,68 @@
+"""ILUT: incomplete LU by dual threshold, by rows or in Crout's form.
+
+Y. Saad: ILUT: a dual threshold incomplete LU factorization, 1994. N. Li, Y. Saad, E. Chow: Crout versions of ILU for
+general sparse matrices, 2003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finelu.errors import ParameterError
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR
+from finelu.preconditioners.ilu0 import ILU0Factors
+from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold, column_norms, row_norms
+
+FORMS = ("row", "crout")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ILUT(Recipe):
+    """Incomplete LU whose pattern follows the values: small entries are dropped, the largest are kept.
+
+    drop_tol : an entry is dropped if its magnitude is at most drop_tol times the 2-norm of row i of A; an entry l_ij
+        is tested before its division by the pivot u_jj, so that it does not matter how the rows of A are scaled.
+        form="crout": columns of L are tested against the norms of the columns of A.
+    fill : where row i of A has so many entries below (above) the diagonal, the largest max(1, int(fill * entries)) of
+        row i of L (U) are kept, besides the diagonal. float("inf"): no limit. form="crout": columns of A and L.
+    form : "row" makes a row of L and of U after the other; "crout" a column of L and a row of U together, so that for
+        a symmetric A also L and U^T have one pattern.
+    nnz : a wanted number of entries of L + U, the diagonal counted once: A.nnz asks for as many as ILU0 has. Then
+        drop_tol is only the first guess of a search over the thresholds, which ends within 1% of nnz, or after at most
+        33 factorizations with the closest; `report` says what it reached, and warns if that is not within 1%. Where all
+        thresholds that would give about nnz break down, ZeroPivot is raised.
+    shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
+    Cost: sequential, on the CPU, for A on the GPU too, where the factors are then applied. With m entries a row of L
+    and U, O(n m^2). drop_tol=0 with fill=inf is the complete factorization.
+    """
+
+    drop_tol: float = 1e-3
+    fill: float = 10.0
+    form: str = "row"
+    nnz: int | None = None
+    shift: float = 0.0
+    triangular: str = "auto"
+    sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> ILUTFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        """
+        if self.form not in FORMS:
+            raise ParameterError(f"{self!r}: form must be one of {', '.join(FORMS)}.")
+        return ILUTFactors(self, checked_threshold(self, A))
+
+
+class ILUTFactors(ThresholdFactors, ILU0Factors):
+    """M = L U; L and U share one matrix."""
+
+    def _runs(self, host: CSR):
+        kernels, fill, rows = kernels_for(host.data), self.recipe.fill, row_norms(host)
+        if self.recipe.form == "row":
+            return lambda drop_tol, most: kernels.ilut(host, drop_tol * rows, fill, most)
+        columns = column_norms(host)
+        return lambda drop_tol, most: kernels.ilut_crout(host, drop_tol * rows, drop_tol * columns, fill, most)
