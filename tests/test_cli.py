@@ -112,6 +112,27 @@ def test_parameters_reach_the_recipe(capsys):
     assert option["iterations"] > plain["iterations"]  # a shifted factorization is a worse one here
 
 
+def test_steps_reach_the_recipe(capsys):
+    arguments = ("solve", "gallery:ani4", "--recipe", "parict")
+    made = {steps: run_json(capsys, *arguments, "--steps", steps)[1] for steps in (1, 5)}
+    assert made[1]["recipe"] == repr(finelu.ParICT(steps=1)) and made[1]["method"] == "cg"
+    assert made[5]["recipe"] == repr(finelu.ParICT())
+    assert made[1]["report"]["steps"] == 1 and len(made[5]["report"]["residual_norms"]) == 5
+    assert made[1]["iterations"] > 1.3 * made[5]["iterations"]
+    _, by_setting = run_json(capsys, *arguments, "--set", "steps=1", "--set", "start=0", "--set", "ordering=none")
+    assert by_setting["iterations"] == made[1]["iterations"]
+
+
+def test_steps_for_a_recipe_without_them_or_that_are_no_number(capsys):
+    for arguments, text in (
+        (("--recipe", "ilu0", "--steps", 5), "recipe ilu0 has no parameter 'steps'"),
+        (("--recipe", "parilut", "--steps", "five"), "steps='five'; int is needed"),
+        (("--recipe", "parilut", "--steps", "-1"), "steps must be an integer >= 0"),
+    ):
+        status, out, err = run(capsys, "solve", SMALL, *arguments)
+        assert (status, out) == (2, "") and text in err and err.count("\n") == 1
+
+
 def test_restart_reaches_gmres(capsys):
     arguments = ("solve", "gallery:poisson7:10", "--recipe", "none", "--method", "gmres")
     _, short = run_json(capsys, *arguments, "--restart", 3)

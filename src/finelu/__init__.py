@@ -22,7 +22,20 @@ if TYPE_CHECKING:
     from finelu.io import read_matrix
     from finelu.krylov import bicgstab, cg, fgmres, gmres, minres
     from finelu.matrix import as_csr
-    from finelu.preconditioners import IC0, ICT, ILU0, ILUK, ILUT, MILU0, BlockJacobi, Jacobi
+    from finelu.preconditioners import (
+        IC0,
+        ICT,
+        ILU0,
+        ILUK,
+        ILUT,
+        MILU0,
+        BlockJacobi,
+        Jacobi,
+        ParIC,
+        ParICT,
+        ParILU,
+        ParILUT,
+    )
     from finelu.result import Solution, Status
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
@@ -43,6 +56,10 @@ _MODULE_OF = {
     "Jacobi": "preconditioners",
     "MILU0": "preconditioners",
     "MatrixError": "errors",
+    "ParIC": "preconditioners",
+    "ParICT": "preconditioners",
+    "ParILU": "preconditioners",
+    "ParILUT": "preconditioners",
     "ParameterError": "errors",
     "Solution": "result",
     "Status": "result",
@@ -73,6 +90,10 @@ __all__ = [
     "FineluError",
     "Jacobi",
     "MatrixError",
+    "ParIC",
+    "ParICT",
+    "ParILU",
+    "ParILUT",
     "ParameterError",
     "Solution",
     "Status",

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
 METHODS = ("cg", "gmres", "fgmres", "bicgstab", "minres")
-RECIPE_NAMES = "auto, ilu0, ic0, iluk, milu0, ilut, ict, jacobi, block_jacobi, none"
+RECIPE_NAMES = "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, jacobi, block_jacobi, none"
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
 # Hermitian positive for a Hermitian positive A: fit for cg
-SPD_RECIPES = ("ic0", "ict", "jacobi", "block_jacobi", "none")
+SPD_RECIPES = ("ic0", "ict", "paric", "parict", "jacobi", "block_jacobi", "none")
 SEED = 0  # of the right-hand side that is made where none is given
 
 app = typer.Typer(
@@ -64,6 +64,7 @@ def solve(
     b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
     recipe: Annotated[str, typer.Option(help=f"preconditioner: {RECIPE_NAMES}")] = "auto",
     shift: Annotated[str | None, typer.Option(metavar="FLOAT", help="recipe parameter: diagonal shift")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="INT", help="recipe parameter: of parilut and parict")] = None,
     variant: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: kernel")] = None,
     triangular: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: triangular solve")] = None,
     precision: Annotated[str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors")] = None,
@@ -81,7 +82,7 @@ def solve(
     as_json: Json = False,
 ) -> int:
     """Solve A x = b: read, factor, iterate, print what happened."""
-    given = {"shift": shift, "variant": variant, "triangular": triangular, "precision": precision}
+    given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | _named_values(settings or [])
     _check_iteration(method, rtol, maxiter, restart)
     made = None if recipe == "auto" else _recipe(recipe, parameters)
@@ -198,7 +199,8 @@ def inspect(matrix: Matrix, as_json: Json = False) -> int:
 def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree)")]) -> int:
     """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
     root = Path(finelu.__file__).resolve().parents[2]
-    files = [path for where in ("papers", ".") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
+    # of two with one name the paper's, which comes last, counts
+    files = [path for where in (".", "papers") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
     # the files without a main are parts of the others
     programs = [path for path in files if re.search(r"^def main\(", path.read_text(), re.MULTILINE)]
     modules = {path.stem: ".".join(path.relative_to(root).with_suffix("").parts) for path in programs}

@@ -201,12 +201,16 @@ class TriangularFactors(Factors):
                     unit=unit,
                     trans=trans,
                     method=self.recipe.triangular,
-                    sweeps=self.recipe.sweeps,
+                    sweeps=self._triangular_sweeps,
                     check=False,
                 )
                 synchronize(self._triangles.data)  # another thread may use it on another stream
                 self._solvers[key] = solver
             return self._solvers[key]
+
+    @property
+    def _triangular_sweeps(self) -> int | None:
+        return self.recipe.sweeps
 
     def _apply(self, R, trans: str):
         for key in self._sequence(trans):

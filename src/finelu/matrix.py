@@ -2,94 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels.csr import CSR, INT32_LIMIT, sparse_module
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-INT32_LIMIT = 2**31 - 1
-
-
-@dataclass(frozen=True, eq=False)
-class CSR:
-    """A square sparse matrix in compressed sparse rows, checked: sorted, no duplicates, finite.
-
-    indptr (n + 1,), indices (nnz,) int32 (int64 once n or nnz needs it); data (nnz,) one of the four dtypes;
-    diag (n,) the place of each diagonal entry in `data`, or -1 where none is stored. All on one device.
-    The arrays may be the caller's own: nothing in finelu writes to them.
-    """
-
-    indptr: Any
-    indices: Any
-    data: Any
-    diag: Any
-
-    @property
-    def n(self) -> int:
-        return self.indptr.size - 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.n, self.n)
-
-    @property
-    def nnz(self) -> int:
-        return self.data.size
-
-    @property
-    def dtype(self):
-        return self.data.dtype
-
-    @cached_property
-    def missing(self) -> int:
-        """How many diagonal entries are not stored."""
-        return int((self.diag < 0).sum())
-
-    @cached_property
-    def below(self) -> int:
-        """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""
-        return int((self.diag - self.indptr[:-1]).sum(dtype=np.int64))
-
-    @cached_property
-    def longest(self) -> tuple[int, int, int]:
-        """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
-        below, above = self.diag - self.indptr[:-1], self.indptr[1:] - self.diag - 1
-        return int((below + above).max()) + 1, int(below.max()), int(above.max())
-
-    def with_values(self, data) -> CSR:
-        """The same pattern, and what is known of it, with other values (nnz,)."""
-        other = CSR(self.indptr, self.indices, data, self.diag)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("missing", "below", "longest")})
-        return other
-
-    def same_pattern(self, other: CSR) -> bool:
-        """Whether `other` stores entries at the same places (and on the same device)."""
-        if self.nnz != other.nnz or self.n != other.n or on_gpu(self.data) != on_gpu(other.data):
-            return False
-        if self.indices is other.indices and self.indptr is other.indptr:
-            return True
-        xp = namespace(self.data)
-        same = xp.array_equal(self.indptr, other.indptr) & xp.array_equal(self.indices, other.indices)
-        return bool(same)
-
-    def tosparse(self):
-        """The scipy.sparse or cupyx.scipy.sparse CSR matrix with these arrays (no copy)."""
-        return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
-
-
-def sparse_module(array):
-    """scipy.sparse, or cupyx.scipy.sparse for arrays on the GPU."""
-    if on_gpu(array):
-        import cupyx.scipy.sparse
-
-        return cupyx.scipy.sparse
-    return sp
 
 
 def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:

@@ -6,6 +6,8 @@ threads; the GPU multiplies by reciprocals and adds up in trees, so it agrees to
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from finelu.kernels.triangle import Triangle
@@ -173,4 +175,400 @@ def ic0(indptr, indices, a, l):
                 return i
             else:
                 l[p] = np.sqrt(s.real)
+    return -1
+
+
+def strongest(entries, tau, limit):
+    """Of {j: v} those with |v| > tau, and of these the `limit` largest (of equals the smaller j; None: all), by j."""
+    above = [j for j in sorted(entries) if abs(entries[j]) > tau]
+    kept = sorted(above, key=lambda j: -abs(entries[j]))[:limit]  # a stable sort
+    return {j: entries[j] for j in sorted(kept)}
+
+
+def allowed(fill, entries):
+    """How many entries of a row of L or U are kept where A has so many."""
+    return None if np.isinf(fill) else max(1, int(fill * entries))
+
+
+def finite(*parts):
+    return all(np.isfinite(abs(v)) for part in parts for v in part.values())
+
+
+def ilut(indptr, indices, a, tau, fill):
+    """ILUT: row by row, small entries dropped, the largest kept. Saad 1994; Saad 2003, Algorithm 10.6.
+
+    tau (n,) : row i drops what is not larger than tau[i] in magnitude: an entry before the diagonal when its turn comes
+    to be divided by the pivot, one behind it in the end. `fill` times as many entries as A has are kept before, and
+    behind, the diagonal of a row, at least one. Returns the rows of L (without its diagonal) and of U as lists of
+    {column: value}, shorter than n if the next row has a zero pivot or a value that is not finite.
+    """
+    L, U = [], []
+    for i in range(indptr.size - 1):
+        row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
+        before, behind = sum(j < i for j in row), sum(j > i for j in row)
+        lower, waiting = {}, {j for j in row if j < i}
+        while waiting:
+            k = min(waiting)
+            waiting.remove(k)
+            if abs(row[k]) <= tau[i]:
+                continue
+            lower[k] = row[k] / U[k][k]
+            for j, u in U[k].items():
+                if j > k:
+                    if j < i and j not in row:
+                        waiting.add(j)
+                    row[j] = row.get(j, a.dtype.type(0)) - lower[k] * u
+        upper = {j: v for j, v in row.items() if j > i}
+        if not finite(row, lower, upper) or row[i] == 0:
+            break
+        L.append(strongest(lower, 0, allowed(fill, before)))
+        U.append({i: row[i], **strongest(upper, tau[i], allowed(fill, behind))})
+    return L, U
+
+
+def ilut_crout(indptr, indices, a, tau_rows, tau_columns, fill):
+    """ILUT in Crout's form: row k of U and column k of L together. Li, Saad & Chow 2003, Algorithm 3.1.
+
+    Row k of U drops what is not larger than tau_rows[k], column k of L what is not larger than tau_columns[k] before it
+    is divided by the pivot; `fill` as in `ilut`, for L by columns. Returns the columns of L (without its diagonal) and
+    the rows of U as lists of {index: value}, shorter than n if the next step has a zero pivot or a value that is not
+    finite.
+    """
+    n = indptr.size - 1
+    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
+    L, U = [], []
+    for k in range(n):
+        z = {j: v for j, v in A[k].items() if j >= k}
+        w = {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+        fill_row, fill_column = allowed(fill, len(z) - 1), allowed(fill, len(w))
+        for i in range(k):
+            if k in L[i]:
+                for j in U[i]:
+                    if j >= k:
+                        z[j] = z.get(j, a.dtype.type(0)) - L[i][k] * U[i][j]
+            if k in U[i]:
+                for j in L[i]:
+                    if j > k:
+                        w[j] = w.get(j, a.dtype.type(0)) - L[i][j] * U[i][k]
+        pivot = z.pop(k)
+        if not finite(z, w, {k: pivot}) or pivot == 0:
+            break
+        column = {i: v / pivot for i, v in strongest(w, tau_columns[k], fill_column).items()}
+        if not finite(column):
+            break
+        L.append(column)
+        U.append({k: pivot, **strongest(z, tau_rows[k], fill_row)})
+    return L, U
+
+
+def ict(indptr, indices, a, tau, fill):
+    """ICT: incomplete Cholesky by threshold, column by column, from the lower triangle by rows, the diagonal last.
+
+    Column k of L drops what is not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
+    many entries as the column has in A are kept below the diagonal, at least one. An imaginary part of the diagonal is
+    not read. Returns the columns of L as a list of {row: value}, shorter than n if the next pivot is not a positive
+    number or an entry is not finite. Jones & Plassmann 1995; Li, Saad & Chow 2003 for the form.
+    """
+    n = indptr.size - 1
+    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
+    L = []
+    for k in range(n):
+        square, w = A[k][k].real, {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+        limit = allowed(fill, len(w))
+        for j in range(k):
+            if k in L[j]:
+                square = square - (L[j][k] * np.conj(L[j][k])).real
+                for i in L[j]:
+                    if i > k:
+                        w[i] = w.get(i, a.dtype.type(0)) - L[j][i] * np.conj(L[j][k])
+        if not finite(w) or not np.isfinite(square) or square <= 0:
+            break
+        root = a.dtype.type(np.sqrt(square))
+        column = {i: v / root for i, v in strongest(w, tau[k], limit).items()}
+        if not finite(column):
+            break
+        L.append({k: root, **column})
+    return L
+
+
+def pattern_iluk(indptr, indices, level):
+    """The pattern of ILU(level), by rows. Saad 2003, Algorithm 10.5: entries with a level of fill of at most `level`.
+
+    Entries of A have level 0; a product l_ik u_kj brings (i, j) the sum of its levels and 1, of all the least.
+    """
+    levels = []
+    for i in range(indptr.size - 1):
+        row = {int(j): 0 for j in indices[indptr[i] : indptr[i + 1]]}
+        for k in range(i):
+            if k in row:
+                for j, fill in levels[k].items():
+                    if j > k and row[k] + fill + 1 <= level:
+                        row[j] = min(row.get(j, level), row[k] + fill + 1)
+        levels.append(row)
+    counts = [0, *(len(row) for row in levels)]
+    return np.cumsum(counts).astype(indptr.dtype), np.array([j for row in levels for j in sorted(row)], indices.dtype)
+
+
+def milu0(indptr, indices, diag, a, relax, lu):
+    """MILU(0): ILU(0), and `relax` times what falls outside of the pattern of a row is added to its diagonal.
+
+    With relax = 1 the rows of L U have the sums of the rows of A. Arguments and result as in `ilu0`; relax is a number
+    of a's dtype. Saad 2003, section 10.3.5.
+    """
+    for i in range(diag.size):
+        row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
+        dropped = a.dtype.type(0)
+        for p in range(indptr[i], diag[i]):
+            k = indices[p]
+            row[k] = row[k] / lu[diag[k]]
+            for q in range(diag[k] + 1, indptr[k + 1]):
+                if indices[q] in row:
+                    row[indices[q]] -= row[k] * lu[q]
+                else:
+                    dropped -= row[k] * lu[q]
+        row[i] += relax * dropped
+        lu[indptr[i] : indptr[i + 1]] = list(row.values())
+        if not np.isfinite(lu[indptr[i] : indptr[i + 1]]).all() or lu[diag[i]] == 0:
+            return i
+    return -1
+
+
+# ParILU and ParILUT (Anzt, Chow, Dongarra 2018; Anzt, Ribizel, Flegar, Chow, Dongarra 2019). Factors F are one CSR: L
+# below the diagonal (unit, not stored), U on and above; of Cholesky L alone, by rows, the diagonal last. A synchronous
+# sweep reads old values only, so it is done row by row like a product of sparse matrices; sums over k ascend.
+
+
+def _row(A, i):
+    """{column: value} of row i."""
+    return {int(A.indices[p]): A.data[p] for p in range(A.indptr[i], A.indptr[i + 1])}
+
+
+def _product_row(F, i, columns):
+    """((k, j), l_ik u_kj) for k < i, k < j, in ascending order of k, then j; of Cholesky l_ik conj(l_jk), k < j <= i.
+
+    columns: None for LU, else columns_of(F).
+    """
+    for p in range(F.indptr[i], F.diag[i]):
+        k = int(F.indices[p])
+        if columns is None:
+            for q in range(F.diag[k] + 1, F.indptr[k + 1]):
+                yield (k, int(F.indices[q])), F.data[p] * F.data[q]
+        else:
+            indptr, rows, places = columns
+            for q in range(indptr[k] + 1, indptr[k + 1]):
+                if rows[q] <= i:
+                    yield (k, int(rows[q])), F.data[p] * np.conj(F.data[places[q]])
+
+
+def columns_of(F):
+    """F (lower triangle and diagonal) by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data."""
+    order = np.lexsort((np.repeat(np.arange(F.n), np.diff(F.indptr)), F.indices))
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))[order]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(F.indices, minlength=F.n))])
+    return indptr.astype(F.indptr.dtype), rows.astype(F.indices.dtype), order.astype(F.indices.dtype)
+
+
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
+    """One synchronous fixed-point sweep on the pattern of F (2018, Algorithm 1, with the diagonal in U).
+
+    out (nnz of F): l_ij = s_ij / u_jj below the diagonal and u_ij = s_ij elsewhere, s_ij = a_ij - sum over
+    k < min(i, j) of l_ik u_kj with the old values; of Cholesky (columns given; A and F lower triangles)
+    l_ij = s_ij / l_jj and l_ii = sqrt(s_ii). Times `damping`, plus 1 - damping times the old value. A value that is not
+    finite, a pivot of LU that is 0, and a square that is not positive are refused: the old value stays, refused[0]
+    counts it and refused[1] is the smallest such row so far.
+    squares (n,) float64: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values.
+    """
+    for i in range(F.n):
+        s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
+        s.update((j, a) for j, a in _row(A, i).items() if j in s)
+        for (_, j), product in _product_row(F, i, columns):
+            if j in s:
+                s[j] -= product
+        squares[i] = 0
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            j, old = int(F.indices[p]), F.data[p]
+            with np.errstate(all="ignore"):
+                if j < i:
+                    new, residual = s[j] / F.data[F.diag[j]], s[j] - old * F.data[F.diag[j]]
+                elif columns is None:
+                    new, residual = s[j], s[j] - old
+                else:
+                    new, residual = np.sqrt(s[j].real) if s[j].real > 0 else np.nan, s[j].real - abs(old) ** 2
+                new = damping * new + (1 - damping) * old if damping != 1 else new
+            if not np.isfinite(new) or (j == i and new == 0):
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+                new = old
+            out[p] = new
+            squares[i] += abs(residual) ** 2
+
+
+def sweep_in_place(A, F, refused, columns=None):
+    """An asynchronous sweep as one thread would do it, row after row: new values are read as soon as they are there.
+
+    Inside a row l_ik is final before it is used, so that in this order one sweep is the incomplete factorization on the
+    pattern of F; with several threads a row may meet older values of other rows. Refuses as `sweep` does.
+    """
+    for i in range(F.n):
+        s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
+        s.update((j, a) for j, a in _row(A, i).items() if j in s)
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            j, old = int(F.indices[p]), F.data[p]
+            with np.errstate(all="ignore"):
+                if j < i:
+                    new = s[j] / F.data[F.diag[j]]
+                else:
+                    new = s[j] if columns is None else np.sqrt(s[j].real) if s[j].real > 0 else np.nan
+            if not np.isfinite(new) or (j == i and new == 0):
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+                new = old
+            F.data[p] = new
+            if j < i:
+                for (k, m), product in _product_row(F, i, columns):
+                    if k == j and m in s:
+                        s[m] -= product
+
+
+def candidates(A, F, columns=None, least=0.0):
+    """The candidates of F, row by row: the places of A and of the product L U that F has not, with R = A - L U there.
+
+    Products l_ik u_kj of magnitude below `least` make no candidate of (i, j), but count in r_ij if another does. Of
+    Cholesky (columns given) the lower triangle. Returns indptr (n + 1,), indices ascending in a row, values; squares
+    (2, n) float64: sums of |r_ij|^2 in row i over the pattern of F, and over the candidates.
+    """
+    indptr, indices, values, squares = [0], [], [], np.zeros((2, F.n))
+    for i in range(F.n):
+        mine = {int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]}
+        r = _row(A, i)
+        wanted = set(r) - mine
+        for (_, j), product in _product_row(F, i, columns):
+            r[j] = r.get(j, F.data.dtype.type(0)) - product
+            if j not in mine and abs(product) >= least:
+                wanted.add(j)
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            j = int(F.indices[p])
+            held = F.data[p] * F.data[F.diag[j]] if j < i else F.data[p] if columns is None else abs(F.data[p]) ** 2
+            squares[0, i] += abs(r.get(j, 0) - held) ** 2
+        for j in sorted(wanted):
+            indices.append(j)
+            values.append(r[j])
+            squares[1, i] += abs(r[j]) ** 2
+        indptr.append(len(indices))
+    types = F.indptr.dtype, F.indices.dtype, F.data.dtype
+    return *(np.array(a, t) for a, t in zip((indptr, indices, values), types, strict=True)), squares
+
+
+def add(F, indptr, indices, values, scaled=False):
+    """F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns ascending.
+
+    The initial value is r_ij (2018, equation 5); with `scaled` below the diagonal r_ij / F_jj.
+    """
+    out = [[0], [], [], []]
+    for i in range(F.n):
+        row = _row(F, i)
+        for p in range(indptr[i], indptr[i + 1]):
+            j = int(indices[p])
+            row[j] = values[p] / F.data[F.diag[j]] if scaled and j < i else values[p]
+        for j in sorted(row):
+            if j == i:
+                out[3].append(len(out[1]))
+            out[1].append(j)
+            out[2].append(row[j])
+        out[0].append(len(out[1]))
+    types = F.indptr.dtype, F.indices.dtype, F.data.dtype, F.diag.dtype
+    return tuple(np.array(a, t) for a, t in zip(out, types, strict=True))
+
+
+def magnitudes(F):
+    """|values| of F below the diagonal, and above it, in the order of their places."""
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
+    return abs(F.data[F.indices < rows]), abs(F.data[F.indices > rows])
+
+
+def remove(F, least, drop):
+    """F without its smallest entries: (indptr, indices, data, diag). The diagonal stays.
+
+    least (2,): thresholds below and above the diagonal; drop (2,): how many entries to drop there. Entries below the
+    threshold in magnitude are dropped, all of them, those above it none, and of those equal to it as many as it takes
+    to come to `drop`, spread evenly over them in the order of their places: of T such entries, t = 0, 1, ..., with w
+    to drop, those with (t + 1) w // T > t w // T.
+    """
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
+    magnitude, keep = abs(F.data), np.ones(F.nnz, bool)
+    for side, here in enumerate((F.indices < rows, F.indices > rows)):
+        keep &= ~(here & (magnitude < least[side]))
+        equal = np.flatnonzero(here & (magnitude == least[side]))
+        want = min(max(int(drop[side]) - int((here & (magnitude < least[side])).sum()), 0), equal.size)
+        t = np.arange(equal.size)
+        keep[equal[(t + 1) * want // max(equal.size, 1) > t * want // max(equal.size, 1)]] = False
+    kept = np.concatenate([[0], np.cumsum(keep)])
+    return kept[F.indptr].astype(F.indptr.dtype), F.indices[keep], F.data[keep], kept[F.diag].astype(F.diag.dtype)
+
+
+def select(values, rank, order="magnitudes"):
+    """(the element with `rank` others before it, how many are less than it), of the values or of their magnitudes.
+
+    The rank n, which nobody has, gives (Inf, n). There must be no NaN, which has no place in any order.
+    """
+    ordered = np.sort(abs(values) if order == "magnitudes" else values)
+    if rank == ordered.size:
+        return ordered.dtype.type(np.inf), rank
+    return ordered[rank], int(np.count_nonzero(ordered < ordered[rank]))
+
+
+def median_of_thresholds(values, rank, subsets, order="magnitudes"):
+    """`select`, approximately: the median of the elements that have the same share of the rank in equal subsets."""
+    bounds = np.linspace(0, values.size, subsets + 1).astype(int)
+    parts = [values[begin:end] for begin, end in pairwise(bounds)]
+    thresholds = [select(part, min(part.size * rank // values.size, part.size - 1), order)[0] for part in parts]
+    threshold = np.sort(thresholds)[subsets // 2]
+    return threshold, int(np.count_nonzero((abs(values) if order == "magnitudes" else values) < threshold))
+
+
+def scale(A, out, below, above):
+    """out (nnz,) = a_ij left[i] right[j]; (left, right) = below where j < i, and above elsewhere.
+
+    The vectors are real, (n,); None: a vector of ones. Returns out.
+    """
+    for i in range(A.n):
+        for p in range(A.indptr[i], A.indptr[i + 1]):
+            left, right = below if A.indices[p] < i else above
+            value = A.data[p] * (1 if left is None else left[i])
+            out[p] = value * (1 if right is None else right[A.indices[p]])
+    return out
+
+
+def use_new_pivots(F, out, refused):
+    """After a sweep of F into out: below the diagonal out_ij times F_jj / out_jj, so that l_ij is divided by the pivot
+    of the same sweep instead of the one before. What would not be finite stays, and is counted in `refused` (2,), see
+    `sweep`. Returns out."""
+    for i in range(F.n):
+        for p in range(F.indptr[i], F.diag[i]):
+            pivot = F.diag[F.indices[p]]
+            with np.errstate(all="ignore"):
+                new = out[p] * (F.data[pivot] / out[pivot])
+            if np.isfinite(new):
+                out[p] = new
+            else:
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+    return out
+
+
+def pivots(A, cholesky):
+    """d (n,), d_i = 1 / sqrt(|a_ii|) or 1 if that is 0; the first row whose pivot is not finite or zero, of Cholesky
+    not positive, or -1; and whether all pivots are positive real numbers."""
+    values = [A.data[p] for p in A.diag]
+    d = [1 / np.sqrt(abs(v)) if v != 0 else 1 for v in values]
+    bad = [i for i, v in enumerate(values) if not np.isfinite(v) or (not v.real > 0 if cholesky else v == 0)]
+    plain = all(v.real > 0 and v.imag == 0 for v in values)
+    return np.array(d, A.data.real.dtype), bad[0] if bad else -1, plain
+
+
+def first_unusable(F):
+    """The first row with a value that is not finite or a zero pivot, or -1."""
+    for i in range(F.n):
+        if not np.isfinite(F.data[F.indptr[i] : F.indptr[i + 1]]).all() or F.data[F.diag[i]] == 0:
+            return i
     return -1

@@ -7,6 +7,8 @@ from finelu.preconditioners.iluk import ILUK
 from finelu.preconditioners.ilut import ILUT
 from finelu.preconditioners.jacobi import BlockJacobi, Jacobi
 from finelu.preconditioners.milu0 import MILU0
+from finelu.preconditioners.parilu import ParIC, ParILU
+from finelu.preconditioners.parilut import ParICT, ParILUT
 
 RECIPES = {
     "ilu0": ILU0,
@@ -15,8 +17,26 @@ RECIPES = {
     "milu0": MILU0,
     "ilut": ILUT,
     "ict": ICT,
+    "parilu": ParILU,
+    "paric": ParIC,
+    "parilut": ParILUT,
+    "parict": ParICT,
     "jacobi": Jacobi,
     "block_jacobi": BlockJacobi,
 }
 
-__all__ = ["IC0", "ICT", "ILU0", "ILUK", "ILUT", "MILU0", "RECIPES", "BlockJacobi", "Jacobi"]
+__all__ = [
+    "IC0",
+    "ICT",
+    "ILU0",
+    "ILUK",
+    "ILUT",
+    "MILU0",
+    "RECIPES",
+    "BlockJacobi",
+    "Jacobi",
+    "ParIC",
+    "ParICT",
+    "ParILU",
+    "ParILUT",
+]

@@ -18,8 +18,12 @@ from finelu.kernels.cpu.elimination import (
     ilu0,
     ilu0_analysis,
 )
+from finelu.kernels.cpu.fill import pattern_iluk
 from finelu.kernels.cpu.inspect import inspect
 from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.memory import empty, reusing_memory
+from finelu.kernels.cpu.modified import MILU0_VARIANTS, milu0, milu0_analysis
+from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place
 from finelu.kernels.cpu.recurrences import (
     Snapshot,
     begin_cycle,
@@ -40,36 +44,52 @@ from finelu.kernels.cpu.recurrences import (
     minres_step,
     norm,
 )
+from finelu.kernels.cpu.scaling import first_unusable, pivots, scale, use_new_pivots
+from finelu.kernels.cpu.selection import Selection
+from finelu.kernels.cpu.threshold import ict, ilut, ilut_crout
 from finelu.kernels.cpu.triangular import TRIANGULAR_METHODS, triangular_plan
 
 __all__ = [
     "IC0_VARIANTS",
     "ILU0_VARIANTS",
+    "MILU0_VARIANTS",
     "TRIANGULAR_METHODS",
+    "Selection",
     "Snapshot",
+    "add",
     "arnoldi_begin",
     "begin_cycle",
     "bicgstab_direction",
     "bicgstab_half",
     "bicgstab_record",
     "bicgstab_step",
+    "candidates",
     "cg_direction",
     "cg_record",
     "cg_step",
     "cgs2_step",
+    "columns_of",
     "combine",
     "dot",
+    "empty",
     "first_bad",
+    "first_unusable",
     "givens_step",
     "hessenberg_solve",
     "ic0",
     "ic0_analysis",
+    "ict",
     "ilu0",
     "ilu0_analysis",
+    "ilut",
+    "ilut_crout",
     "inspect",
     "keep_verified",
     "levels",
+    "magnitudes",
     "mgs_step",
+    "milu0",
+    "milu0_analysis",
     "minres_begin",
     "minres_lanczos",
     "minres_record",
@@ -77,6 +97,14 @@ __all__ = [
     "minres_start",
     "minres_step",
     "norm",
+    "pattern_iluk",
+    "pivots",
+    "remove",
+    "reusing_memory",
+    "scale",
+    "sweep",
+    "sweep_in_place",
     "triangular_plan",
     "update_solution",
+    "use_new_pivots",
 ]

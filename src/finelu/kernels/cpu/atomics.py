@@ -64,6 +64,54 @@ def store_release(typing, array, index, value):
     return types.void(array, types.intp, array.dtype), generate
 
 
+def _parts(builder, kind, address):
+    """The address of a real number, or those of the parts of a complex one, which are read and written one by one."""
+    if isinstance(kind, types.Complex):
+        return [cgutils.gep_inbounds(builder, address, 0, part) for part in (0, 1)]
+    return [address]
+
+
+@intrinsic
+def load_relaxed(typing, array, index):
+    """array[index], read anew, old or new while another thread writes it; says nothing about other elements.
+
+    Of a complex number each part is; the two may be of different writes.
+    """
+
+    def generate(context, builder, signature, args):
+        kind = signature.return_type
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        parts = [
+            builder.load_atomic(part, "monotonic", context.get_abi_sizeof(part.type.pointee))
+            for part in _parts(builder, kind, address)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        number = context.make_complex(builder, kind)
+        number.real, number.imag = parts
+        return number._getvalue()
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic
+def store_relaxed(typing, array, index, value):
+    """array[index] = value, whole (of a complex number each part); says nothing about other elements."""
+
+    def generate(context, builder, signature, args):
+        kind = signature.args[0].dtype
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        values = [args[2]]
+        if isinstance(kind, types.Complex):
+            number = context.make_complex(builder, kind, args[2])
+            values = [number.real, number.imag]
+        for part, value in zip(_parts(builder, kind, address), values, strict=True):
+            builder.store_atomic(value, part, "monotonic", context.get_abi_sizeof(value.type))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, array.dtype), generate
+
+
 @intrinsic
 def _pause(typing):
     def generate(context, builder, signature, args):

@@ -11,6 +11,9 @@ from finelu.kernels.cuda.arnoldi import (
 )
 from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cuda.inspect import inspect
+from finelu.kernels.cuda.memory import empty, reusing_memory
+from finelu.kernels.cuda.patterns import add, columns_of, magnitudes, remove
+from finelu.kernels.cuda.products import candidates, sweep, sweep_in_place
 from finelu.kernels.cuda.recurrences import (
     Snapshot,
     begin_cycle,
@@ -31,27 +34,35 @@ from finelu.kernels.cuda.recurrences import (
     minres_step,
     norm,
 )
+from finelu.kernels.cuda.scaling import first_unusable, pivots, scale, use_new_pivots
 from finelu.kernels.cuda.schedule import levels
+from finelu.kernels.cuda.selection import Selection
 from finelu.kernels.cuda.triangular import TRIANGULAR_METHODS, first_bad, triangular_plan
 
 __all__ = [
     "IC0_VARIANTS",
     "ILU0_VARIANTS",
     "TRIANGULAR_METHODS",
+    "Selection",
     "Snapshot",
+    "add",
     "arnoldi_begin",
     "begin_cycle",
     "bicgstab_direction",
     "bicgstab_half",
     "bicgstab_record",
     "bicgstab_step",
+    "candidates",
     "cg_direction",
     "cg_record",
     "cg_step",
     "cgs2_step",
+    "columns_of",
     "combine",
     "dot",
+    "empty",
     "first_bad",
+    "first_unusable",
     "givens_step",
     "hessenberg_solve",
     "ic0",
@@ -61,6 +72,7 @@ __all__ = [
     "inspect",
     "keep_verified",
     "levels",
+    "magnitudes",
     "mgs_step",
     "minres_begin",
     "minres_lanczos",
@@ -69,6 +81,13 @@ __all__ = [
     "minres_start",
     "minres_step",
     "norm",
+    "pivots",
+    "remove",
+    "reusing_memory",
+    "scale",
+    "sweep",
+    "sweep_in_place",
     "triangular_plan",
     "update_solution",
+    "use_new_pivots",
 ]

@@ -21,6 +21,27 @@ def _over(functions, *parameters):
     return [f"{name}<{', '.join(str(a) for a in arguments)}>" for name in functions for arguments in ids]
 
 
+def _selections():
+    """(type, order) of what is searched: the values, by themselves or by magnitude, and extracted keys."""
+    magnitudes, values = _over_pairs(VALUES, "MAGNITUDES"), _over_pairs(REALS, "VALUES")
+    elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
+    counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")
+    return (
+        _over(["count_buckets"], elements, counting[:1], ("false", "true"))
+        + _over(["count_buckets"], ("double, MAGNITUDES",), counting[1:], ("false", "true"))
+        + _over(["count_buckets"], keys, counting, ("true",))
+        + _over(["extract_bucket"], elements, counting[:1])
+        + _over(["extract_bucket"], keys, counting)
+        + _over(["partition"], elements, counting[2:3])
+        + _over(["partition"], keys, counting[1:])
+        + _over(["search_rest"], elements)
+    )
+
+
+def _over_pairs(types, order):
+    return tuple(f"{t}, {order}" for t in types)
+
+
 def _eliminations(name, updates):
     shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
     short = [f"{update}, {ahead}, true" for update in updates for ahead in ("false", "true")]
@@ -28,6 +49,20 @@ def _eliminations(name, updates):
     every_shape = _over([name], ("double",), ("int",), shapes, short + long)
     every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
     return every_shape + [i for i in every_type if i not in every_shape]
+
+
+def _products():
+    """Every type of value and index with one shape, and each shape with double and int."""
+    shapes = [f"{lanes}, {slots}" for lanes in (8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes)]
+    flags = [f"{a}, {b}" for a in ("false", "true") for b in ("false", "true")]
+    short = ["short_sweep", "short_candidates"]
+    return list(
+        dict.fromkeys(
+            _over(short, ("double",), ("int",), shapes, flags)
+            + _over(short, VALUES, INDICES, ("16, 256",), flags)
+            + _over(["long_sweep", "long_candidates"], VALUES, INDICES, flags)
+        )
+    )
 
 
 INSTANCES: dict[str, list[str]] = {
@@ -65,6 +100,29 @@ INSTANCES: dict[str, list[str]] = {
         ],
         VALUES,
     ),
+    + _over(["sum_counts"], INDICES)
+    + _over(["collect"], VALUES, ("int, int", "int, long long", "long long, long long")),
+    "patterns": _over(["add", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
+    + _over(
+        [
+            "remove_rows",
+            "sum_below",
+            "count_columns",
+            "sum_columns",
+            "start_columns",
+            "scatter_columns",
+            "sort_columns",
+        ],
+        INDICES,
+    ),
+    "products": _products(),
+    "scaling": _over(
+        ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
+    )
+    + _over(["unusable"], VALUES, INDICES)
+    + _over(["use_new_pivots"], VALUES, INDICES)
+    + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
+    "selection": _selections(),
     "recurrences": _over(["begin_cycle", "minres_record"], REALS)
     + _over(
         [

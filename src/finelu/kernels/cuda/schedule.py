@@ -29,8 +29,8 @@ def padding_for(warps: float, block: int) -> int:
     """Bytes of shared memory that a block must ask for so that about `warps` warps are resident on the whole GPU.
 
     Warps that wait far ahead of the front only load the L2 cache with their polling, and slow down those at the front:
-    keeping a few levels resident is up to twice as fast as filling the GPU (benchmarks/results, elimination-variants). 0 where
-    more than four blocks a multiprocessor are wanted: then the registers are the limit.
+    keeping a few levels resident is up to twice as fast as filling the GPU (benchmarks/results, elimination-variants).
+    0 where more than four blocks a multiprocessor are wanted: then the registers are the limit.
     """
     limits = device_limits()
     wanted = max(1.0, warps / limits["processors"] / (block // 32))

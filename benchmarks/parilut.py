@@ -1,0 +1,473 @@
+"""Claim: five steps of ParILUT take a third of Ginkgo's time on two CPU threads and a quarter of it on an H200, ParICT
+takes at most 0.6 of ParILUT's, and the factors have as many entries as were asked for, within 2%.
+
+`python -m benchmarks.parilut` times `factor` alone, from a CSR where it is worked on to factors there: checks, scaling
+and all steps (also where finelu would stop because the residual grows), but without the analysis of the triangular
+solves, which Ginkgo has elsewhere too. The first call, which
+may compile, is apart; the rest are medians. On a GPU by CUDA events, from an idle device to an idle device, so that the
+host's part counts. The share of each building block comes from further runs, in which every call is timed; what is
+left (scaling, norms, waiting for a size) is "other".
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import finelu
+from benchmarks import measure
+from benchmarks.common import (
+    GALLERY,
+    Budget,
+    LeftOut,
+    Problem,
+    Record,
+    Run,
+    RunEnded,
+    add_options,
+    cell,
+    command,
+    cpu_time,
+    files,
+    gpu_time,
+    matrix_folder,
+    mean,
+    names_of,
+    new_run,
+    ratio,
+    suite,
+    table,
+)
+from benchmarks.spine import have_gpu
+from finelu.kernels import kernels_for, on_gpu
+from finelu.preconditioners import parilut as adaption
+
+# Ginkgo 1.12, float64, int32, measured earlier; ParILUT and ParICT with 5 steps and fill 1, ParILU with 5 sweeps.
+GINKGO_STEPS = 5
+GINKGO_THREADS = 2  # OpenMP, on a machine with two cores
+GINKGO_OPENMP_MS = {
+    "ParILUT": {
+        "poisson7:100": 3400.0,
+        "poisson27:60": 9800.0,
+        "memplus": 6200.0,
+        "ccx_rotor": 18600.0,
+        "ccx_hueeber1": 2100.0,
+        "opm_egg_3ph": 2400.0,
+        "cage11": 2500.0,
+        "of_squareBend_p": 540.0,
+    },
+}
+GINKGO_DEVICE = "H200"  # CUDA
+GINKGO_CUDA_MS = {
+    "ParILUT": {
+        "of_pitzDaily_p": 11.4,
+        "qccfd_cavity_pc_128": 12.3,
+        "cage11": 31.8,
+        "memplus": 40.3,
+        "trilinos_nsjac": 29.8,
+        "ng_heatsink2d": 26.3,
+        "opm_egg_3ph": 56.8,
+        "of_squareBend_p": 35.9,
+        "ccx_hueeber1": 57.5,
+        "ccx_rotor": 119.0,
+        "poisson27:60": 259.0,
+        "poisson7:100": 398.0,
+    },
+    "ParICT": {"of_pitzDaily_p": 8.1, "ng_heatsink2d": 18.6, "ccx_hueeber1": 51.0, "poisson7:100": 220.0},
+    "ParILU": {"of_pitzDaily_p": 0.9, "of_squareBend_p": 2.8, "poisson7:100": 18.5},
+}
+NAMES = tuple(GINKGO_CUDA_MS["ParILUT"])
+
+WANTED = {"cpu": 3.0, "gpu": 4.0}  # Ginkgo's time over ours
+SYMMETRIC = 0.6  # of ParILUT's time that ParICT may take
+FILL = 0.02  # of the entries asked for that may be missing or too many
+
+RECIPES = {"ParILUT": finelu.ParILUT(), "ParICT": finelu.ParICT(), "ParILU": finelu.ParILU()}
+BLOCKS = ("candidates", "add", "sweep after add", "select", "remove", "sweep after remove", "columns", "other")
+PROFILES = 3  # runs with every block timed; one where a run takes longer than SLOW_MS
+SLOW_MS = 2000.0
+
+
+# Clocks -------------------------------------------------------------------------------------------------------------
+
+
+class Blocks:
+    """While it is entered, every call of a building block on the device of `like` is timed, by CUDA events on a GPU.
+
+    calls : (label, ms) in their order.  ms() : label -> ms in all.  The labels are those of BLOCKS but "other"; a sweep
+    is named by the change of the pattern before it, or "sweep" where there was none.
+    """
+
+    LABELS = {
+        "candidates": "candidates",
+        "add": "add",
+        "remove": "remove",
+        "magnitudes": "select",
+        "columns_of": "columns",
+    }
+
+    def __init__(self, like):
+        self.kernels, self.gpu = kernels_for(like), on_gpu(like)
+        self._marks: list[tuple[str, Any, Any]] = []
+        self._changed = ""
+
+    def __enter__(self) -> Blocks:
+        names = [*self.LABELS, "sweep", "sweep_in_place", "Selection"]
+        self._before = {name: getattr(self.kernels, name) for name in names}
+        for name in names[:-1]:
+            setattr(self.kernels, name, self._timed(name, self._before[name]))
+        self.kernels.Selection = self._selection(self._before["Selection"])
+        return self
+
+    def __exit__(self, *_) -> None:
+        for name, function in self._before.items():
+            setattr(self.kernels, name, function)
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        def call(*arguments, **named):
+            if name in ("add", "remove"):
+                self._changed = name
+            label = self.LABELS.get(name) or ("sweep after " + self._changed if self._changed else "sweep")
+            with self._between_marks(label):
+                return function(*arguments, **named)
+
+        return call
+
+    def _selection(self, Selection: type) -> type:
+        blocks = self
+
+        class Timed(Selection):  # type: ignore[misc, valid-type]
+            def __init__(self, *arguments, **named):
+                with blocks._between_marks("select"):
+                    super().__init__(*arguments, **named)
+
+            def select(self, *arguments, **named):
+                with blocks._between_marks("select"):
+                    return super().select(*arguments, **named)
+
+        return Timed
+
+    @contextmanager
+    def _between_marks(self, label: str) -> Iterator[None]:
+        first = self._mark()
+        yield
+        self._marks.append((label, first, self._mark()))
+
+    def _mark(self):
+        if not self.gpu:
+            return time.perf_counter()
+        import cupy
+
+        event = cupy.cuda.Event()
+        event.record()
+        return event
+
+    def elapsed(self, first, last) -> float:
+        """ms between two marks."""
+        if not self.gpu:
+            return 1e3 * (last - first)
+        import cupy
+
+        last.synchronize()
+        return cupy.cuda.get_elapsed_time(first, last)
+
+    @property
+    def calls(self) -> list[tuple[str, float]]:
+        return [(label, self.elapsed(first, last)) for label, first, last in self._marks]
+
+    def ms(self) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for label, ms in self.calls:
+            sums[label] = sums.get(label, 0.0) + ms
+        return sums
+
+    def step_ms(self, step: int) -> float:
+        """From the begin of the candidates of a step, counted from 1, to the end of its second sweep."""
+        begins = [k for k, (label, *_) in enumerate(self._marks) if label == "candidates"]
+        ends = [k for k, (label, *_) in enumerate(self._marks) if label == "sweep after remove"]
+        return self.elapsed(self._marks[begins[step - 1]][1], self._marks[ends[step - 1]][2])
+
+
+@contextmanager
+def without_solves(factors: type) -> Iterator[None]:
+    """`factor` makes factors of this class without the analysis of their triangular solves."""
+    factors._sequence = lambda self, trans: ()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del factors._sequence  # type: ignore[attr-defined]
+
+
+@contextmanager
+def all_steps() -> Iterator[None]:
+    """ParILUT and ParICT do all their steps, also where the residual grows: Ginkgo and the papers never stop."""
+    before, adaption.DIVERGED = adaption.DIVERGED, float("inf")
+    try:
+        yield
+    finally:
+        adaption.DIVERGED = before
+
+
+def factor_time(recipe, A, *, repeats: int | None = None):
+    """(ms of the first call, Timing of later ones, the factors) of recipe.factor(A), solves not analysed."""
+    gpu = on_gpu(A.data)
+    begin = time.perf_counter()
+    F = recipe.factor(A)
+    if gpu:
+        import cupy
+
+        cupy.cuda.get_current_stream().synchronize()
+    first = 1e3 * (time.perf_counter() - begin)
+    with without_solves(type(F)):
+        if gpu:
+            timing = gpu_time(lambda i: recipe.factor(A), host=True)
+        else:
+            timing = cpu_time(lambda i: recipe.factor(A), repeats)
+    return first, timing, F
+
+
+def profile(recipe, A, factors: type, runs: int = PROFILES) -> dict[str, float]:
+    """BLOCKS -> ms, medians of some runs; "other" is what the whole took beside the blocks."""
+    found: list[dict[str, float]] = []
+    with without_solves(factors):
+        for _ in range(runs):
+            with Blocks(A.data) as blocks:
+                first = blocks._mark()
+                recipe.factor(A)
+                whole = blocks.elapsed(first, blocks._mark())
+            ms = blocks.ms()
+            found.append(ms | {"other": whole - sum(ms.values())})
+    return {label: median(one.get(label, 0.0) for one in found) for label in dict.fromkeys(k for f in found for k in f)}
+
+
+# The run ------------------------------------------------------------------------------------------------------------
+
+
+def spd(S: sp.csr_matrix) -> bool:
+    """Whether S is symmetric to rounding with a positive diagonal: what a Cholesky factorization may be tried on."""
+    difference = abs(S - S.T)
+    symmetric = difference.nnz == 0 or difference.max() <= 1e-12 * abs(S).max()
+    return bool(symmetric and (S.diagonal() > 0).all())
+
+
+def problems(options, names: Sequence[str] = NAMES) -> tuple[list[Problem], list[str]]:
+    """The problems asked for, by default those of `names`; and which of those are not here."""
+    if options.matrices or options.quick:
+        return suite(options.matrix_folder, names_of(options.matrices), quick=options.quick), []
+    here = files(options.matrix_folder or matrix_folder())
+    absent = [name for name in names if ":" not in name and name not in GALLERY and name not in here]
+    return suite(options.matrix_folder, [name for name in names if name not in absent]), absent
+
+
+def measure_one(run: Run, name: str, S: sp.csr_matrix, device: str, threads: int) -> None:
+    """Every recipe on one matrix."""
+    A = finelu.as_csr(S)
+    A = measure.to_gpu(A) if device == "gpu" else A
+    for kind, recipe in RECIPES.items():
+        if kind == "ParICT" and not run.matrices[name]["spd"]:
+            continue
+        with run.attempt(name, f"{kind} {device} {threads}"):
+            with all_steps():
+                first, timing, F = factor_time(recipe, A)
+                blocks = profile(recipe, A, type(F), PROFILES if timing.ms < SLOW_MS else 1)
+            lower = (A.nnz - A.n) // 2 + A.n
+            asked = lower if kind == "ParICT" else A.nnz
+            detail = {"first_ms": first, "numeric": vars(timing), "nnz": F.nnz, "asked": asked, "blocks": blocks}
+            detail |= {key: F.report[key] for key in ("refused", "steps", "stopped") if key in F.report}
+            detail["left_out"] = sum(F.report.get("left_out", ()))
+            usual = recipe.factor(A).report if kind != "ParILU" else {}
+            if usual.get("steps", 0) < detail.get("steps", 0):
+                _, shorter, _ = factor_time(recipe, A)
+                detail["stops"] = {"after": usual["steps"], "why": usual["stopped"], "numeric": vars(shorter)}
+            record = Record(name, kind, device, "finelu", repr(recipe), timing.ms, threads=threads, detail=detail)
+            record.error = F.nnz / asked - 1
+            run.records.append(record)
+
+
+def peer_ms(run: Run, record: Record) -> float | None:
+    """Ginkgo's time for as many steps, where this is a machine like that on which it was measured.
+
+    It goes on where finelu cannot, with a residual that is not finite; then it gets its share of the steps.
+    """
+    if record.device == "gpu":
+        here, found = GINKGO_DEVICE in str(run.machine.get("gpu")), GINKGO_CUDA_MS
+    else:
+        here, found = record.threads == GINKGO_THREADS, GINKGO_OPENMP_MS
+    ms = found.get(record.work, {}).get(record.matrix) if here else None
+    return ms and ms * record.detail.get("steps", GINKGO_STEPS) / GINKGO_STEPS
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+def symmetric_ratios(run: Run, device: str, threads: int) -> list[tuple[str, float]]:
+    """(matrix, ParICT's time over ParILUT's)."""
+    found = []
+    for record in run.find(work="ParICT", device=device, threads=threads):
+        whole = run.one(work="ParILUT", matrix=record.matrix, device=device, threads=threads)
+        if whole:
+            found.append((record.matrix, record.numeric_ms / whole.numeric_ms))
+    return found
+
+
+def claim_table(run: Run) -> str:
+    """What is claimed, what was reached, and whether that is enough."""
+    lines = []
+    for device, threads in dict.fromkeys((r.device, r.threads) for r in run.records):
+        where = "GPU" if device == "gpu" else f"CPU, {threads} threads"
+        for work in RECIPES:
+            records = run.find(work=work, device=device, threads=threads)
+            found = [(factor, r.matrix) for r in records if (factor := ratio(peer_ms(run, r), r.numeric_ms))]
+            if found:
+                least, at = min(found)
+                reached = mean(f for f, _ in found)
+                wanted = WANTED[device] if work != "ParILU" else None
+                enough = "-" if wanted is None else "yes" if least >= wanted else "no"
+                lines.append(
+                    (f"{work}, {where}: Ginkgo's time over ours", len(found), wanted, reached, least, at, enough)
+                )
+        if found := symmetric_ratios(run, device, threads):
+            at, most = max(found, key=lambda pair: pair[1])
+            enough = "yes" if most <= SYMMETRIC else "no"
+            lines.append(
+                (f"ParICT over ParILUT, {where}", len(found), SYMMETRIC, mean(f for _, f in found), most, at, enough)
+            )
+        adapted = [r for r in run.find(device=device, threads=threads) if r.work != "ParILU"]
+        if adapted:
+            worst = max(adapted, key=lambda r: abs(r.error))
+            enough = "yes" if abs(worst.error) <= FILL else "no"
+            off = float(np.mean([abs(r.error) for r in adapted]))
+            lines.append((f"entries off, {where}", len(adapted), FILL, off, worst.error, worst.matrix, enough))
+    return table(("claim", "cases", "wanted", "mean", "worst", "at", "all reach it"), lines)
+
+
+def time_table(run: Run, work: str, device: str, threads: int) -> str:
+    """A row a matrix: the time with its extremes, the first call, Ginkgo's, the ratio, entries over those asked for."""
+    lines = []
+    for record in run.find(work=work, device=device, threads=threads):
+        facts, detail = run.matrices[record.matrix], record.detail
+        peer, stops = peer_ms(run, record), detail.get("stops")
+        whole = run.one(work="ParILUT", matrix=record.matrix, device=device, threads=threads)
+        lines.append(
+            (
+                record.matrix,
+                facts["n"],
+                facts["nnz"] / facts["n"],
+                record.numeric_ms,
+                f"{cell(detail['numeric']['low'])}..{cell(detail['numeric']['high'])}",
+                detail["first_ms"],
+                peer,
+                ratio(peer, record.numeric_ms),
+                record.numeric_ms / whole.numeric_ms if whole and work != "ParILUT" else None,
+                f"{detail['nnz'] / detail['asked']:.4f}",
+                detail.get("refused"),
+                detail["left_out"],
+                detail.get("steps"),
+                f"{stops['after']}: {cell(stops['numeric']['ms'])} ms" if stops else None,
+            )
+        )
+    header = (
+        *("matrix", "n", "nnz/row", "ms", "least..most", "first ms", "Ginkgo ms", "x", "over ParILUT"),
+        *("entries/asked", "refused", "left out", "steps", "stops by itself after"),
+    )
+    return table(header, lines)
+
+
+def block_table(run: Run, work: str, device: str, threads: int) -> str:
+    """A row a matrix: the share of each building block in %, of the runs in which they were timed."""
+    lines = []
+    for record in run.find(work=work, device=device, threads=threads):
+        blocks = record.detail["blocks"]
+        whole = sum(blocks.values())
+        lines.append((record.matrix, whole, *(round(100 * blocks.get(label, 0.0) / whole) for label in BLOCKS)))
+    return table(("matrix", "ms", *(f"{label} %" for label in BLOCKS)), lines)
+
+
+def page(run: Run) -> str:
+    """The claims first, then times, then shares."""
+    text = run.heading() + "\n## Claims\n\n" + claim_table(run)
+    text += (
+        "\nGinkgo 1.12 was measured earlier, by OpenMP with 2 threads on a machine with 2 cores, by CUDA on one H200; "
+        "it is compared on such machines only. Times are medians in ms of `factor` without the analysis of the "
+        "triangular solves, with all steps done; where the recipe would stop by itself because the residual grows, the "
+        "last column says after how many and in which time. Where the residual is not finite before, "
+        "Ginkgo, which does not look, gets that share of its time for five steps.\n"
+    )
+    for device, threads in dict.fromkeys((r.device, r.threads) for r in run.records):
+        where = "GPU" if device == "gpu" else f"CPU, {threads} thread{'s'[: threads > 1]}"
+        for work, recipe in RECIPES.items():
+            if run.find(work=work, device=device, threads=threads):
+                text += f"\n## {recipe!r}, {where}\n\n" + time_table(run, work, device, threads)
+                if work != "ParILU":
+                    text += f"\n### Share of each building block\n\n{block_table(run, work, device, threads)}"
+    return text + run.footing()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parilut", description=__doc__)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--gpu", action="store_true", help="on the GPU (default if there is one)")
+    where.add_argument("--cpu", action="store_true", help="on the CPU")
+    parser.add_argument("--threads", default="2", help="numbers of threads on the CPU: 1,2,4 (default: %(default)s)")
+    add_options(parser)
+    options = parser.parse_args(argv)
+
+    gpu = options.gpu or (not options.cpu and have_gpu())
+    run = new_run("parilut-gpu" if gpu else "parilut-cpu", gpu=gpu, machine_name=options.machine)
+    run.options = {} if gpu else {"threads": options.threads}
+    chosen, absent = problems(options)
+    run.left_out |= dict.fromkeys(absent, "no such file here")
+    budget = Budget(options.budget)
+    complete = True
+    try:
+        for problem in chosen:
+            if budget.over():
+                run.left_out[problem.name] = "the budget was spent"
+                continue
+            begun = budget.spent()
+            try:
+                S = problem.load()
+            except LeftOut as reason:
+                run.left_out[problem.name] = str(reason)
+                continue
+            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
+            for count in [0] if gpu else [int(t) for t in options.threads.split(",")]:
+                if not gpu:
+                    finelu.set_num_threads(count)
+                measure_one(run, problem.name, S, "gpu" if gpu else "cpu", count)
+            if gpu:
+                with run.attempt(problem.name, "the rest of the run", fatal=True):
+                    measure.release_gpu()
+            run.save(options.out)
+            print(f"{budget.spent():5.0f} s  {summary(run, problem.name)}, {budget.spent() - begun:.1f} s", flush=True)
+    except (RunEnded, KeyboardInterrupt):
+        complete = False
+    run.options["seconds"] = round(budget.spent())
+    path: Path = run.save(options.out, page(run))
+    print("\n" + claim_table(run))
+    for name, why in run.left_out.items():
+        print(f"left out: {name}: {why}")
+    print(f"{len(run.failures)} failures; {path}")
+    return 0 if complete and not run.failures else 1
+
+
+def summary(run: Run, matrix: str) -> str:
+    """One line of times and ratios for the terminal."""
+    pieces = [f"{matrix}:"]
+    for record in run.find(matrix=matrix):
+        factor = ratio(peer_ms(run, record), record.numeric_ms)
+        at = f"@{record.threads}" if record.threads else ""
+        pieces.append(f"{record.work}{at} {cell(record.numeric_ms)} ms" + (f" ({factor:.2f}x)" if factor else ""))
+    return " ".join(pieces)
+
+
+if __name__ == "__main__":
+    command(main)

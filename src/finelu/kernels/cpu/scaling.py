@@ -1,0 +1,93 @@
+"""Scaling of entries by vectors over rows and columns, and by ratios of pivots; on all threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.arithmetic import divide
+from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.recurrences import compiled
+from finelu.threads import get_num_threads, run
+
+BLOCK = 4096  # rows
+
+
+def scale(A, out, below, above):
+    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference.py. Returns out."""
+    ones = np.ones(A.n, np.float64 if A.data.real.dtype == np.float64 else np.float32)
+    (lower_left, lower_right), (upper_left, upper_right) = (
+        tuple(ones if v is None else v for v in pair) for pair in (below, above)
+    )
+    items = -(-A.n // BLOCK)
+    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
+    arguments = (A.indptr, A.indices, A.data, lower_left, lower_right, upper_left, upper_right, out)
+    run(_scale, min(get_num_threads(), items), state, done, *arguments)
+    return out
+
+
+@compiled
+def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
+    """Threads claim blocks of rows; entries are written by one of them each."""
+    n = indptr.size - 1
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
+            for p in range(indptr[i], indptr[i + 1]):
+                j = indices[p]
+                if j < i:
+                    out[p] = a[p] * lower_left[i] * lower_right[j]
+                else:
+                    out[p] = a[p] * upper_left[i] * upper_right[j]
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def use_new_pivots(F, out, refused):
+    """Divide l_ij by the pivot of the same sweep; see kernels/reference.py. Returns out."""
+    items = -(-F.n // BLOCK)
+    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
+    arguments = (F.indptr, F.indices, F.diag, F.data, out, refused)
+    run(_use_new_pivots, min(get_num_threads(), items), state, done, *arguments)
+    return out
+
+
+@compiled
+def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
+    """Threads claim blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+            bad = 0
+            for p in range(indptr[i], diag[i]):
+                pivot = diag[indices[p]]
+                new = out[p] * divide(old[pivot], out[pivot])
+                if np.isfinite(new):
+                    out[p] = new
+                else:
+                    bad += 1
+            if bad > 0:
+                fetch_add(refused, 0, bad)
+                fetch_min(refused, 1, i)
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def pivots(A, cholesky: bool):
+    """(d, bad, plain): see kernels/reference.py."""
+    values = A.data[A.diag]
+    size = np.abs(values)
+    d = np.where(size > 0, 1 / np.sqrt(np.where(size > 0, size, 1)), 1).astype(size.dtype)
+    bad = ~(np.isfinite(values) & (values.real > 0 if cholesky else values != 0))
+    plain = bool(((values.real > 0) & (values.imag == 0)).all())
+    return d, int(bad.argmax()) if bad.any() else -1, plain
+
+
+def first_unusable(F) -> int:
+    """The first row with a value that is not finite or a zero pivot, or -1."""
+    bad = ~np.isfinite(F.data)
+    bad[F.diag] |= F.data[F.diag] == 0
+    return int(np.searchsorted(F.indptr, bad.argmax(), side="right")) - 1 if bad.any() else -1

@@ -1,0 +1,300 @@
+"""The value of a given rank on the CPU: sampleselect with one bucket that matters, and the median of p thresholds.
+
+Of all buckets of sampleselect only the one that holds the rank is of use. A processor has no warps to feed, so here a
+sample chooses just that one: two splitters, between which the rank lies in all likelihood. One pass over the values
+counts those before it and copies those in it, some per cent; NumPy's introselect does the rest.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels.cpu.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.recurrences import compiled
+from finelu.threads import get_num_threads, run
+
+SELECTION_METHODS = ("sampleselect", "quickselect")
+ORDERS = ("values", "magnitudes")
+SMALL = 2**18  # fewer are searched by introselect at once: a sample would not pay
+ITEM = 2**17  # values that a thread takes at a time
+LANES = 32  # of them that are compared at once: a loop of a fixed length, which becomes vector instructions
+SUBSETS = 64  # p of the 2018 paper, there four times the number of threads; a fixed one, so that results are too
+SEQUENTIAL = 100_000  # the 2018 paper's limit: fewer get no approximate threshold, but the exact one
+
+
+class Selection:
+    """Finds the element of a given rank among up to n_max values, as often as wanted.
+
+    order : "values" (real ones, as they are) or "magnitudes".
+    exact : if not, from 100,000 values on the median of the thresholds of 64 subsets (ParILUT, 2018, section 3.3).
+    method : exact only: "sampleselect", "quickselect" (NumPy's introselect), or "auto", which is sampleselect.
+
+    out (1,), real: the result of the last `select`.  below (1,) int64: the number of elements less than it. The
+    results do not depend on the number of threads. Memory: one real number a value.
+    """
+
+    def __init__(self, n_max: int, dtype, *, order="magnitudes", exact=True, method="auto"):
+        dtype = np.dtype(dtype)
+        if order not in ORDERS or (order == "values" and dtype.kind == "c"):
+            raise ParameterError(f"order={order!r}: 'magnitudes', or for real numbers 'values'.")
+        method = "sampleselect" if method == "auto" else method
+        if method not in SELECTION_METHODS or not (exact or method == "sampleselect"):
+            raise ParameterError(f"method={method!r}, exact={exact}: 'sampleselect', or if exact 'quickselect'.")
+        if n_max < 0:
+            raise ParameterError(f"n_max={n_max}: 0 or more elements can be searched.")
+        self.n_max, self.dtype, self.order, self.exact, self.method = int(n_max), dtype, order, bool(exact), method
+        real = np.dtype(dtype.char.lower())
+        self.out, self.below = np.zeros(1, real), np.zeros(1, np.int64)
+        self.work = np.empty(self.n_max, real)
+        self.magnitudes = np.empty(self.n_max if dtype.kind == "c" else 0, real)
+        self.bad = -1
+
+    def select(self, values, rank=None, *, keep=None, count=None):
+        """Find the element that has `rank` others before it; returns `out`.
+
+        values : (n,) with n <= n_max, contiguous.
+        rank : 0 to n; the rank n, that of nobody, gives Inf. Or keep : the rank n - keep (0 if keep > n), so that
+            `keep` elements are not less than `out`.
+        count : only the first `count` values take part.  rank, keep, count : integers, or integer arrays of one.
+        A NaN among the values is told by `check`; `out` is Inf then.
+        """
+        wrong = None
+        if values.dtype != self.dtype or values.ndim != 1 or not values.flags.c_contiguous:
+            wrong = f"(n,) contiguous {self.dtype}, but {values.dtype} of shape {values.shape} came"
+        elif values.size > self.n_max:
+            wrong = f"up to {self.n_max} values, but {values.size} came"
+        elif (rank is None) == (keep is None):
+            wrong = "either rank or keep"
+        if wrong:
+            raise ParameterError(f"this selection is for {wrong}.")
+        n = _scalar("count", values.size if count is None else count, values.size)
+        rank = _scalar("rank", rank, n) if keep is None else max(n - _scalar("keep", keep, None), 0)
+        values, magnitude = values[:n], self.order == "magnitudes"
+        if self.dtype.kind == "c":
+            _in_items(n, _magnitudes, values, self.magnitudes)
+            values, magnitude = self.magnitudes[:n], False
+        if self.exact or n < SEQUENTIAL:
+            found = self._exact(values, magnitude, rank)
+        else:
+            found = self._median_of_thresholds(values, magnitude, rank)
+        if found is None:
+            self.bad = int(np.flatnonzero(np.isnan(values))[0])
+            self.out[0], self.below[0] = np.inf, n
+        else:
+            self.bad = -1
+            self.out[0], self.below[0] = found
+        return self.out
+
+    def _exact(self, values, magnitude, rank):
+        """(the value of that rank, how many are less), or None if there is a NaN."""
+        n = values.size
+        sample = values[_sample_places(n)] if self.method == "sampleselect" and n > SMALL else values[:0]
+        sample = np.sort(abs(sample) if magnitude else sample)  # NaN last
+        if sample.size:
+            # three standard deviations of the rank of a sampled element, and then some
+            center, reach = sample.size * rank / n, 3 * math.sqrt(sample.size) / 2 + 8
+            first, last = max(int(center - reach), 0), min(int(center + reach) + 1, sample.size - 1)
+            low = sample[first] if center - reach > 0 else -np.inf
+            high = sample[last] if center + reach + 1 < sample.size else np.inf
+            less, inside, ordered = self._count(values, magnitude, low, high)
+            if ordered < n:
+                return None
+            if rank == n:
+                return np.inf, n
+            if less <= rank < less + inside.size:
+                return (low, less) if low == high else _introselect(inside, rank - less, less)
+        copy = self.work[:n]  # too few for a sample, or one in a thousand times: the sample led astray
+        np.copyto(copy, values)
+        if magnitude:
+            np.abs(copy, out=copy)
+        if n and np.isnan(copy.max()):
+            return None
+        return _introselect(copy, rank, 0) if rank < n else (np.inf, n)
+
+    def _count(self, values, magnitude, low, high):
+        """How many values are less than low, those from low to high, and how many are no NaN."""
+        items = max(1, -(-values.size // ITEM))
+        found = np.zeros((items, 3), np.int64)
+        _in_items(
+            values.size,
+            _count_items,
+            values,
+            magnitude,
+            values.dtype.type(low),
+            values.dtype.type(high),
+            found,
+            self.work,
+        )
+        less, inside, more = found.sum(axis=0)
+        parts = [self.work[t * ITEM : t * ITEM + found[t, 1]] for t in range(items)]
+        return int(less), np.concatenate(parts), int(less + inside + more)
+
+    def _median_of_thresholds(self, values, magnitude, rank):
+        """The median of the values of rank r_i in SUBSETS equal parts, where r_i is the same share of a part."""
+        n = values.size
+        bounds = np.linspace(0, n, SUBSETS + 1).astype(np.int64)
+        thresholds = np.empty(SUBSETS, values.dtype)
+        state, done = np.zeros(1, np.int64), np.zeros(SUBSETS, np.int64)
+        args = (state, done, values, magnitude, np.int64(rank), bounds, self.work, thresholds)
+        run(_thresholds_of_subsets, min(SUBSETS, get_num_threads()), *args)
+        if np.isnan(thresholds).any():
+            return None
+        threshold = np.sort(thresholds)[SUBSETS // 2]
+        less, _, _ = self._count(values, magnitude, threshold, threshold)
+        return threshold, less
+
+    def check(self) -> None:
+        """Raise MatrixError, naming the place of the first NaN, if there was one in the last `select`."""
+        if self.bad >= 0:
+            raise MatrixError(f"values[{self.bad}] is NaN, which has no place in any order; remove or replace it.")
+
+    def result(self):
+        """The result of the last `select` as a NumPy scalar; raises what `check` does."""
+        self.check()
+        return self.out[0]
+
+
+def _scalar(name, value, largest):
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    bounded = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0
+    if not bounded or (largest is not None and value > largest):
+        needed = "of 0 or more" if largest is None else f"from 0 to {largest}"
+        raise ParameterError(f"{name}={value!r}: an integer {needed} is needed.")
+    return int(value)
+
+
+def _sample_places(n):
+    """A random place in each of s equal parts of n, the same in every run; s is about n^(2/3), as is what is copied."""
+    s = min(2 ** round(math.log2(n) * 2 / 3), 2**16)
+    bounds = np.arange(s + 1, dtype=np.int64) * n // s
+    jitter = np.random.default_rng(0).random(s)
+    return bounds[:-1] + (jitter * (bounds[1:] - bounds[:-1])).astype(np.int64)
+
+
+def _introselect(numbers, rank, less):
+    """(numbers of that rank, less + how many are less than it); numbers, which hold no NaN, are permuted."""
+    numbers.partition(rank)
+    found = numbers[rank]
+    return found, less + int(np.count_nonzero(numbers[:rank] < found))
+
+
+def _in_items(n, kernel, *args):
+    items = max(1, -(-n // ITEM))
+    state, done = np.zeros(1, np.int64), np.zeros(items, np.int64)
+    run(kernel, min(items, get_num_threads()), state, done, *args)
+
+
+@compiled
+def _magnitudes(state, done, values, out):
+    """out = |values|. Threads write different items; see wait_until_done."""
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(t * ITEM, min((t + 1) * ITEM, values.size)):
+            re, im = values[i].real, values[i].imag
+            out[i] = np.hypot(re, im) if re == re and im == im else re + im
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _count_items(state, done, values, magnitude, low, high, found, work):
+    """found[t] : how many values of item t are less than low, from low to high, and more; those in between to work.
+
+    Threads write different items of work and found; see wait_until_done.
+    """
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
+        place = begin
+        less = more = 0
+        # LANES values are compared at once, and only where one of them stays, as seldom happens, they are copied: every
+        # one, but the place moves on only behind one that stays. That leaves no branch to be mispredicted inside.
+        for b in range(begin, end - LANES + 1, LANES):
+            before = after = np.int32(0)
+            if magnitude:
+                for i in range(LANES):
+                    v = abs(values[b + i])
+                    before += np.int32(v < low)
+                    after += np.int32(v > high)
+            else:
+                for i in range(LANES):
+                    v = values[b + i]
+                    before += np.int32(v < low)
+                    after += np.int32(v > high)
+            less += before
+            more += after
+            if before + after < LANES:
+                for i in range(LANES):
+                    v = abs(values[b + i]) if magnitude else values[b + i]
+                    work[place] = v
+                    place += (v >= low) & (v <= high)
+        for i in range(end - (end - begin) % LANES, end):
+            v = abs(values[i]) if magnitude else values[i]
+            work[place] = v
+            place += (v >= low) & (v <= high)
+            less += v < low
+            more += v > high
+        found[t, 0] = less
+        found[t, 1] = place - begin
+        found[t, 2] = more
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, thresholds):
+    """thresholds[t] : the value of its share of the rank in part t, or NaN if there is one in the part.
+
+    Threads write different parts of work and thresholds; see wait_until_done.
+    """
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        begin, end = bounds[t], bounds[t + 1]
+        ordered = True
+        for i in range(begin, end):
+            v = abs(values[i]) if magnitude else values[i]
+            work[i] = v
+            ordered &= v == v
+        if ordered:
+            share = begin + min((end - begin) * rank // values.size, end - begin - 1)
+            _quickselect(work, begin, end - 1, share)
+            thresholds[t] = work[share]
+        else:
+            thresholds[t] = np.nan
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _quickselect(a, first, last, k):
+    """Permute a[first:last + 1] so that a[k] has its place (Hoare's FIND; many equal values are split in halves)."""
+    seed = np.uint64(last)
+    while first < last:
+        seed = seed * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        pivot = a[first + np.int64(seed >> np.uint64(33)) % (last - first + 1)]  # random: no order of values is bad
+        i, j = first, last
+        while i <= j:
+            while a[i] < pivot:
+                i += 1
+            while pivot < a[j]:
+                j -= 1
+            if i <= j:
+                a[i], a[j] = a[j], a[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            last = j
+        elif k >= i:
+            first = i
+        else:
+            return

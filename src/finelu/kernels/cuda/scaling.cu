@@ -1,0 +1,72 @@
+// Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference.py:scale, the same
+// bits. LANES threads a row, nobody waits. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
+#include "finelu.cuh"
+
+using namespace fl;
+
+constexpr int LANES = 8;
+
+template <typename T, typename R, typename I>
+__global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ a,
+                      const R* __restrict__ lower_left, const R* __restrict__ lower_right,
+                      const R* __restrict__ upper_left, const R* __restrict__ upper_right, T* out)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    if (i >= n) return;
+    const R below = lower_left == nullptr ? R(1) : lower_left[i], above = upper_left == nullptr ? R(1) : upper_left[i];
+    for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) {
+        const I j = indices[p];
+        const R* const right = j < i ? lower_right : upper_right;
+        T v = a[p] * T(j < i ? below : above);
+        if (right != nullptr) v = v * T(right[j]);
+        out[p] = v;
+    }
+}
+
+// Below the diagonal out_ij times old_jj / out_jj; pivots are only read. What would not be finite stays, counted in
+// refused[0], its least row in refused[1]. Twin: kernels/reference.py:use_new_pivots, to an ulp or two.
+// Launch: gridDim.x * blockDim.x >= n * LANES.
+template <typename T, typename I>
+__global__ void use_new_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ diag,
+                               const T* __restrict__ old, T* out, long long* refused)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    if (i >= n) return;
+    for (I p = indptr[i] + threadIdx.x % LANES; p < diag[i]; p += LANES) {
+        const I pivot = diag[indices[p]];
+        const T v = out[p] * (old[pivot] / out[pivot]);
+        if (is_finite(v)) {
+            out[p] = v;
+        } else {
+            atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+            atomicMin(refused + 1, static_cast<long long>(i));
+        }
+    }
+}
+
+// d[i] = 1 / sqrt(|a_ii|), 1 where a_ii is 0. found[0]: the smallest row whose pivot is not finite or zero, of Cholesky not
+// positive; found[1]: the smallest whose pivot is not a positive real number. Both 0x7f bytes before the launch.
+// Twin: kernels/reference.py:pivots. Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename R, typename I>
+__global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a, int cholesky, R* d, long long* found)
+{
+    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (i >= n) return;
+    const T p = a[diag[i]];
+    const R size = R(hypot(double(real(p)), double(imag(p))));
+    d[i] = size > 0 ? R(1) / sqrt(size) : R(1);
+    if (!is_finite(p) || (cholesky ? !(real(p) > 0) : p == T(0))) atomicMin(found, (long long)i);
+    if (!(real(p) > 0) || imag(p) != 0) atomicMin(found + 1, (long long)i);
+}
+
+// found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a row.
+// Twin: kernels/reference.py:first_unusable. Launch: gridDim.x * blockDim.x >= n * LANES.
+template <typename T, typename I>
+__global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict__ diag, const T* __restrict__ a, long long* found)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    if (i >= n) return;
+    bool good = !(a[diag[i]] == T(0));
+    for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) good = good && is_finite(a[p]);
+    if (!good) atomicMin(found, (long long)i);
+}

@@ -1,0 +1,59 @@
+"""Launcher of scaling.cu."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.cuda.launch import blocks, kernel
+
+BLOCK, LANES = 256, 8  # as in scaling.cu
+
+
+def scale(A, out, below, above):
+    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference.py. Returns out."""
+    vectors = (np.uint64(0) if v is None else v for v in (*below, *above))
+    real = np.dtype(A.dtype.char.lower())
+    kernel("scaling", "scale", A.dtype, real, A.indices.dtype)(
+        (blocks(A.n * LANES, BLOCK),),
+        (BLOCK,),
+        (A.indices.dtype.type(A.n), A.indptr, A.indices, A.data, *vectors, out),
+    )
+    return out
+
+
+def use_new_pivots(F, out, refused):
+    """Divide l_ij by the pivot of the same sweep; see kernels/reference.py. Returns out."""
+    index = F.indices.dtype
+    kernel("scaling", "use_new_pivots", F.dtype, index)(
+        (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.indices, F.diag, F.data, out, refused)
+    )
+    return out
+
+
+def pivots(A, cholesky: bool):
+    """(d, bad, plain): see kernels/reference.py. Waits for the host, once."""
+    d, found = cupy.empty(A.n, A.dtype.char.lower()), _nobody(2)
+    index = A.indices.dtype
+    kernel("scaling", "pivots", A.dtype, d.dtype, index)(
+        (blocks(A.n, BLOCK),), (BLOCK,), (index.type(A.n), A.diag, A.data, np.int32(cholesky), d, found)
+    )
+    bad, other = (int(row) for row in found.get())
+    return d, bad if bad < A.n else -1, other >= A.n
+
+
+def first_unusable(F) -> int:
+    """The first row with a value that is not finite or a zero pivot, or -1. Waits for the host, once."""
+    found, index = _nobody(1), F.indices.dtype
+    kernel("scaling", "unusable", F.dtype, index)(
+        (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.diag, F.data, found)
+    )
+    row = found.item()
+    return row if row < F.n else -1
+
+
+def _nobody(k: int):
+    """Places for the smallest of many rows, empty."""
+    found = cupy.empty(k, np.int64)
+    cupy.cuda.runtime.memsetAsync(found.data.ptr, 0x7F, found.nbytes, cupy.cuda.get_current_stream().ptr)
+    return found

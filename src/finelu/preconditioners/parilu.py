@@ -1,0 +1,170 @@
+"""ParILU and ParIC: incomplete factorizations on a given pattern, found by fixed-point sweeps.
+
+E. Chow, A. Patel: Fine-grained parallel incomplete LU factorization, 2015; as H. Anzt, E. Chow, J. Dongarra: ParILUT -
+a new parallel threshold ILU factorization, 2018, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from finelu.errors import ParameterError
+from finelu.kernels import kernels_for, namespace, to_host
+from finelu.matrix import CSR
+from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
+from finelu.preconditioners.ic0 import IC0Factors
+from finelu.preconditioners.ilu0 import ILU0Factors
+from finelu.preconditioners.recipe import Recipe
+
+RETRIES = 4  # each with half the damping factor
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ParILU(Recipe):
+    """Incomplete LU on a given pattern by fixed-point sweeps: towards (L U)_ij = A_ij on it; L has a unit diagonal.
+
+    sweeps : of the fixed-point iteration; each brings the right values one level of the dependency graph further, and
+        the others closer.
+    asynchronous : values are read as soon as they are there. It converges in fewer sweeps, and on one thread in one;
+        but the result depends on the timing. Without it the bits are the same in every run. With it damping, track and
+        pivots have no meaning.
+    level : the pattern is that of ILU(level); 0 is A's own.
+    damping : factor of each update, 0 < damping <= 1 (synchronous sweeps only). If the residual on the pattern has
+        grown over the sweeps, they are repeated with half of it, up to four times; the report says so.
+    track : report the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each sweep (one more
+        pass; synchronous only). Otherwise it is known before the first and before the last sweep.
+    pivots : a synchronous sweep divides l_ij by u_jj: by the "old" one, as in the papers, or by the "new" one, of the
+        same sweep, which takes fewer sweeps for the same residual. With damping the old one is taken.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is.
+    scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are measured after it; what the
+        sweeps give depends on it by rounding only.
+    shift, triangular, precision : as in ILU0.  triangular_sweeps : what ILU0 calls sweeps.
+    Cost: for each entry (i, k) below the diagonal the length of row k of U, per sweep; no dependencies.
+    """
+
+    sweeps: int = 5
+    asynchronous: bool = False
+    level: int = 0
+    damping: float = 1.0
+    track: bool = False
+    pivots: str = "old"
+    ordering: str | None = None
+    scale: bool = True
+    shift: float = 0.0
+    triangular: str = "auto"
+    triangular_sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> ParILUFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero. Updates that would
+        not be finite are refused and counted in the report.
+        """
+        return ParILUFactors(self, _checked(self, A))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ParIC(Recipe):
+    """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
+
+    Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILU; half its
+    cost.
+    """
+
+    sweeps: int = 5
+    asynchronous: bool = False
+    level: int = 0
+    damping: float = 1.0
+    track: bool = False
+    pivots: str = "old"
+    ordering: str | None = None
+    scale: bool = True
+    shift: float = 0.0
+    triangular: str = "auto"
+    triangular_sweeps: int | None = None
+    precision: str | None = None
+
+    def factor(self, A) -> ParICFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
+
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is not positive. Updates
+        that would not be finite, and pivots that would not be positive, are refused and counted in the report.
+        """
+        return ParICFactors(self, _checked(self, A))
+
+
+def _checked(recipe, A) -> CSR:
+    whole_number(recipe, "sweeps", 0)
+    whole_number(recipe, "level", 0)
+    fraction(recipe, "damping", 0, 1, open_low=True)
+    if not isinstance(recipe.track, bool):
+        raise ParameterError(f"{recipe!r}: track must be True or False.")
+    if recipe.asynchronous is True and (recipe.track or recipe.damping != 1):
+        raise ParameterError(
+            f"{recipe!r}: track and damping are for synchronous sweeps; leave them or asynchronous out."
+        )
+    return checked_fixed_point(recipe, A)
+
+
+class _SweptFactors(FixedPointFactors):
+    """The pattern is found once and kept by `update`, whose result is that of a fresh factorization.
+
+    report : sweeps, damping (what it came to), residual_norms (relative to the Frobenius norm of the scaled matrix),
+    refused, how many updates were not finite, and then refused_row and warning. A warning, with damping 0, also where
+    the residual grew however much the sweeps were damped: then the factors are the initial values, A's own.
+    """
+
+    _start: CSR | None = None
+
+    def _factorize(self, A: CSR) -> None:
+        B, d = self._scaled(A)
+        if self._start is None:
+            self._start, self._places = self._pattern(B, self.recipe.level)
+            self._by_columns = self._columns(self._start)
+        damping = self.recipe.damping
+        for _ in range(RETRIES + 1):
+            self._forget_refused()
+            initial = self._initial(self._start, self._places, B)
+            F, norms = self._sweeps(B, initial, damping)
+            before_last = self.recipe.sweeps - 1 if self.recipe.track else -1
+            if not norms or norms[before_last] <= norms[0]:
+                break
+            damping /= 2
+        else:
+            F, norms, damping = initial, norms[:1], 0.0  # the initial values are better than all that were found
+            self._forget_refused()
+        self.report |= {"sweeps": self.recipe.sweeps, "damping": damping, "residual_norms": norms}
+        self._count_refused()
+        if damping == 0:
+            self.report["warning"] = (
+                f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
+                "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
+            )
+        self._set(F, d)
+
+    def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
+        """F after the sweeps, and the residual norms on the pattern that were asked for."""
+        recipe, xp = self.recipe, namespace(B.data)
+        looks = {0, recipe.sweeps - 1} if not recipe.track else set(range(recipe.sweeps + 1))
+        looks = set() if recipe.asynchronous or (recipe.sweeps == 0 and not recipe.track) else looks
+        squares = xp.empty((len(looks), F.n), np.float64)
+        rows = iter(squares)
+        for sweep in range(recipe.sweeps):
+            F = self._sweep(B, F, self._by_columns, next(rows) if sweep in looks else None, damping)
+        if recipe.sweeps in looks:
+            kernels_for(F.data).sweep(B, F, xp.empty_like(F.data), next(rows), self._refused.copy(), self._by_columns)
+        size = self._norm(B) if looks else 1.0
+        return F, [float(v) ** 0.5 / size for v in to_host(squares.sum(axis=1))] if looks else []
+
+
+class ParILUFactors(_SweptFactors, ILU0Factors):
+    """M = L U; L and U share one array."""
+
+
+class ParICFactors(_SweptFactors, IC0Factors):
+    """M = L L^H."""
+
+    cholesky = True
