@@ -100,8 +100,6 @@ INSTANCES: dict[str, list[str]] = {
         ],
         VALUES,
     ),
-    + _over(["sum_counts"], INDICES)
-    + _over(["collect"], VALUES, ("int, int", "int, long long", "long long, long long")),
     "patterns": _over(["add", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
         [
