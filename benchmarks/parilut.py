@@ -12,6 +12,7 @@ left (scaling, norms, waiting for a size) is "other".
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -450,7 +451,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{budget.spent():5.0f} s  {summary(run, problem.name)}, {budget.spent() - begun:.1f} s", flush=True)
     except (RunEnded, KeyboardInterrupt):
         complete = False
-    run.options["seconds"] = round(budget.spent())
+    run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}
     path: Path = run.save(options.out, page(run))
     print("\n" + claim_table(run))
     for name, why in run.left_out.items():

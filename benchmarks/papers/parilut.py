@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -122,6 +123,7 @@ LIKE = {f"anisotropic_triangles:{k}": f"ANI{k}" for k in range(3, 8)} | {
     "ng_heatsink2d": "THERMAL1",
 }
 IN_RCM = ("ani5", "ani7", *(f"anisotropic_triangles:{k}" for k in range(3, 8)))
+AGAIN = " again"
 FIRST = ("ani5", "cage10", "cage11", "ani7")
 SMALLEST = "anisotropic_triangles:3"
 SERIES = (*(f"anisotropic_triangles:{k}" for k in range(3, 8)), "ani4", "ani5", "ani7")  # 2018, Figure 3
@@ -162,15 +164,16 @@ class Case:
     device: str
 
     @staticmethod
-    def load(problem: Problem, device: str) -> Case:
-        S, order = problem.load(), "as stored (RCM)"
-        if problem.name not in IN_RCM:
+    def load(problem: Problem, device: str, again: bool = False) -> Case:
+        """again : also a matrix that is in reverse Cuthill-McKee order is ordered by ours, and named so."""
+        S, name, order = problem.load(), problem.name, "as stored (RCM)"
+        if name not in IN_RCM or again:
             p = rcm(finelu.as_csr(S))
-            S, order = sp.csr_matrix(S[p][:, p]), "RCM here"
+            S, name, order = sp.csr_matrix(S[p][:, p]), name + AGAIN * (name in IN_RCM), "RCM here"
             S.sort_indices()
         d = 1 / np.sqrt(abs(S.diagonal()))
         S.data *= np.repeat(d, np.diff(S.indptr)) * d[S.indices]  # one product d_i d_j: symmetric where S is
-        return Case(problem.name, S, spd(S), order, device)
+        return Case(name, S, spd(S), order, device)
 
     def __post_init__(self):
         self.b = np.random.default_rng(SEED).uniform(-0.5, 0.5, self.S.shape[0])
@@ -186,11 +189,17 @@ class Case:
         return {"n": self.S.shape[0], "nnz": self.S.nnz, "spd": self.spd, "order": self.order}
 
 
+def own(name: str) -> str:
+    """The papers' name of their own matrix, "" for others."""
+    return OWN.get(name.removesuffix(AGAIN), "")
+
+
 def marked(name: str) -> str:
     """The name, with that of the papers: "=" for their matrix, "~" for one of its kind."""
-    if name in OWN:
-        return f"{name} = {OWN[name]}"
-    return f"{name} ~ {LIKE[name]}" if name in LIKE else name
+    if own(name):
+        return f"{name} = {own(name)}"
+    like = LIKE.get(name.removesuffix(AGAIN))
+    return f"{name} ~ {like}" if like else name
 
 
 # Tables 2 and 3 -----------------------------------------------------------------------------------------------------
@@ -283,7 +292,7 @@ def iteration_table(run: Run, method: str, paper: dict[str, tuple]) -> str | Non
         if not any(records):
             continue
         lines.append((marked(name), facts["order"], *map(shown, records)))
-        if theirs := paper.get(OWN.get(name, "")):
+        if theirs := paper.get(own(name)):
             lines.append(("paper", "RCM", *("-" if v is None else str(v) for v in theirs)))
             deviations = [
                 f"{100 * (int(shown(r)) / v - 1):+.0f}%" if v and shown(r).isdigit() else ""
@@ -479,7 +488,7 @@ def time_table(run: Run) -> str | None:
             entries = peer and "nnz" in peer.detail and f"{peer.detail['nnz'] / run.matrices[name]['nnz']:.2f}"
             why = peer.detail.get("reason", "") if peer else ""
             lines.append((marked(name), device, *times, seconds, ratio(seconds, times[1]), entries or None, why))
-        if (theirs := TABLE_4.get(OWN.get(name, ""))) and peer:
+        if (theirs := TABLE_4.get(own(name))) and peer:
             lines.append(("paper", "68 threads", *theirs, theirs[2] / theirs[1], None, ""))
     header = ("matrix", "device", "ParICT s", "ParILUT s", "SuperLU s", "speed-up", "SuperLU entries/A's", "")
     return table(header, lines) if lines else None
@@ -599,11 +608,11 @@ def figure_2(run: Run, figure) -> bool:
 def figure_3(run: Run, figure) -> bool:
     found = run.find(work="step 3")
     left, right = figure.subplots(1, 2)
-    for own, style in ((False, "o-"), (True, "x")):
-        records = sorted((r for r in found if (r.matrix in OWN) == own), key=lambda r: r.detail["n"])
+    for theirs, style in ((False, "o-"), (True, "x")):
+        records = sorted((r for r in found if bool(own(r.matrix)) == theirs), key=lambda r: r.detail["n"])
         if not records:
             continue
-        n, mark = [r.detail["n"] for r in records], " (the paper's)" if own else ""
+        n, mark = [r.detail["n"] for r in records], " (the paper's)" if theirs else ""
         left.plot(n, [r.detail["candidates"] for r in records], f"C0{style}", label=f"candidates{mark}")
         series = {
             "step 3": [r.numeric_ms for r in records],
@@ -714,7 +723,7 @@ def figure_13(run: Run, figure) -> bool:
         ax.bar(
             np.arange(len(names)) + 0.4 * (k - (len(devices) - 1) / 2), heights, width=0.4, label=f"ParILUT, {device}"
         )
-    theirs = [(k, v[2] / v[1]) for k, name in enumerate(names) if (v := TABLE_4.get(OWN.get(name, "")))]
+    theirs = [(k, v[2] / v[1]) for k, name in enumerate(names) if (v := TABLE_4.get(own(name)))]
     if theirs:
         ax.plot(*zip(*theirs, strict=True), "k_", markersize=12, label="2018: 68 threads of a Xeon Phi, its SuperLU")
     ax.axhline(1.0, color="0.4", linewidth=0.8)
@@ -854,7 +863,7 @@ def measured(options, parts: Sequence[str]) -> Run:
                 run.left_out.setdefault(f"{problem.name} ({part})", "the budget was spent")
                 continue
             try:
-                case = Case.load(problem, device)
+                case = Case.load(problem, device, options.again)
             except LeftOut as reason:
                 run.left_out[problem.name] = str(reason)
                 continue
@@ -894,7 +903,7 @@ def measured(options, parts: Sequence[str]) -> Run:
             each(in_order(options), "tables, time", one_matrix)
     except (RunEnded, KeyboardInterrupt) as end:
         run.left_out["the rest"] = f"the run ended early ({type(end).__name__})"
-    run.options["seconds"] = round(budget.spent())
+    run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}
     run.save(options.out)
     return run
 
@@ -928,6 +937,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="on the CPU (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each solve (default: %(default)s)")
     parser.add_argument("--superlu-limit", type=float, default=60.0, help="seconds for SuperLU (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="order anew also what is in RCM: another order of equals")
     parser.add_argument("--rows", type=int, default=0, help="leave out matrices with more rows")
     add_options(parser)
     options = parser.parse_args(argv)

@@ -226,6 +226,7 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
                 const T old = peek(data + p);
                 bool good = true;
                 l = renewed<T, SYMMETRIC>(true, false, values[lookup<SLOTS>(keys, k)], old, peek(data + diag[k]), 1, good);
+                l = of_lane(mask, l, 0, LANES);  // another pivot may have come between two lanes' looks
                 if (lane == 0) {
                     post(out + p, l);
                     if (!good) {
@@ -360,18 +361,19 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
             factor, i, lo, pivot,
             [&](I p, I k, T given) {
                 if (!IN_PLACE) return given;
-                const T old = peek(data + p);
-                bool good = true;
-                const T l = renewed<T, SYMMETRIC>(true, false, w[k], old, peek(data + diag[k]), 1, good);
-                __syncthreads();  // all have read the old value, and w[k]
                 if (t == 0) {
+                    const T old = peek(data + p);
+                    bool good = true;
+                    const T l = renewed<T, SYMMETRIC>(true, false, w[k], old, peek(data + diag[k]), 1, good);
                     post(out + p, l);
                     if (!good) {
                         atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
                         atomicMin(refused + 1, (long long)i);
                     }
+                    staged_l[0] = l;  // its own place: no factors are staged in place
                 }
-                return l;
+                __syncthreads();
+                return staged_l[0];
             },
             [&](I j, T product) { w[j] -= product; }, staged_k, staged_first, staged_last, staged_l);
         __syncthreads();
