@@ -47,7 +47,6 @@ from benchmarks.common import (
     ratio,
     suite,
     table,
-    write,
 )
 from benchmarks.parilut import BLOCKS, Blocks, all_steps, factor_time, problems, profile, spd, without_solves
 from benchmarks.spine import have_gpu
@@ -779,10 +778,10 @@ def page(run: Run, out: Path) -> str:
     """Tables and figures as Markdown; the PNGs are written into `out`."""
     text = run.heading()
     text += (
-        "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM). `~`: of its kind, with other "
-        "entries, so that no number of theirs stands beside it. Right-hand side uniform in [-0.5, 0.5], x0 = 0, "
-        f"relative residual {RTOL:g}, full GMRES of up to {LONGEST} iterations, synchronous sweeps. `>k`: stopped "
-        "after k iterations, `-`: no factors or a breakdown.\n"
+        "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM: as stored, and `again` by "
+        "SciPy's). `~`: of its kind, with other entries, so that no number of theirs stands beside it. Right-hand side "
+        f"uniform in [-0.5, 0.5], x0 = 0, relative residual {RTOL:g}, full GMRES of up to {LONGEST} iterations, "
+        "synchronous sweeps. `>k`: stopped after k iterations, `-`: no factors or a breakdown.\n"
     )
     for title, body in tables(run).items():
         text += f"\n## {title}\n\n{body or 'Absent: not measured in this run.'}"
@@ -949,8 +948,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = merged(options.sources) if options.sources else measured(options, parts)
     for title, body in tables(run).items():
         print(f"\n{title}\n{body or 'absent'}", end="")
-    target = options.out / f"{run.stem}.md"
-    write(target, page(run, options.out))
+    target = run.save(options.out, page(run, options.out)).with_suffix(".md")
     print(f"\n{len(run.matrices)} matrices, {len(run.failures)} failures; {target}")
     return 1 if run.failures else 0
 
