@@ -61,6 +61,7 @@ class FixedPointFactors(TriangularFactors):
 
     cholesky = False
     permutation: Any = None
+    _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
 
     def __init__(self, recipe, A: CSR):
         TriangularFactors.__init__(self, recipe, A)
@@ -174,7 +175,12 @@ class FixedPointFactors(TriangularFactors):
         return float(namespace(values).vdot(values, values).real) ** 0.5
 
     def _columns(self, F: CSR):
-        return kernels_for(F.data).columns_of(F) if self.cholesky else None
+        """F by columns, for Cholesky; those of the last pattern are kept."""
+        if not self.cholesky:
+            return None
+        if self._last_columns is None or self._last_columns[0] is not F.indices:
+            self._last_columns = F.indices, kernels_for(F.data).columns_of(F)
+        return self._last_columns[1]
 
     def _sweep(self, B: CSR, F: CSR, columns, squares=None, damping: float = 1.0) -> CSR:
         """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous."""

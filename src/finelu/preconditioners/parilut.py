@@ -176,7 +176,7 @@ class _AdaptedFactors(FixedPointFactors):
             for _ in range(sweeps):
                 F = self._sweep(B, F, self._columns(F))
             F = self._adapted(B, F, steps)
-            self._plans = [None, None]
+            self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self._count_refused()
         self._set(F, d)
