@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from finelu.kernels import namespace, on_gpu
 
-INT32_LIMIT = 2**31 - 1
+INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
 
 
 @dataclass(frozen=True, eq=False)

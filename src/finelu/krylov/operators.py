@@ -44,7 +44,8 @@ class Operator:
                 f"pass a complex b."
             )
         y = y.reshape(-1).astype(x.dtype, copy=False)
-        return y if self.factor == 1 else y * self.factor
+        with np.errstate(over="ignore", invalid="ignore"):
+            return y if self.factor == 1 else y * self.factor
 
 
 def value_dtype(A) -> np.dtype:

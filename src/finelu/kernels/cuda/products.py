@@ -135,16 +135,21 @@ def candidates(A, F, columns=None, least=0.0, most=None):
 
     most : so many at most: of the candidates that come of products only, those whose products are all smaller than some
         bound are left out, and the bound is raised until this is so.
-    Returns indptr, indices, values, squares (2, n) and how many were left out. Waits for the host once, for the size.
+        A's own places always stay. Where F has 32-bit indices, no more than they can count.
+    Returns indptr, indices, values, squares (2, n) and how many were left out. Waits for the host for each count: once,
+    twice with `least`, up to 41 times more where `most` is exceeded.
     """
+    if F.indices.dtype == np.int32:
+        most = INT32_LIMIT if most is None else min(most, INT32_LIMIT)
     search = _Search(A, F, columns)
     total = search.count(0.0)
     kept = total if least == 0 else search.count(least)
     if most is not None and kept > most:
-        low, high = max(least, 1e-300), 2.0 * float(abs(F.data).max()) ** 2 + 1e-300
+        top = float(abs(F.data).max())
+        low, high = max(least, 1e-300), min(2.0 * top * top, 1e300) + 1e-300
         low = max(low, high * 1e-40)
         for _ in range(ROUNDS):
-            least = (low * high) ** 0.5
+            least = low**0.5 * high**0.5
             kept = search.count(least)
             if kept > most:
                 low = least
