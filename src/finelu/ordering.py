@@ -1,4 +1,4 @@
-"""Permutations and scalings of a matrix, kept apart from its values so that new ones can follow the same way."""
+"""Permutations of a matrix, kept apart from its values so that new ones can follow the same way."""
 
 from __future__ import annotations
 
@@ -85,13 +85,3 @@ def hermitian_pattern(A: CSR) -> CSR:
 def _ones(A: CSR) -> sp.csr_matrix:
     """A with ones for values, on the host."""
     return sp.csr_matrix((np.ones(A.nnz), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
-
-
-def unit_diagonal(A: CSR):
-    """d (n,), real: with D = diag(d), D A D has a diagonal of magnitude one. 1 where A_ii is 0.
-
-    Fixed-point sweeps converge on matrices that are scaled in this way (ParILUT 2018, section 2).
-    """
-    xp = namespace(A.data)
-    size = abs(A.data[A.diag])
-    return xp.where(size > 0, 1 / xp.sqrt(xp.where(size > 0, size, 1)), 1).astype(size.dtype)

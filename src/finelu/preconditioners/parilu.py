@@ -22,7 +22,25 @@ RETRIES = 4  # each with half the damping factor
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ParILU(Recipe):
+class _OnPattern(Recipe):
+    """The parameters of ParILU and ParIC."""
+
+    sweeps: int = 5
+    asynchronous: bool = False
+    level: int = 0
+    damping: float = 1.0
+    track: bool = False
+    pivots: str = "old"
+    ordering: str | None = None
+    scale: bool = True
+    shift: float = 0.0
+    triangular: str = "auto"
+    triangular_sweeps: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ParILU(_OnPattern):
     """Incomplete LU on a given pattern by fixed-point sweeps: towards (L U)_ij = A_ij on it; L has a unit diagonal.
 
     sweeps : of the fixed-point iteration; each brings the right values one level of the dependency graph further, and
@@ -44,19 +62,6 @@ class ParILU(Recipe):
     Cost: for each entry (i, k) below the diagonal the length of row k of U, per sweep; no dependencies.
     """
 
-    sweeps: int = 5
-    asynchronous: bool = False
-    level: int = 0
-    damping: float = 1.0
-    track: bool = False
-    pivots: str = "old"
-    ordering: str | None = None
-    scale: bool = True
-    shift: float = 0.0
-    triangular: str = "auto"
-    triangular_sweeps: int | None = None
-    precision: str | None = None
-
     def factor(self, A) -> ParILUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
@@ -67,25 +72,12 @@ class ParILU(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ParIC(Recipe):
+class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
     Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILU; half its
     cost.
     """
-
-    sweeps: int = 5
-    asynchronous: bool = False
-    level: int = 0
-    damping: float = 1.0
-    track: bool = False
-    pivots: str = "old"
-    ordering: str | None = None
-    scale: bool = True
-    shift: float = 0.0
-    triangular: str = "auto"
-    triangular_sweeps: int | None = None
-    precision: str | None = None
 
     def factor(self, A) -> ParICFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.

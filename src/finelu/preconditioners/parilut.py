@@ -32,7 +32,32 @@ CANDIDATE_SHARE = 4  # of the free memory that candidates may take where no limi
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ParILUT(Recipe):
+class _Adapting(Recipe):
+    """The parameters of ParILUT and ParICT."""
+
+    steps: int = 5
+    fill: float = 1.0
+    progressive: bool = False
+    asynchronous: bool = False
+    select: str = "exact"
+    add_fraction: float = 1.0
+    initial: str = "residual"
+    start: int | TriangularFactors = 0
+    stagnation: float = 0.0
+    memory_limit: int | None = None
+    update_sweeps: int = 3
+    update_steps: int = 0
+    pivots: str = "old"
+    ordering: str | None = None
+    scale: bool = True
+    shift: float = 0.0
+    triangular: str = "auto"
+    triangular_sweeps: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
     A step adds the places where A - L U is not zero, improves the values by a sweep, drops the smallest entries of L
@@ -64,26 +89,6 @@ class ParILUT(Recipe):
     Cost: a step takes two sweeps on two to six times the final pattern, and no dependencies.
     """
 
-    steps: int = 5
-    fill: float = 1.0
-    progressive: bool = False
-    asynchronous: bool = False
-    select: str = "exact"
-    add_fraction: float = 1.0
-    initial: str = "residual"
-    start: int | TriangularFactors = 0
-    stagnation: float = 0.0
-    memory_limit: int | None = None
-    update_sweeps: int = 3
-    update_steps: int = 0
-    pivots: str = "old"
-    ordering: str | None = None
-    scale: bool = True
-    shift: float = 0.0
-    triangular: str = "auto"
-    triangular_sweeps: int | None = None
-    precision: str | None = None
-
     def factor(self, A) -> ParILUTFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
@@ -94,32 +99,12 @@ class ParILUT(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ParICT(Recipe):
+class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
     Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILUT; about half
     its cost.
     """
-
-    steps: int = 5
-    fill: float = 1.0
-    progressive: bool = False
-    asynchronous: bool = False
-    select: str = "exact"
-    add_fraction: float = 1.0
-    initial: str = "residual"
-    start: int | TriangularFactors = 0
-    stagnation: float = 0.0
-    memory_limit: int | None = None
-    update_sweeps: int = 3
-    update_steps: int = 0
-    pivots: str = "old"
-    ordering: str | None = None
-    scale: bool = True
-    shift: float = 0.0
-    triangular: str = "auto"
-    triangular_sweeps: int | None = None
-    precision: str | None = None
 
     def factor(self, A) -> ParICTFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
