@@ -255,6 +255,15 @@ class Budget:
 # Errors -------------------------------------------------------------------------------------------------------------
 
 
+def copy_bandwidth() -> float:
+    """GB/s, read and written, of a copy of 2 GiB on the current GPU."""
+    import cupy
+
+    source = cupy.zeros(2**28, "float64")
+    target = cupy.empty_like(source)
+    return 2 * source.nbytes / gpu_time(lambda i: cupy.copyto(target, source)).ms / 1e6
+
+
 def relative_error(x, reference) -> float:
     """The 2-norm of x - reference over that of reference, on the host; NaN if x holds one."""
     with np.errstate(all="ignore"):

@@ -14,7 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import RESULTS, Budget, Record, Run, Timing, command, cpu_time, gpu_time, new_run, table
+from benchmarks.common import (
+    RESULTS,
+    Budget,
+    Record,
+    Run,
+    Timing,
+    command,
+    copy_bandwidth,
+    cpu_time,
+    gpu_time,
+    new_run,
+    table,
+)
 from benchmarks.spine import have_gpu
 
 EXPONENTS = (16, 18, 20, 22, 24, 26, 28)
@@ -64,13 +76,6 @@ def record(run: Run, case, who: str, variant: str, timing, error: float, **detai
     )
     found.detail = detail
     run.records.append(found)
-
-
-def copy_bandwidth(cupy) -> float:
-    """GB/s, read and written, of a copy of 2 GiB."""
-    source = cupy.zeros(2**28, "float64")
-    target = cupy.empty_like(source)
-    return 2 * source.nbytes / gpu_time(lambda i: cupy.copyto(target, source)).ms / 1e6
 
 
 def ours(run: Run, case, x, xp, clock: Callable, variants: dict[str, dict]) -> None:
@@ -124,7 +129,7 @@ def torch_time(torch, call) -> Timing:
 def measure_gpu(run: Run, exponents: Iterable[int], parts: Sequence[str], budget: Budget) -> None:
     import cupy
 
-    run.machine["copy GB/s"] = round(copy_bandwidth(cupy), 1)
+    run.machine["copy GB/s"] = round(copy_bandwidth(), 1)
     for exponent in sorted(exponents, reverse=True):  # the largest first: those are the claim
         for dtype in DTYPES:
             for kind in KINDS:

@@ -188,6 +188,65 @@ def test_sweep_on_any_pattern(backend, S, T, cholesky):
 
 
 @KINDS
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("n", [60, 2500])
+def test_rows_of_few_entries_that_meet_rows_of_many(backend, n, dtype, cholesky):
+    # row 0 of U (column 0 of L) is full, the rows that need it have two to four entries; some are full as well
+    rng = np.random.default_rng(n)
+    S = sp.lil_matrix(gallery.arrow(n)[::-1, ::-1])
+    for row in (n // 2, n - 5):
+        S[row, :] = rng.uniform(-1, 1, n)
+    S = sp.csr_matrix(S)
+    S = in_dtype(sp.csr_matrix(S + S.T + sp.diags(np.full(n, 2.0 * n))), dtype)
+    A = as_csr(sp.csr_matrix(sp.tril(S)) if cholesky else S)
+    F = A.with_values(A.data * rng.uniform(0.9, 1.1, A.nnz).astype(A.dtype.char.lower()))
+    check_sweep(backend, A, F, cholesky)
+
+
+def check_sweeps(backend, A, F, cholesky, count):
+    columns, there = tables(backend, F, cholesky)
+    want_squares, want_refused = np.zeros((count, F.n)), np.array([0, NONE_YET])
+    want = reference.sweeps(A, F, count, want_squares, want_refused, columns, 0.9)
+    squares, refused = backend.move(np.zeros((count, F.n))), backend.move(np.array([0, NONE_YET]))
+    G = moved(backend, F)
+    got = kernels(backend).sweeps(moved(backend, A), G, count, squares, refused, there, 0.9)
+    assert_close(backend.fetch(got), want, 4 * ulps(backend))
+    real = F.data.real.dtype
+    assert_close(backend.fetch(squares).astype(real), want_squares.astype(real), 1024)
+    np.testing.assert_array_equal(backend.fetch(refused), want_refused)
+    np.testing.assert_array_equal(backend.fetch(G.data), F.data)
+    again = kernels(backend).sweeps(moved(backend, A), G, count, None, refused, there, 0.9)
+    np.testing.assert_array_equal(backend.fetch(again), backend.fetch(got))
+
+
+@KINDS
+@IN_TYPES
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_several_sweeps_are_their_twin(backend, dtype, index, cholesky, count):
+    check_sweeps(backend, *pair(dtype, index, cholesky, density=0.02), cholesky, count)
+
+
+@KINDS
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("grid", [(40,), (9, 8), (5, 4, 6)], ids=str)
+def test_several_sweeps_of_rows_of_two_to_eight_entries(backend, grid, together, cholesky, monkeypatch):
+    if not together and backend.name != "cpu":
+        import sys
+
+        monkeypatch.setattr(sys.modules["finelu.kernels.cuda.sweeps"], "ROUNDS", 0)  # one launch a sweep
+    S = [gallery.tridiagonal, gallery.poisson5, gallery.poisson7][len(grid) - 1](*grid)
+    A = as_csr(sp.csr_matrix(sp.tril(S)) if cholesky else S)
+    check_sweeps(backend, A, A.with_values(A.data * np.linspace(0.9, 1.1, A.nnz)), cholesky, 4)
+
+
+@KINDS
+@IN_TYPES
+def test_facts_are_their_twin(backend, dtype, index, cholesky):
+    F = pair(dtype, index, cholesky, n=700)[0]
+    assert kernels(backend).facts(moved(backend, F)) == reference.facts(F)
+
+
+@KINDS
 def test_sweeps_converge_to_the_factorization_on_the_pattern(backend, cholesky):
     S = gallery.poisson7(5, 4, 3)
     A = as_csr(sp.csr_matrix(sp.tril(S)) if cholesky else S)

@@ -42,6 +42,7 @@ from benchmarks.common import (
     add_options,
     cell,
     command,
+    copy_bandwidth,
     gpu_time,
     new_run,
     ratio,
@@ -530,7 +531,7 @@ def measure_selection(run: Run, budget: Budget) -> None:
 
     from finelu.kernels import kernels_for
 
-    run.machine["copy GB/s"] = round(selection.copy_bandwidth(cupy), 1)
+    run.machine["copy GB/s"] = round(copy_bandwidth(), 1)
     for exponent in reversed(selection.EXPONENTS):
         if budget.over():
             run.left_out[f"selection of 2^{exponent}"] = "the budget was spent"

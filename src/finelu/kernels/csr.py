@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
-from finelu.kernels import namespace, on_gpu
+from finelu.kernels import kernels_for, namespace, on_gpu
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
+KNOWN = ("missing", "facts")  # of the pattern, once somebody asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,26 +50,30 @@ class CSR:
         return int((self.diag < 0).sum())
 
     @cached_property
+    def facts(self) -> tuple[int, int, int, int]:
+        """The most entries of a row, below and above the diagonal; all entries below it. The diagonal must be full."""
+        return kernels_for(self.data).facts(self)
+
+    @property
     def below(self) -> int:
         """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""
-        return int((self.diag - self.indptr[:-1]).sum(dtype=np.int64))
+        return self.facts[3]
 
-    @cached_property
+    @property
     def longest(self) -> tuple[int, int, int]:
         """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
-        below, above = self.diag - self.indptr[:-1], self.indptr[1:] - self.diag - 1
-        return int((below + above).max()) + 1, int(below.max()), int(above.max())
+        return self.facts[:3]
 
     def with_values(self, data) -> CSR:
         """The same pattern, and what is known of it, with other values (nnz,)."""
         other = CSR(self.indptr, self.indices, data, self.diag)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("missing", "below", "longest")})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
 
     def copy(self) -> CSR:
         """The same matrix, and what is known of it, in arrays of its own."""
         other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("missing", "below", "longest")})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
 
     def same_pattern(self, other: CSR) -> bool:

@@ -368,6 +368,12 @@ def columns_of(F):
     return indptr.astype(F.indptr.dtype), rows.astype(F.indices.dtype), order.astype(F.indices.dtype)
 
 
+def facts(A):
+    """The most entries of a row, below and above the diagonal; all entries below it. The diagonal is full."""
+    below, above = A.diag - A.indptr[:-1], A.indptr[1:] - A.diag - 1
+    return int((below + above).max()) + 1, int(below.max()), int(above.max()), int(below.sum(dtype=np.int64))
+
+
 def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
     """One synchronous fixed-point sweep on the pattern of F (2018, Algorithm 1, with the diagonal in U).
 
@@ -401,6 +407,20 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
                 new = old
             out[p] = new
             squares[i] += abs(residual) ** 2
+
+
+def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
+    """`count` sweeps; returns the last values (nnz of F), F's own array if count is 0. F.data is not written.
+
+    squares (count, n) float64: those of each sweep, or None.
+    """
+    for k in range(count):
+        out, sums = np.empty_like(F.data), np.empty(F.n)
+        sweep(A, F, out, sums, refused, columns, damping)
+        if squares is not None:
+            squares[k] = sums
+        F = F.with_values(out)
+    return F.data
 
 
 def sweep_in_place(A, F, refused, columns=None):

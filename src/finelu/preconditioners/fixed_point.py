@@ -169,10 +169,10 @@ class FixedPointFactors(TriangularFactors):
     # sweeps
 
     @staticmethod
-    def _norm(B: CSR) -> float:
-        """||B||_F in double precision; of Cholesky that of the lower triangle, as all residual norms are."""
+    def _norm_squared(B: CSR):
+        """||B||_F^2 in double precision, on its device; of Cholesky of the lower triangle, as residual norms are."""
         values = B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
-        return float(namespace(values).vdot(values, values).real) ** 0.5
+        return namespace(values).vdot(values, values).real
 
     def _columns(self, F: CSR):
         """F by columns, for Cholesky; those of the last pattern are kept."""

@@ -139,17 +139,24 @@ class _SweptFactors(FixedPointFactors):
 
     def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
         """F after the sweeps, and the residual norms on the pattern that were asked for."""
-        recipe, xp = self.recipe, namespace(B.data)
-        looks = {0, recipe.sweeps - 1} if not recipe.track else set(range(recipe.sweeps + 1))
-        looks = set() if recipe.asynchronous or (recipe.sweeps == 0 and not recipe.track) else looks
-        squares = xp.empty((len(looks), F.n), np.float64)
-        rows = iter(squares)
-        for sweep in range(recipe.sweeps):
-            F = self._sweep(B, F, self._by_columns, next(rows) if sweep in looks else None, damping)
-        if recipe.sweeps in looks:
-            kernels_for(F.data).sweep(B, F, xp.empty_like(F.data), next(rows), self._refused.copy(), self._by_columns)
-        size = self._norm(B) if looks else 1.0
-        return F, [float(v) ** 0.5 / size for v in to_host(squares.sum(axis=1))] if looks else []
+        recipe, xp, kernels = self.recipe, namespace(B.data), kernels_for(B.data)
+        number, columns = recipe.sweeps, self._by_columns
+        if recipe.asynchronous:
+            for _ in range(number):
+                F = self._sweep(B, F, columns)
+            return F, []
+        squares = xp.empty((number + recipe.track, F.n), np.float64)  # before each sweep, and after the last
+        if recipe.pivots == "old" or damping != 1:
+            F = F.with_values(kernels.sweeps(B, F, number, squares, self._refused, columns, damping))
+        else:
+            for sums in squares[:number]:
+                F = self._sweep(B, F, columns, sums)
+        if recipe.track:
+            kernels.sweep(B, F, xp.empty_like(F.data), squares[number], self._refused.copy(), columns)
+        if squares.size == 0:
+            return F, []
+        norms = to_host(xp.sqrt(squares.sum(axis=1) / self._norm_squared(B)))
+        return F, [float(v) for v in (norms if recipe.track else norms[sorted({0, number - 1})])]
 
 
 class ParILUFactors(_SweptFactors, ILU0Factors):

@@ -172,7 +172,7 @@ class _AdaptedFactors(FixedPointFactors):
         kernels, recipe, report = kernels_for(B.data), self.recipe, self.report
         xp, first = namespace(B.data), _sizes(F)
         best, norms, squares = F, [], None  # norms: of the factors that are no larger than wanted
-        size_of_B, most = (self._norm(B), self._most(F)) if steps else (1.0, 1)
+        size_of_B, most = (float(self._norm_squared(B)) ** 0.5, self._most(F)) if steps else (1.0, 1)
         self._plans = [None, None]
         report["steps"] = 0
         for step in range(1, steps + 1):

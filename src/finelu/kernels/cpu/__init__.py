@@ -19,11 +19,11 @@ from finelu.kernels.cpu.elimination import (
     ilu0_analysis,
 )
 from finelu.kernels.cpu.fill import pattern_iluk
-from finelu.kernels.cpu.inspect import inspect
+from finelu.kernels.cpu.inspect import facts, inspect
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.memory import empty, reusing_memory
 from finelu.kernels.cpu.modified import MILU0_VARIANTS, milu0, milu0_analysis
-from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place
+from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place, sweeps
 from finelu.kernels.cpu.recurrences import (
     Snapshot,
     begin_cycle,
@@ -72,6 +72,7 @@ __all__ = [
     "combine",
     "dot",
     "empty",
+    "facts",
     "first_bad",
     "first_unusable",
     "givens_step",
@@ -104,6 +105,7 @@ __all__ = [
     "scale",
     "sweep",
     "sweep_in_place",
+    "sweeps",
     "triangular_plan",
     "update_solution",
     "use_new_pivots",

@@ -315,6 +315,15 @@ def _sweep(
     wait_until_done(done, 0, done.size)
 
 
+def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
+    """`count` of them, one after the other; see kernels/reference.py."""
+    for k in range(count):
+        out = empty(F.nnz, F.dtype)
+        sweep(A, F, out, None if squares is None else squares[k], refused, columns, damping)
+        F = F.with_values(out)
+    return F.data
+
+
 def sweep_in_place(A, F, refused, columns=None):
     """An asynchronous sweep that overwrites F.data; see kernels/reference.py.
 

@@ -9,11 +9,11 @@ from finelu.kernels.cuda.arnoldi import (
     mgs_step,
     update_solution,
 )
+from finelu.kernels.cuda.candidates import candidates
 from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cuda.inspect import inspect
 from finelu.kernels.cuda.memory import empty, reusing_memory
-from finelu.kernels.cuda.patterns import add, columns_of, magnitudes, remove
-from finelu.kernels.cuda.products import candidates, sweep, sweep_in_place
+from finelu.kernels.cuda.patterns import add, columns_of, facts, magnitudes, remove
 from finelu.kernels.cuda.recurrences import (
     Snapshot,
     begin_cycle,
@@ -37,6 +37,7 @@ from finelu.kernels.cuda.recurrences import (
 from finelu.kernels.cuda.scaling import first_unusable, pivots, scale, use_new_pivots
 from finelu.kernels.cuda.schedule import levels
 from finelu.kernels.cuda.selection import Selection
+from finelu.kernels.cuda.sweeps import sweep, sweep_in_place, sweeps
 from finelu.kernels.cuda.triangular import TRIANGULAR_METHODS, first_bad, triangular_plan
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "combine",
     "dot",
     "empty",
+    "facts",
     "first_bad",
     "first_unusable",
     "givens_step",
@@ -87,6 +89,7 @@ __all__ = [
     "scale",
     "sweep",
     "sweep_in_place",
+    "sweeps",
     "triangular_plan",
     "update_solution",
     "use_new_pivots",

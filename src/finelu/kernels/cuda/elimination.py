@@ -10,6 +10,7 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.kernels.cuda.memory import set_zero
 from finelu.kernels.cuda.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
 from finelu.kernels.triangle import Triangle
 
@@ -92,7 +93,7 @@ def _meetings(stem: str, A, modest: bool):
     Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
     """
     base = cupy.empty(A.n + 1, np.int64)
-    cupy.cuda.runtime.memsetAsync(base.data.ptr, 0, 8, cupy.cuda.get_current_stream().ptr)
+    set_zero(base[:1])
     stops = base[1:]
     cupy.cumsum(_table_sizes(A.diag, A.indptr[:-1], A.indptr[1:]), out=stops)
     total = int(stops[-1])

@@ -51,18 +51,22 @@ def _eliminations(name, updates):
     return every_shape + [i for i in every_type if i not in every_shape]
 
 
-def _products():
-    """Every type of value and index with one shape, and each shape with double and int."""
-    shapes = [f"{lanes}, {slots}" for lanes in (8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes)]
-    flags = [f"{a}, {b}" for a in ("false", "true") for b in ("false", "true")]
-    short = ["short_sweep", "short_candidates"]
-    return list(
-        dict.fromkeys(
-            _over(short, ("double",), ("int",), shapes, flags)
-            + _over(short, VALUES, INDICES, ("16, 256",), flags)
-            + _over(["long_sweep", "long_candidates"], VALUES, INDICES, flags)
-        )
+FLAGS = tuple(f"{a}, {b}" for a in ("false", "true") for b in ("false", "true"))
+TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
+
+
+def _tables(name):
+    """Every type of value and index with one table, and each table with double and int."""
+    every_table, every_type = (
+        _over([name], ("double",), ("int",), TABLES, FLAGS),
+        _over([name], VALUES, INDICES, TABLES[7:8], FLAGS),
     )
+    return list(dict.fromkeys(every_table + every_type))
+
+
+def _row_sweeps():
+    every_shape = _over(["row_sweeps"], ("double",), ("int",), ("4, 1", "8, 1", "8, 2"), ("false", "true"))
+    return list(dict.fromkeys(every_shape + _over(["row_sweeps"], VALUES, INDICES, ("8, 2",), ("false", "true"))))
 
 
 INSTANCES: dict[str, list[str]] = {
@@ -103,6 +107,7 @@ INSTANCES: dict[str, list[str]] = {
     "patterns": _over(["add", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
         [
+            "row_facts",
             "remove_rows",
             "sum_below",
             "count_columns",
@@ -113,7 +118,8 @@ INSTANCES: dict[str, list[str]] = {
         ],
         INDICES,
     ),
-    "products": _products(),
+    "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
+    "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
     "scaling": _over(
         ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
     )

@@ -241,6 +241,21 @@ __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_
     }
 }
 
+// The facts of a matrix; zero before. Launch: any 1-D grid.
+template <typename I>
+__global__ void __launch_bounds__(BLOCK) row_facts(I n, const I* __restrict__ indptr, const I* __restrict__ diag, i64* facts)
+{
+    i64 longest = 0, most_below = 0, most_above = 0, all_below = 0;
+    for (i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += i64(gridDim.x) * BLOCK) {
+        const i64 begin = indptr[i], end = indptr[i + 1], pivot = diag[i];
+        longest = most_of(longest, end - begin);
+        most_below = most_of(most_below, pivot - begin);
+        most_above = most_of(most_above, end - pivot - 1);
+        all_below += pivot - begin;
+    }
+    record(facts, longest, most_below, most_above, all_below);
+}
+
 // The place of the first of sorted columns[low:high] that is not before j.
 template <typename I>
 __device__ inline I lower_bound(const I* __restrict__ columns, I low, I high, I j)

@@ -10,6 +10,7 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.csr import CSR, INT32_LIMIT
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.memory import set_zero
 from finelu.kernels.cuda.schedule import lanes_for
 
 BLOCK, AHEAD = 256, 2  # as in patterns.cu
@@ -28,35 +29,40 @@ class _Facts:
 
     @cached_property
     def read(self) -> tuple[int, int, int, int]:
-        """The most entries of a row, below and above the diagonal; and all entries below it."""
+        """The facts of a CSR."""
         longest, below, above, all_below = (int(word) for word in self.words.get())
         return longest, below, above, all_below
 
 
 class _Counted(CSR):
-    """A CSR with a full diagonal whose `longest` and `below` wait in `facts`."""
+    """A CSR with a full diagonal whose facts wait in `counted`."""
 
-    facts: _Facts
-
-    @cached_property
-    def longest(self) -> tuple[int, int, int]:
-        return self.facts.read[:3]
+    counted: _Facts
 
     @cached_property
-    def below(self) -> int:
-        return self.facts.read[3]
+    def facts(self) -> tuple[int, int, int, int]:
+        return self.counted.read
 
     def with_values(self, data) -> CSR:
-        return _counted(self.indptr, self.indices, data, self.diag, self.facts)
+        return _counted(self.indptr, self.indices, data, self.diag, self.counted)
 
     def copy(self) -> CSR:
-        return _counted(self.indptr.copy(), self.indices.copy(), self.data.copy(), self.diag.copy(), self.facts)
+        return _counted(self.indptr.copy(), self.indices.copy(), self.data.copy(), self.diag.copy(), self.counted)
 
 
-def _counted(indptr, indices, data, diag, facts: _Facts) -> CSR:
+def _counted(indptr, indices, data, diag, counted: _Facts) -> CSR:
     A = _Counted(indptr, indices, data, diag)
-    A.__dict__.update(missing=0, facts=facts)
+    A.__dict__.update(missing=0, counted=counted)
     return A
+
+
+def facts(A) -> tuple[int, int, int, int]:
+    """What CSR.facts says. The host waits once. Cost: one launch, a pass over indptr and diag."""
+    found, index = cupy.empty(FACTS, np.int64), A.indices.dtype
+    set_zero(found)
+    grid = min(blocks(A.n, BLOCK), RESIDENT * device_limits()["processors"])
+    kernel("patterns", "row_facts", index)((grid,), (BLOCK,), (index.type(A.n), A.indptr, A.diag, found))
+    return _Facts(found).read
 
 
 def _real(F) -> np.dtype:
@@ -128,7 +134,7 @@ def remove(F, least, drop):
     arguments = (number, *shape, F.indptr, F.indices, F.diag, F.data, least, counts, indptr, state, indices, data)
     kernel("patterns", "remove_write", *types)((grid,), (BLOCK,), arguments)
     kept = CSR(indptr, indices, data, diag)
-    kept.__dict__.update(missing=0, below=below, longest=(longest, most_below, most_above))
+    kept.__dict__.update(missing=0, facts=(longest, most_below, most_above, below))
     return kept
 
 

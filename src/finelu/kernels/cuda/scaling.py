@@ -6,6 +6,7 @@ import cupy
 import numpy as np
 
 from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.kernels.cuda.memory import set_bytes
 
 BLOCK, LANES = 256, 8  # as in scaling.cu
 
@@ -55,5 +56,5 @@ def first_unusable(F) -> int:
 def _nobody(k: int):
     """Places for the smallest of many rows, empty."""
     found = cupy.empty(k, np.int64)
-    cupy.cuda.runtime.memsetAsync(found.data.ptr, 0x7F, found.nbytes, cupy.cuda.get_current_stream().ptr)
+    set_bytes(found, 0x7F)
     return found

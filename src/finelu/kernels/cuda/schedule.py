@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.memory import set_bytes, set_zero
 from finelu.kernels.triangle import Triangle
 
 BLOCK = 256
@@ -17,7 +18,7 @@ EARLY_ROWS = 250_000  # up to here rows are ordered before the host knows how ma
 
 def set_pending(array) -> None:
     """Fill with 0xff bytes, in stream order: every value and counter in it is pending (see finelu.cuh)."""
-    cupy.cuda.runtime.memsetAsync(array.data.ptr, 0xFF, array.nbytes, cupy.cuda.get_current_stream().ptr)
+    set_bytes(array, 0xFF)
 
 
 def lanes_for(mean: float, largest: int = 32) -> int:
@@ -87,7 +88,7 @@ def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane:
     starts, total = words[: 2 * segments], words[2 * segments :]
     counts, rank = words[2 * segments + 2 :], words[3 * segments + 2 :]
     order, jobs = cupy.empty(n, dtype), cupy.empty((most_jobs, 2), np.int32)
-    cupy.cuda.runtime.memsetAsync(counts.data.ptr, 0, 4 * segments, cupy.cuda.get_current_stream().ptr)
+    set_zero(counts[:segments])
     grid, block = (blocks(n, BLOCK),), (BLOCK,)
     rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
     kernel("packing", "count_rows", dtype)(grid, block, (*rows, counts))

@@ -1,0 +1,98 @@
+"""Launchers of candidates.cu: what ParILUT may add to its factors, and how far they are from A."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.csr import INT32_LIMIT
+from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.kernels.cuda.memory import set_zero
+from finelu.kernels.cuda.products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+
+ROUNDS = 40  # in which a bound for small products is looked for
+
+
+class _Search:
+    """The count of the candidates of each row, and what the fill needs to know of it."""
+
+    def __init__(self, A, F, columns):
+        self.A, self.F, self.columns, self.symmetric = A, F, columns, columns is not None
+        n, below, above = F.n, F.below / F.n, (F.nnz - F.n - F.below) / F.n
+        above = below if self.symmetric else above
+        products = below * above * (0.5 if self.symmetric else 1.0)
+        self.lanes, self.slots = shape(above, 1.3 * (products + F.nnz / n))
+        self.counts = cupy.empty(n, np.int64)
+        self.is_long, self.long_rows = cupy.empty(n, np.uint8), cupy.empty(n, F.indices.dtype)
+        self.places = cupy.empty(n + 2, np.int64)  # where the candidates of each row begin; how many rows are long
+        self.stops, self.n_long, self.any_long = self.places[1 : n + 1], self.places[n + 1 :], True
+        set_zero(self.places[:1])
+        self.grid = long_grid(n, F.dtype.itemsize + 1)
+        self.bits = cupy.empty(self.grid * ((n + 31) // 32), np.uint32)
+
+    def count(self, least: float) -> int:
+        """Count the candidates; returns how many there are."""
+        set_zero(self.n_long)
+        self._run(False, least, NULL, NULL, NULL, NULL, NULL)
+        cupy.cumsum(self.counts, out=self.stops)
+        total, n_long = (int(v) for v in self.places[-2:].get())
+        self.any_long = n_long > 0
+        return total
+
+    def fill(self, least, starts, indices, values, squares):
+        work = cupy.empty(self.grid * self.F.n if self.any_long else 0, self.F.dtype)
+        self._run(True, least, starts, indices, values, squares, work)
+
+    def _run(self, fill, least, starts, indices, values, squares, work):
+        F = self.F
+        index, item = F.indices.dtype, F.dtype.itemsize
+        head = (*operands(self.A, F, self.columns), np.float64(least), self.counts)
+        tail = (starts, indices, values, squares)
+        kernel("candidates", "short_candidates", F.dtype, index, self.lanes, self.slots, self.symmetric, fill)(
+            (blocks(F.n * self.lanes, BLOCK),),
+            (BLOCK,),
+            (*head, self.is_long, self.long_rows, self.n_long, *tail),
+            shared_mem=BLOCK // self.lanes * self.slots * (item + index.itemsize + 3),
+        )
+        if self.any_long or not fill:
+            kernel("candidates", "long_candidates", F.dtype, index, self.symmetric, fill)(
+                (self.grid,), (LONG_BLOCK,), (*head, self.long_rows, self.n_long, *tail, work, self.bits)
+            )
+
+
+def candidates(A, F, columns=None, least=0.0, most=None):
+    """The places of A and of L U that F has not, and R = A - L U there; see kernels/reference.py:candidates.
+
+    most : so many at most: of the candidates that come of products only, those whose products are all smaller than some
+        bound are left out, and the bound is raised until this is so.
+        A's own places always stay. Where F has 32-bit indices, no more than they can count.
+    Returns indptr, indices, values, squares (2, n) and how many were left out. Waits for the host for each count: once,
+    twice with `least`, up to 41 times more where `most` is exceeded.
+    """
+    if F.indices.dtype == np.int32:
+        most = INT32_LIMIT if most is None else min(most, INT32_LIMIT)
+    search = _Search(A, F, columns)
+    total = search.count(0.0)
+    kept = total if least == 0 else search.count(least)
+    if most is not None and kept > most:
+        top = float(abs(F.data).max())
+        low, high = max(least, 1e-300), min(2.0 * top * top, 1e300) + 1e-300
+        low = max(low, high * 1e-40)
+        for _ in range(ROUNDS):
+            least = low**0.5 * high**0.5
+            kept = search.count(least)
+            if kept > most:
+                low = least
+            elif kept >= 0.95 * most or high / low < 1.0001:
+                break
+            else:
+                high = least
+        if kept > most:
+            least = high
+            kept = search.count(least)
+    index = F.indices.dtype if max(kept, F.nnz) <= INT32_LIMIT else np.dtype(np.int64)
+    indptr = search.places[:-1].astype(index)
+    indices, values = cupy.empty(kept, F.indices.dtype), cupy.empty(kept, F.dtype)
+    squares = cupy.empty((2, F.n), np.float64)
+    search.fill(least, indptr.astype(F.indices.dtype, copy=False), indices, values, squares)
+    return indptr, indices, values, squares, total - kept

@@ -1,0 +1,415 @@
+#include "finelu.cuh"
+#include "products.cuh"
+
+// Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is much
+// longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
+// registers (row_sweeps).
+constexpr int WIDE = 8;  // times the own entries: rows of U that are searched
+
+// The first place in [low, high) whose column is not before j, or high.
+template <typename T, typename I, bool SYMMETRIC>
+__device__ inline I place_of(const Factor<T, I, SYMMETRIC>& factor, I low, I high, I j)
+{
+    while (low < high) {
+        const I middle = low + (high - low) / 2;
+        if (factor.column(middle) < j) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// use(column, value) for the own entries in places (p, hi), a thread in `threads` each, that row k of U has in [first, stop),
+// if that is worth it; else false. What is wide is the same for all threads.
+template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Use>
+__device__ inline bool for_own(const Factor<T, I, SYMMETRIC>& factor, I p, I hi, I first, I stop, int rank, int threads,
+                               const Use& use)
+{
+    if ((stop - first) / WIDE <= hi - p) return false;
+    for (I e = p + 1 + rank; e < hi; e += threads) {
+        const I j = factor.indices[e], q = place_of(factor, first, stop, j);
+        if (q < stop && factor.column(q) == j) use(j, factor.template value<FRESH>(q));
+    }
+    return true;
+}
+
+__device__ inline float root(float a) { return sqrtf(a); }
+__device__ inline double root(double a) { return sqrt(a); }
+template <typename R> __device__ inline Complex<R> root(Complex<R> a) { return {root(a.re), R(0)}; }
+
+// New value of entry (i, j) from its accumulator, by the fixed-point formulas.
+template <typename T, bool SYMMETRIC>
+__device__ inline T renewed(bool below, bool pivot, T s, T old, T divisor, typename RealOf<T>::type damping, bool& good)
+{
+    T v = s;
+    if (below) v = s / divisor;
+    else if (SYMMETRIC) {
+        good = real(s) > 0;
+        v = root(T(real(s)));
+    }
+    if (damping != 1) v = T(damping) * v + T(1 - damping) * old;
+    good = good && is_finite(v) && !(pivot && v == T(0));
+    return good ? v : old;
+}
+template <typename T, bool SYMMETRIC>
+__device__ inline double residual(bool below, T s, T old, T divisor)
+{
+    T r;
+    if (below) r = s - old * divisor;
+    else r = SYMMETRIC ? T(real(s) - abs2(old)) : s - old;
+    return double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+}
+
+// A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null.
+// IN_PLACE: out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x ==
+// BLOCK; dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
+template <typename T, typename I, int LANES, int SLOTS, bool SYMMETRIC, bool IN_PLACE>
+__global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
+                            const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
+                            const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
+                            const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* out,
+                            double* squares, long long* refused, int most)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    constexpr int GROUPS = BLOCK / LANES;
+    T* const values = reinterpret_cast<T*>(shared_bytes) + threadIdx.x / LANES * SLOTS;
+    I* const keys = reinterpret_cast<I*>(shared_bytes + sizeof(T) * GROUPS * SLOTS) + threadIdx.x / LANES * SLOTS;
+    const unsigned mask = lanes_mask<LANES>();
+    const int lane = threadIdx.x % LANES;
+    const I i = I((size_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES);
+    if (i >= n) return;  // whole groups
+    const I lo = indptr[i], hi = indptr[i + 1], pivot = diag[i];
+    if (hi - lo > most) return;
+    const Factor<T, I, SYMMETRIC> factor{indptr, indices, diag, c_indptr, c_rows, c_places, data};
+    for (int s = lane; s < SLOTS; s += LANES) keys[s] = I(-1);
+    __syncwarp(mask);
+    for (I p = lo + lane; p < hi; p += LANES) {
+        bool fresh = false;
+        const int s = insert<SLOTS>(keys, indices[p], fresh);
+        values[s] = T(0);
+    }
+    __syncwarp(mask);
+    for (I p = a_indptr[i] + lane; p < a_indptr[i + 1]; p += LANES) {
+        const int s = lookup<SLOTS>(keys, a_indices[p]);
+        if (s >= 0) values[s] = a[p];
+    }
+    __syncwarp(mask);
+    T l = T(0);
+    for_products<T, I, LANES, SYMMETRIC, true, IN_PLACE>(
+        factor, mask, lane, i, lo, pivot,
+        [&](I p, I k, T given) {
+            l = given;
+            if (IN_PLACE) {
+                const T old = peek(data + p);
+                bool good = true;
+                l = renewed<T, SYMMETRIC>(true, false, values[lookup<SLOTS>(keys, k)], old, peek(data + diag[k]), 1, good);
+                l = of_lane(mask, l, 0, LANES);  // another pivot may have come between two lanes' looks
+                if (lane == 0) {
+                    post(out + p, l);
+                    if (!good) {
+                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+                        atomicMin(refused + 1, (long long)i);
+                    }
+                }
+            }
+        },
+        [&](I j, T v, bool here) {
+            if (here) {
+                const int s = lookup<SLOTS>(keys, j);
+                if (s >= 0) values[s] -= l * v;
+            }
+        },
+        [&](I p, I first, I stop) {
+            return for_own<T, I, SYMMETRIC, IN_PLACE>(factor, p, hi, first, stop, lane, LANES,
+                                                      [&](I j, T v) { values[lookup<SLOTS>(keys, j)] -= l * v; });
+        },
+        [] { return true; });
+    double sum = 0;
+    for (I p = (IN_PLACE ? pivot : lo) + lane; p < hi; p += LANES) {
+        const I j = indices[p];
+        const T s = values[lookup<SLOTS>(keys, j)], old = IN_PLACE ? peek(data + p) : data[p];
+        const T divisor = j < i ? data[diag[j]] : T(1);
+        bool good = true;
+        const T v = renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good);
+        if (IN_PLACE) post(out + p, v);
+        else out[p] = v;
+        if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
+        if (!good) {
+            atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+            atomicMin(refused + 1, (long long)i);
+        }
+    }
+    if (squares != nullptr) {
+        sum = lanes_sum<LANES>(mask, sum);
+        if (lane == 0) squares[i] = sum;
+    }
+}
+
+// The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of places
+// [lo, hi), a barrier after each row of U. staged_* are shared.
+template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Begin, typename Use>
+__device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor, I i, I lo, I pivot, I hi, const Begin& begin,
+                                          const Use& use, I* staged_k, I* staged_first, I* staged_last, T* staged_l)
+{
+    const int t = threadIdx.x;
+    for (I base = lo; base < pivot; base += LONG_BLOCK) {
+        const int steps = pivot - base < I(LONG_BLOCK) ? int(pivot - base) : LONG_BLOCK;
+        __syncthreads();
+        if (t < steps) {
+            const I k = factor.indices[base + t];
+            staged_k[t] = k;
+            staged_first[t] = factor.first(k);
+            staged_last[t] = factor.last(k);
+            staged_l[t] = FRESH ? T(0) : factor.data[base + t];
+        }
+        __syncthreads();
+        I column[AHEAD];
+        T value[AHEAD];
+        const auto fetch = [&](int e, I& j, T& v) {
+            j = I(-1);
+            if (e < steps) {
+                const I q = staged_first[e] + t;
+                if (q < staged_last[e]) {
+                    j = factor.column(q);
+                    v = factor.template value<FRESH>(q);
+                }
+            }
+        };
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        for (int e = 0; e < steps; ++e) {
+            const T l = begin(base + e, staged_k[e], staged_l[e]);
+            I j = column[0];
+            T v = value[0];
+#pragma unroll
+            for (int a = 1; a < AHEAD; ++a) {
+                column[a - 1] = column[a];
+                value[a - 1] = value[a];
+            }
+            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            const I begin_e = staged_first[e], last_e = staged_last[e];
+            const bool wide = for_own<T, I, SYMMETRIC, FRESH>(factor, base + e, hi, begin_e, last_e, t, LONG_BLOCK,
+                                                              [&](I own, T w) { use(own, l * w); });
+            const I stop = wide ? begin_e : last_e;
+            for (I q = begin_e + t; q < stop;) {
+                if (SYMMETRIC && j > i) break;
+                use(j, l * v);
+                q += LONG_BLOCK;
+                if (q < stop) {
+                    j = factor.column(q);
+                    v = factor.template value<FRESH>(q);
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
+// The rows with more than `most` entries, a block a row. The dense row of a block: its shared memory if `in_shared` (n
+// values then), else its part of work (gridDim.x, n), of any values.
+template <typename T, typename I, bool SYMMETRIC, bool IN_PLACE>
+__global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
+                           const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
+                           const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
+                           const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* out,
+                           double* squares, long long* refused, int most, T* work, int in_shared)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    __shared__ I staged_k[LONG_BLOCK], staged_first[LONG_BLOCK], staged_last[LONG_BLOCK];
+    __shared__ __align__(16) unsigned char staged_bytes[LONG_BLOCK * sizeof(T)];
+    T* const staged_l = reinterpret_cast<T*>(staged_bytes);
+    const Factor<T, I, SYMMETRIC> factor{indptr, indices, diag, c_indptr, c_rows, c_places, data};
+    T* const w = in_shared ? reinterpret_cast<T*>(shared_bytes) : work + size_t(blockIdx.x) * n;
+    const int t = threadIdx.x;
+    for (I i = blockIdx.x; i < n; i += gridDim.x) {
+        const I lo = indptr[i], hi = indptr[i + 1], pivot = diag[i];
+        if (hi - lo <= most) continue;
+        __syncthreads();
+        for (I p = lo + t; p < hi; p += LONG_BLOCK) w[indices[p]] = T(0);
+        __syncthreads();
+        for (I p = a_indptr[i] + t; p < a_indptr[i + 1]; p += LONG_BLOCK) w[a_indices[p]] = a[p];
+        for_block_products<T, I, SYMMETRIC, IN_PLACE>(
+            factor, i, lo, pivot, hi,
+            [&](I p, I k, T given) {
+                if (!IN_PLACE) return given;
+                if (t == 0) {
+                    const T old = peek(data + p);
+                    bool good = true;
+                    const T l = renewed<T, SYMMETRIC>(true, false, w[k], old, peek(data + diag[k]), 1, good);
+                    post(out + p, l);
+                    if (!good) {
+                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+                        atomicMin(refused + 1, (long long)i);
+                    }
+                    staged_l[0] = l;  // its own place: no factors are staged in place
+                }
+                __syncthreads();
+                return staged_l[0];
+            },
+            [&](I j, T product) { w[j] -= product; }, staged_k, staged_first, staged_last, staged_l);
+        __syncthreads();
+        double sum = 0;
+        for (I p = (IN_PLACE ? pivot : lo) + t; p < hi; p += LONG_BLOCK) {
+            const I j = indices[p];
+            const T s = w[j], old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[diag[j]] : T(1);
+            bool good = true;
+            const T v = renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good);
+            if (IN_PLACE) post(out + p, v);
+            else out[p] = v;
+            if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
+            if (!good) {
+                atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+                atomicMin(refused + 1, (long long)i);
+            }
+        }
+        if (squares != nullptr) {
+            sum = block_sum(sum);
+            if (t == 0) squares[i] = sum;
+        }
+    }
+}
+
+// Every thread of the grid has come here `times` times. arrived: 0 before. Progress: the launch is cooperative.
+__device__ inline void all_arrived(unsigned* arrived, unsigned times)
+{
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicAdd(arrived, 1u);
+        while (*reinterpret_cast<volatile unsigned*>(arrived) < times * gridDim.x) {
+        }
+    }
+    __syncthreads();
+    __threadfence();
+}
+
+template <typename V> __device__ inline V of_row(V v, int lane, int width) { return __shfl_sync(0xffffffffu, v, lane, width); }
+template <typename R> __device__ inline Complex<R> of_row(Complex<R> v, int lane, int width) { return shuffle(v, lane, width); }
+
+// `sweeps` sweeps where no row of F has more than LANES * PER_LANE entries: entry lo + e * LANES + l of a row stays with
+// its l-th lane, accumulator, value and pivot in registers, and each entry of U goes round its lanes. Whole warps go on
+// together. Of the buffers, data is only read, the sweeps write to one, other, one...; squares (sweeps, n) as in short_sweep.
+// Launch: any 1-D grid, blockDim.x == BLOCK; more than one sweep: cooperative, arrived (1,) zero, else it may be null.
+template <typename T, typename I, int LANES, int PER_LANE, bool SYMMETRIC>
+__global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
+                           const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
+                           const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
+                           const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* one, T* other,
+                           double* squares, long long* refused, int sweeps, unsigned* arrived)
+{
+    constexpr unsigned ALL = 0xffffffffu;
+    constexpr int ROWS = 32 / LANES;  // of a warp
+    const int lane = threadIdx.x % LANES, row_of_warp = threadIdx.x % 32 / LANES;
+    const size_t warp = (size_t(blockIdx.x) * BLOCK + threadIdx.x) / 32, warps = size_t(gridDim.x) * (BLOCK / 32);
+    const bool same_pattern = a_indices == indices;
+    for (int sweep = 0; sweep < sweeps; ++sweep) {
+        const Factor<T, I, SYMMETRIC> factor{indptr, indices, diag, c_indptr, c_rows, c_places, data};
+        for (size_t base = warp * ROWS; base < size_t(n); base += warps * ROWS) {
+            const I i = I(base) + row_of_warp;
+            const bool live = base + row_of_warp < size_t(n);
+            const I lo = live ? indptr[i] : 0, hi = live ? indptr[i + 1] : 0;
+            I mine[PER_LANE], first[PER_LANE], last[PER_LANE];
+            T held[PER_LANE], divisor[PER_LANE], sum[PER_LANE];
+#pragma unroll
+            for (int e = 0; e < PER_LANE; ++e) {
+                const I p = lo + e * LANES + lane;
+                mine[e] = p < hi ? indices[p] : I(-1);
+                held[e] = p < hi ? data[p] : T(0);
+                sum[e] = same_pattern && p < hi ? a[p] : T(0);
+            }
+#pragma unroll
+            for (int e = 0; e < PER_LANE; ++e) {
+                const bool below = mine[e] >= 0 && mine[e] < i;
+                first[e] = below ? factor.first(mine[e]) : 0;
+                last[e] = below ? factor.last(mine[e]) : 0;
+                divisor[e] = below ? data[SYMMETRIC ? diag[mine[e]] : first[e] - 1] : T(1);
+            }
+            if (!same_pattern) {
+                const I stop = live ? a_indptr[i + 1] : 0;
+                for (I q = live ? a_indptr[i] : 0; __any_sync(ALL, q < stop); q += LANES) {
+                    const bool here = q + lane < stop;
+                    const I j = here ? a_indices[q + lane] : I(-2);
+                    const T v = here ? a[q + lane] : T(0);
+#pragma unroll
+                    for (int u = 0; u < LANES; ++u) {
+                        const I column = of_row(j, u, LANES);
+                        const T value = of_row(v, u, LANES);
+#pragma unroll
+                        for (int e = 0; e < PER_LANE; ++e)
+                            if (mine[e] == column) sum[e] = value;
+                    }
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < PER_LANE; ++e) {
+                I columns[AHEAD];
+                T values[AHEAD];
+                const auto fetch = [&](int t, I& j, T& v) {
+                    const I q = of_row(first[e], t % LANES, LANES) + lane, stop = of_row(last[e], t % LANES, LANES);
+                    j = I(-2);
+                    v = T(0);
+                    if (t < LANES && q < stop) {
+                        j = factor.column(q);
+                        v = factor.template value<false>(q);
+                    }
+                };
+#pragma unroll
+                for (int b = 0; b < AHEAD; ++b) fetch(b, columns[b], values[b]);
+                for (int t = 0; t < LANES; ++t) {
+                    const I k_first = of_row(first[e], t, LANES), k_last = of_row(last[e], t, LANES);
+                    const T l = of_row(held[e], t, LANES);
+                    if (!__any_sync(ALL, k_first > 0)) break;  // nobody's entry t is below the diagonal
+                    I j = columns[0];
+                    T v = values[0];
+#pragma unroll
+                    for (int b = 1; b < AHEAD; ++b) {
+                        columns[b - 1] = columns[b];
+                        values[b - 1] = values[b];
+                    }
+                    fetch(t + AHEAD, columns[AHEAD - 1], values[AHEAD - 1]);
+                    for (I q = k_first;;) {
+                        for (int u = 0; u < LANES && __any_sync(ALL, q + u < k_last); ++u) {
+                            const I column = of_row(j, u, LANES);
+                            const T value = of_row(v, u, LANES);
+#pragma unroll
+                            for (int f = 0; f < PER_LANE; ++f)
+                                if (mine[f] == column) sum[f] -= l * value;
+                        }
+                        q += LANES;
+                        if (!__any_sync(ALL, q < k_last)) break;
+                        const bool here = q + lane < k_last;
+                        j = here ? factor.column(q + lane) : I(-2);
+                        v = here ? factor.template value<false>(q + lane) : T(0);
+                    }
+                }
+            }
+            double square = 0;
+#pragma unroll
+            for (int e = 0; e < PER_LANE; ++e) {
+                const bool here = mine[e] >= 0;
+                bool good = true;
+                const T v = renewed<T, SYMMETRIC>(mine[e] < i, mine[e] == i, sum[e], held[e], divisor[e],
+                                                  typename RealOf<T>::type(damping), good);
+                if (here) {
+                    one[lo + e * LANES + lane] = v;
+                    square += residual<T, SYMMETRIC>(mine[e] < i, sum[e], held[e], divisor[e]);
+                }
+                if (here && !good) {
+                    atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+                    atomicMin(refused + 1, (long long)i);
+                }
+            }
+            if (squares != nullptr) {
+#pragma unroll
+                for (int offset = LANES / 2; offset > 0; offset /= 2) square += __shfl_xor_sync(ALL, square, offset);
+                if (live && lane == 0) squares[size_t(sweep) * n + i] = square;
+            }
+        }
+        if (sweep + 1 < sweeps) {
+            all_arrived(arrived, unsigned(sweep) + 1);
+            data = one;
+            T* const next = other;
+            other = one;
+            one = next;
+        }
+    }
+}
