@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import finelu.kernels
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor
+from finelu.kernels.cpu.recurrences import DRIFT
 from finelu.krylov import bicgstab, cg, fgmres, gmres, minres, progress
 from finelu.matrix import as_csr
 from finelu.result import Status
@@ -440,6 +441,54 @@ def test_bicgstab_starts_again_where_its_recurrence_breaks_down():
     assert bicgstab(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_bicgstab_is_broken_where_omega_is_too_small_to_divide_by(backend, dtype):
+    xp, real = backend.xp, np.empty(0, dtype).real.dtype
+    root = float(np.finfo(real).max) ** 0.5
+    outcomes = {
+        (1.0, 1.0): monitor.RUNNING,
+        (1.0, root / 4): monitor.RUNNING,
+        (0.0, 1.0): monitor.BROKEN,  # t is orthogonal to s
+        (0.0, 0.0): monitor.BROKEN,  # t is 0
+        (1.0, 2 * root): monitor.BROKEN,  # omega is a number yet, but beta is not
+        (1.0, 1e10 * root): monitor.BROKEN,  # omega underflows to 0
+    }
+    for (ts, t_norm), code in outcomes.items():
+        state, history = xp.zeros(4, np.int32), xp.zeros(2, real)
+        norms = backend.move(np.array([0.5, 0, 0, np.inf, np.inf], real))
+        rho, sigma, ts_, p = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0))
+        t_norm_, shadow_norm = (backend.move(np.array([v], real)) for v in (t_norm, 1.0))
+        kernels = kernels_for(p)
+        kernels.bicgstab_record(state, norms, history, rho, sigma, ts_, t_norm_, shadow_norm)
+        assert int(state[monitor.CODE]) == code, (ts, t_norm)
+        assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == 0.5  # x has made the step by alpha p
+        kernels.bicgstab_direction(state, rho, sigma, ts_, t_norm_, rho, rho, p)
+        p = backend.fetch(p)
+        assert np.isfinite(p).all() and (p[0] == 3) == (code == monitor.BROKEN)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_bicgstab_starts_again_where_omega_underflows(backend, dtype, every):
+    n, huge = 50, 1e30 if np.finfo(dtype).eps > 1e-10 else 1e170
+    rng = np.random.default_rng(5)
+    A = sp.diags(np.linspace(1, 1.1, n).astype(dtype)).tocsr()
+    b = rng.standard_normal(n).astype(dtype)
+    b[-1] = 0
+    calls = []
+
+    def M(r):
+        calls.append(1)
+        z = r.copy()
+        if len(calls) == 2:  # A z is all but orthogonal to s = r, whose last entry is 0, and omega about 1 / huge^2
+            z[-1] = huge
+        return z
+
+    solution = bicgstab(backend.move(A), backend.move(b), M=M, rtol=1e-6 if huge == 1e170 else 1e-4)
+    assert solution.status is Status.CONVERGED, solution
+    assert residual(A, b, backend.fetch(solution.x)) <= 1.001 * solution.residual_norm + 1e-6 * np.linalg.norm(b)
+    assert solution.history[1] < 0.5 * solution.history[0]  # the step by alpha p was kept
+
+
 # The true residual decides, whatever the recurrence says
 
 
@@ -510,8 +559,13 @@ def test_a_new_cycle_begins_from_the_better_of_the_last_and_the_best_iterate(bac
 
 EXTREMES = [
     (dtype, a, c)
-    for dtype, far in ((np.float64, 600), (np.complex128, 600), (np.float32, 70), (np.complex64, 70))
-    for a, c in ((-far, -far), (far, far), (-far, 0), (far, 0), (0, -far), (0, far))
+    for dtype, far, half in (
+        (np.float64, 600, 300),
+        (np.complex128, 600, 300),
+        (np.float32, 70, 34),
+        (np.complex64, 70, 34),
+    )
+    for a, c in ((-far, -far), (far, far), (-far, 0), (far, 0), (0, -far), (0, far), (-half, half))
 ]
 
 
@@ -537,6 +591,46 @@ def test_a_system_times_powers_of_two_takes_the_same_steps(backend, method, prec
     both = min(len(scaled.history), len(plain.history))
     norms = scaled.history[:both] / real(2.0**c)
     np.testing.assert_allclose(norms, plain.history[:both], rtol=100 * tol, atol=10 * tol * plain.history[0])
+
+
+@pytest.mark.parametrize("far", [0, -300, 300])
+def test_the_drift_of_minres_is_the_rounding_of_x_over_the_residual(backend, far):
+    rng = np.random.default_rng(0)
+    m = 12
+    alpha, beta = rng.standard_normal(m), rng.random(m + 1) + 0.3
+    T = np.diag(alpha) + np.diag(beta[1:m], 1) + np.diag(beta[1:m], -1)
+    T = np.vstack([T, beta[m] * np.eye(m)[-1]])
+    lanczos, state = backend.xp.zeros(22), backend.xp.zeros(4, np.int32)
+    kernels = kernels_for(lanczos)
+    kernels.minres_begin(state, lanczos, backend.move(np.array([beta[0] ** 2 * 4.0**-far])), 1.0)
+    for k in range(1, m + 1):
+        scaled = alpha[k - 1] * 2.0**far, beta[k] ** 2 * 4.0**far
+        kernels.minres_rotation(state, lanczos, *(backend.move(np.array([v])) for v in scaled))
+        rhs = beta[0] * np.eye(k + 1)[0]
+        x = np.linalg.lstsq(T[: k + 1, :k], rhs, rcond=None)[0]  # in a basis that is orthonormal
+        drift = np.linalg.norm(T[:, :k], axis=0).max() * np.linalg.norm(x) / np.linalg.norm(rhs - T[: k + 1, :k] @ x)
+        assert float(lanczos[DRIFT]) == pytest.approx(np.finfo(float).eps * drift, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("dtype", "far"), [(np.float64, 300), (np.complex128, 300), (np.float32, 35)], ids=str)
+def test_minres_sees_its_x_outgrow_the_precision_in_any_units(backend, dtype, far, seed):
+    rng = np.random.default_rng(seed)
+    n, rank = 40, 25
+    values = np.where(np.arange(n) < rank, 10.0 ** rng.uniform(-2, 0, n) * rng.choice([-1, 1], n), 0)
+    V = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A, b = (V * values) @ V.T, rng.standard_normal(n)
+    A, b = ((A + A.T) / 2).astype(dtype), b.astype(dtype)
+    real = np.empty(0, dtype).real.dtype.type
+    plain, *scaled = (
+        minres(backend.move(A * real(2.0**a)), backend.move(b * real(2.0**-a)), rtol=1e-10, maxiter=1000)
+        for a in (0, -far, far)
+    )
+    assert plain.status in (Status.STAGNATED, Status.BREAKDOWN)
+    for a, solution in zip((-far, far), scaled, strict=True):
+        assert solution.status is plain.status and abs(solution.iterations - plain.iterations) <= 1
+        x = backend.fetch(solution.x).astype(np.complex128) * 2.0 ** (2 * a)
+        assert residual(A, b, x) <= 1.01 * residual(A, b, backend.fetch(plain.x))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)

@@ -40,7 +40,7 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
             k.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
             k.norm(r, progress.norm)
             k.dot(shadow, r, rho)
-            k.bicgstab_record(state, norms, progress.history, rho, sigma, ts, shadow_norm)
+            k.bicgstab_record(state, norms, progress.history, rho, sigma, ts, t_norm, shadow_norm)
             progress.tell()
             k.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
     return progress.end()

@@ -24,7 +24,7 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
     state, norms = progress.state, progress.norms
     r, v, v_old, z, w, w_old = progress.vectors(6)
     alpha, square = progress.scalars(2)
-    lanczos = progress.xp.zeros(20, progress.real)
+    lanczos = progress.xp.zeros(22, progress.real)
     scale = 1.0
     while progress.cycle(r):
         y = M @ r

@@ -32,10 +32,12 @@ from finelu.kernels.monitor import (
     TOLERANCE,
 )
 
-# Places in the array `lanczos` of minres: the recurrence; then, from SIZE on, what tells how far the true residual may
-# be from the recurrence's: a norm of the tridiagonal T, the squares and products of w and of x since the cycle began.
+# Places in the array `lanczos` of minres: the recurrence; then, from BETA_1 on, what tells how far the true residual is
+# from the recurrence's at most: a norm of the tridiagonal T, squares and products of w and of x since the cycle began.
+# T and 1 / w are in units of UNIT, the norm of the first column of T, and x in units of BETA_1 / UNIT: no square leaves
+# the range because the whole of A or of b is large or small.
 BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
-SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 20)
+BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
 
 # The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
 # before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
@@ -220,13 +222,19 @@ def bicgstab_half(state, rho, sigma, v, r):
 
 
 @compiled
+def stabilizer(ts, t_norm):
+    """omega = t^H s / ||t||^2, the step along s that leaves least of s - omega t; 0 where t is 0, or by underflow."""
+    return ts[0] / t_norm[0] / t_norm[0] if t_norm[0] != 0 else ts[0]  # t^H s of t = 0
+
+
+@compiled
 def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
-    """x += alpha p + omega s and r -= omega t, omega = t^H r / ||t||^2 (0 where t is 0); p and s are preconditioned."""
+    """x += alpha p + omega s and r -= omega t with omega of `stabilizer`; p and s are preconditioned."""
     if state[CODE] != RUNNING or sigma[0] == 0:
         return
     keep = state[IMPROVED]
     alpha = rho[0] / sigma[0]
-    omega = ts[0] / t_norm[0] / t_norm[0] if t_norm[0] != 0 else ts[0] * 0
+    omega = stabilizer(ts, t_norm)
     for i in range(x.size):
         if keep:
             best[i] = x[i]
@@ -235,10 +243,11 @@ def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
 
 
 @compiled
-def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
+def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
     """`record`; then BROKEN where the next direction would need a division by (nearly) nothing.
 
     rho : shadow^H r of the new r; the recurrence is lost once its cosine is below rounding.
+    So it is where omega, another divisor, is 0 or so near to it that beta overflows: t is orthogonal to s or enormous.
     """
     if state[CODE] != RUNNING:
         return
@@ -246,8 +255,11 @@ def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
         state[CODE] = BROKEN
         return
     record(state, norms, history)
-    eps = np.finfo(norms.dtype).eps
-    if state[CODE] == RUNNING and (ts[0] == 0 or abs(rho[0]) <= eps * shadow_norm[0] * norms[NORM]):
+    if state[CODE] != RUNNING:
+        return
+    eps, omega = np.finfo(norms.dtype).eps, stabilizer(ts, t_norm)
+    lost = abs(rho[0]) <= eps * shadow_norm[0] * norms[NORM]
+    if lost or omega == 0 or not np.isfinite(rho[0] / sigma[0] / omega):
         state[CODE] = BROKEN
 
 
@@ -256,7 +268,7 @@ def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
     """p = r + beta (p - omega v) with beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega."""
     if state[CODE] != RUNNING:
         return
-    omega = ts[0] / t_norm[0] / t_norm[0]
+    omega = stabilizer(ts, t_norm)
     beta = rho[0] / sigma[0] / omega
     for i in range(p.size):
         p[i] = r[i] + beta * (p[i] - omega * v[i])
@@ -279,7 +291,7 @@ def minres_begin(state, lanczos, square, scale):
         lanczos[:] = 0
         lanczos[COS] = 1
         lanczos[COS_OLD] = 1
-        lanczos[PHI_BAR] = beta
+        lanczos[PHI_BAR] = lanczos[BETA_1] = beta
         lanczos[INVERSE] = 1 / beta
         lanczos[SCALE] = scale
 
@@ -335,18 +347,22 @@ def minres_rotation(state, lanczos, alpha, square):
     lanczos[BETA] = beta_next
     lanczos[INVERSE] = 1 / beta_next if beta_next > 0 else 0.0
     # Norms in that of M^-1, in which z is a unit vector, orthogonal to x and to the directions w before it.
+    if lanczos[UNIT] == 0:
+        lanczos[UNIT] = column
+    unit, beta_1 = lanczos[UNIT], lanczos[BETA_1]
+    fresh, d, e, step = unit / gamma, delta / gamma, epsilon / gamma, phi / beta_1  # w = fresh z - d w - e w_old
     ww, ww_old, cross = lanczos[WW], lanczos[WW_OLD], lanczos[WW_CROSS]
     lanczos[WW_OLD] = ww
-    lanczos[WW_CROSS] = -(delta * ww + epsilon * cross) / gamma
-    lanczos[WW] = (1 + delta * delta * ww + 2 * delta * epsilon * cross + epsilon * epsilon * ww_old) / (gamma * gamma)
+    lanczos[WW_CROSS] = -(d * ww + e * cross)
+    lanczos[WW] = fresh * fresh + d * d * ww + 2 * d * e * cross + e * e * ww_old
     xw, xw_old = lanczos[XW], lanczos[XW_OLD]
-    along = -(delta * xw + epsilon * xw_old) / gamma
-    lanczos[XX] += 2 * phi * along + phi * phi * lanczos[WW]
-    lanczos[XW_OLD] = xw + phi * lanczos[WW_CROSS]
-    lanczos[XW] = along + phi * lanczos[WW]
-    lanczos[SIZE] = max(lanczos[SIZE], column)
+    along = -(d * xw + e * xw_old)
+    lanczos[XX] += 2 * step * along + step * step * lanczos[WW]
+    lanczos[XW_OLD] = xw + step * lanczos[WW_CROSS]
+    lanczos[XW] = along + step * lanczos[WW]
+    lanczos[SIZE] = max(lanczos[SIZE], column / unit)
     rounding = np.finfo(lanczos.dtype).eps * lanczos[SIZE] * np.sqrt(abs(lanczos[XX]))
-    lanczos[DRIFT] = rounding / abs(lanczos[PHI_BAR]) if rounding != 0 else 0.0
+    lanczos[DRIFT] = rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0.0
 
 
 @compiled

@@ -14,7 +14,7 @@ enum {
 };
 enum {
     BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE,
-    SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT
+    BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT
 };
 
 template <typename T> using Real = typename RealOf<T>::type;
@@ -121,6 +121,13 @@ __global__ void bicgstab_half(long long n, const int* state, const T* rho, const
     r[i] -= alpha * v[i];
 }
 
+// omega = t^H s / ||t||^2, the step along s that leaves least of s - omega t; 0 where t is 0, or by underflow.
+template <typename T>
+__device__ T stabilizer(const T* ts, const Real<T>* t_norm)
+{
+    return *t_norm == 0 ? *ts : *ts / T(*t_norm) / T(*t_norm);  // ts is 0 where t is
+}
+
 template <typename T>
 __global__ void bicgstab_step(long long n, const int* state, const T* rho, const T* sigma, const T* ts,
                               const Real<T>* t_norm, const T* p, const T* s, const T* t, T* x, T* best, T* r)
@@ -128,7 +135,7 @@ __global__ void bicgstab_step(long long n, const int* state, const T* rho, const
     const long long i = own_row();
     if (i >= n || state[CODE] != RUNNING || zero(*sigma)) return;
     const T alpha = *rho / *sigma;
-    const T omega = *t_norm == 0 ? T(0) : *ts / T(*t_norm) / T(*t_norm);
+    const T omega = stabilizer<T>(ts, t_norm);
     if (state[IMPROVED]) best[i] = x[i];
     x[i] += alpha * p[i] + omega * s[i];
     r[i] -= omega * t[i];
@@ -136,7 +143,7 @@ __global__ void bicgstab_step(long long n, const int* state, const T* rho, const
 
 template <typename T>
 __global__ void bicgstab_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* sigma, const T* ts,
-                                const Real<T>* shadow_norm)
+                                const Real<T>* t_norm, const Real<T>* shadow_norm)
 {
     if (state[CODE] != RUNNING) return;
     if (zero(*sigma)) {
@@ -144,8 +151,10 @@ __global__ void bicgstab_record(int* state, Real<T>* norms, Real<T>* history, co
         return;
     }
     take(state, norms, history);
-    const Real<T> size = hypot(real(*rho), imag(*rho));
-    if (state[CODE] == RUNNING && (zero(*ts) || size <= rounding<Real<T>>() * *shadow_norm * norms[NORM])) state[CODE] = BROKEN;
+    if (state[CODE] != RUNNING) return;
+    const T omega = stabilizer<T>(ts, t_norm);
+    const bool lost = hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *shadow_norm * norms[NORM];
+    if (lost || zero(omega) || !is_finite(*rho / *sigma / omega)) state[CODE] = BROKEN;
 }
 
 template <typename T>
@@ -154,7 +163,7 @@ __global__ void bicgstab_direction(long long n, const int* state, const T* rho, 
 {
     const long long i = own_row();
     if (i >= n || state[CODE] != RUNNING) return;
-    const T omega = *ts / T(*t_norm) / T(*t_norm);
+    const T omega = stabilizer<T>(ts, t_norm);
     const T beta = *rho / *sigma / omega;
     p[i] = r[i] + beta * (p[i] - omega * v[i]);
 }
@@ -172,7 +181,7 @@ __global__ void minres_begin(int* state, Real<T>* lanczos, const T* square, Real
         const R beta = sqrt(real(*square));
         for (int place = 0; place <= DRIFT; ++place) lanczos[place] = R(0);
         lanczos[COS] = lanczos[COS_OLD] = R(1);
-        lanczos[PHI_BAR] = beta;
+        lanczos[PHI_BAR] = lanczos[BETA_1] = beta;
         lanczos[INVERSE] = R(1) / beta;
         lanczos[SCALE] = scale;
     }
@@ -234,18 +243,22 @@ __global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, co
     lanczos[BETA] = beta_next;
     lanczos[INVERSE] = beta_next > 0 ? R(1) / beta_next : R(0);
     // Norms in that of M^-1, in which z is a unit vector, orthogonal to x and to the directions w before it.
+    if (lanczos[UNIT] == R(0)) lanczos[UNIT] = column;
+    const R unit = lanczos[UNIT], beta_1 = lanczos[BETA_1];
+    const R fresh = unit / gamma, d = delta / gamma, e = epsilon / gamma;  // w = fresh z - d w - e w_old
+    const R step = phi / beta_1;
     const R ww = lanczos[WW], ww_old = lanczos[WW_OLD], cross = lanczos[WW_CROSS];
     lanczos[WW_OLD] = ww;
-    lanczos[WW_CROSS] = -(delta * ww + epsilon * cross) / gamma;
-    lanczos[WW] =
-        (R(1) + delta * delta * ww + R(2) * delta * epsilon * cross + epsilon * epsilon * ww_old) / (gamma * gamma);
-    const R xw = lanczos[XW], along = -(delta * xw + epsilon * lanczos[XW_OLD]) / gamma;
-    lanczos[XX] += R(2) * phi * along + phi * phi * lanczos[WW];
-    lanczos[XW_OLD] = xw + phi * lanczos[WW_CROSS];
-    lanczos[XW] = along + phi * lanczos[WW];
-    lanczos[SIZE] = lanczos[SIZE] > column ? lanczos[SIZE] : column;
+    lanczos[WW_CROSS] = -(d * ww + e * cross);
+    lanczos[WW] = fresh * fresh + d * d * ww + R(2) * d * e * cross + e * e * ww_old;
+    const R xw = lanczos[XW], along = -(d * xw + e * lanczos[XW_OLD]);
+    lanczos[XX] += R(2) * step * along + step * step * lanczos[WW];
+    lanczos[XW_OLD] = xw + step * lanczos[WW_CROSS];
+    lanczos[XW] = along + step * lanczos[WW];
+    const R relative = column / unit;
+    lanczos[SIZE] = lanczos[SIZE] > relative ? lanczos[SIZE] : relative;
     const R rest = rounding<R>() * lanczos[SIZE] * sqrt(fabs(lanczos[XX]));
-    lanczos[DRIFT] = rest != R(0) ? rest / fabs(lanczos[PHI_BAR]) : R(0);
+    lanczos[DRIFT] = rest != R(0) ? rest / (fabs(lanczos[PHI_BAR]) / beta_1) : R(0);
 }
 
 template <typename R>

@@ -74,8 +74,8 @@ def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
     _all("bicgstab_step", x, state, rho, sigma, ts, t_norm, p, s, t, x, best, r)
 
 
-def bicgstab_record(state, norms, history, rho, sigma, ts, shadow_norm):
-    _one("bicgstab_record", rho.dtype, state, norms, history, rho, sigma, ts, shadow_norm)
+def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
+    _one("bicgstab_record", rho.dtype, state, norms, history, rho, sigma, ts, t_norm, shadow_norm)
 
 
 def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
