@@ -1,0 +1,5 @@
+"""`python -m finelu`: the command line, where the `finelu` command is not on the path."""
+
+from finelu.cli import main
+
+main()
