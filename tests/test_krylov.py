@@ -14,15 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import finelu.kernels
+from finelu import gallery
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu.recurrences import DRIFT
-from finelu.krylov import bicgstab, cg, fgmres, gmres, minres, progress
+from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, progress, sqmr
 from finelu.matrix import as_csr
+from finelu.preconditioners import ILU0
 from finelu.result import Status
 
-METHODS = (cg, minres, gmres, fgmres, bicgstab)
-GENERAL = (gmres, fgmres, bicgstab)
+METHODS = (cg, minres, sqmr, gmres, fgmres, bicg, bicgstab)
+GENERAL = (gmres, fgmres, bicg, bicgstab)
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 
 
@@ -52,7 +54,12 @@ def system(kind, dtype=np.float64, m=12):
 
 
 def kind_for(method):
-    return {"cg": "spd", "minres": "indefinite"}.get(method.__name__, "general")
+    return {"cg": "spd", "minres": "indefinite", "sqmr": "indefinite"}.get(method.__name__, "general")
+
+
+def operator(A, product):
+    """A LinearOperator that multiplies by `product`, and by A^H as it is: only bicg needs that."""
+    return spla.LinearOperator(A.shape, matvec=product, rmatvec=lambda v: A.conj().T @ v, dtype=A.dtype)
 
 
 def residual(A, b, x):
@@ -108,7 +115,7 @@ def test_looking_rarely_queues_a_bounded_number_of_iterations_too_many(method, m
     def counted():
         seen = []
         products.append(seen)
-        return spla.LinearOperator(A.shape, matvec=lambda v: (seen.append(1), A @ v)[1], dtype=A.dtype)
+        return operator(A, lambda v: (seen.append(1), A @ v)[1])
 
     for interval in (1, 4):
         monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
@@ -142,7 +149,8 @@ def test_a_tolerance_below_rounding_stagnates_and_says_so(method, every):
 def test_the_exact_operator_inverse_takes_one_iteration(method):
     A, b = system("spd")
     inverse = spla.splu(A.tocsc())
-    M = spla.LinearOperator(A.shape, matvec=inverse.solve, dtype=A.dtype)
+    M = operator(A, inverse.solve)
+    M.rmatvec = lambda r: inverse.solve(r, "H")
     assert method(A, b, M=M, rtol=1e-10).iterations <= 2
     assert method(A, b, rtol=1e-10).iterations > 10
 
@@ -252,7 +260,7 @@ def test_a_defective_matrix_neither_lies_nor_gives_nan(method):
     A, b = np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]]), np.array([1.0, 0, 1])
     solution = method(A, b, rtol=1e-8)
     assert np.isfinite(solution.x).all() and not solution.converged
-    if method is not bicgstab:
+    if method not in (bicg, bicgstab):
         np.testing.assert_allclose(A @ (A @ solution.x), A @ b, atol=1e-14)
 
 
@@ -382,7 +390,7 @@ def test_an_operator_that_turns_to_nan_leaves_the_best_iterate(method, every):
         calls.append(1)
         return A @ v if len(calls) != 20 else np.full(v.size, np.nan)
 
-    solution = method(spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype), b, rtol=1e-14)
+    solution = method(operator(A, product), b, rtol=1e-14)
     assert solution.status is Status.NOT_FINITE and solution.info == -1
     assert np.isfinite(solution.x).all() and np.isfinite(solution.history).all()
     assert 0 < solution.iterations < 20
@@ -399,7 +407,7 @@ def test_an_operator_that_stays_nan_leaves_what_the_recurrence_thinks_best(metho
         calls.append(1)
         return A @ v if len(calls) < 20 else np.full(v.size, np.nan)
 
-    solution = method(spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype), b, rtol=1e-14)
+    solution = method(operator(A, product), b, rtol=1e-14)
     assert solution.status is Status.NOT_FINITE and np.isnan(solution.residual_norm)
     assert residual(A, b, solution.x) == pytest.approx(np.min(solution.history))
 
@@ -407,7 +415,7 @@ def test_an_operator_that_stays_nan_leaves_what_the_recurrence_thinks_best(metho
 @pytest.mark.parametrize("method", METHODS, ids=name)
 def test_a_preconditioner_of_nothing_but_nan_gives_x0_back(method, every):
     A, b = system(kind_for(method))
-    M = spla.LinearOperator(A.shape, matvec=lambda v: v * np.nan, dtype=A.dtype)
+    M = operator(A, lambda v: v * np.nan)
     x0 = np.ones(b.size)
     solution = method(A, b, x0, M=M)
     assert solution.status is Status.NOT_FINITE
@@ -487,6 +495,282 @@ def test_bicgstab_starts_again_where_omega_underflows(backend, dtype, every):
     assert solution.status is Status.CONVERGED, solution
     assert residual(A, b, backend.fetch(solution.x)) <= 1.001 * solution.residual_norm + 1e-6 * np.linalg.norm(b)
     assert solution.history[1] < 0.5 * solution.history[0]  # the step by alpha p was kept
+
+
+# Biconjugate gradients
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
+def test_bicg_makes_the_residual_orthogonal_to_the_krylov_space_of_the_adjoint(backend, dtype, preconditioned):
+    A, b = system("general", dtype, m=6)
+    M = sp.diags(np.linspace(0.2, 0.3, b.size) * (1 + 0.3j if np.dtype(dtype).kind == "c" else 1)).tocsr()
+    M = M if preconditioned else sp.eye(b.size, format="csr")
+    AH, MH = A.conj().T, M.conj().T
+    space, shadow = [M @ b], [MH @ b]
+    for _ in range(4):
+        space.append(M @ (A @ space[-1]))
+        shadow.append(MH @ (AH @ shadow[-1]))
+    V, W = (np.linalg.qr(np.stack(vectors, axis=1))[0] for vectors in (space, shadow))
+    exact = V @ np.linalg.solve(W.conj().T @ (A @ V), W.conj().T @ b)
+    seen = []
+    bicg(
+        *(backend.move(v) for v in (A, b)), M=backend.move(M) if preconditioned else None, rtol=0, maxiter=5,
+        callback=lambda x: seen.append(backend.fetch(x).copy()),
+    )  # fmt: skip
+    assert len(seen) == 5
+    np.testing.assert_allclose(seen[-1], exact, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
+@pytest.mark.parametrize("kind", ["spd", "indefinite", "general"])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_bicg_takes_as_many_iterations_as_that_of_scipy(kind, dtype, preconditioned):
+    A, b = system(kind, dtype)
+    M = sp.diags(np.linspace(0.1, 0.3, b.size)) if preconditioned else None
+    peer = []
+    _, info = spla.bicg(A, b, M=M, rtol=1e-9, callback=lambda x: peer.append(residual(A, b, x)))
+    solution = bicg(A, b, M=M, rtol=1e-9)
+    assert info == 0 and solution.converged
+    assert abs(solution.iterations - len(peer)) <= 2
+    np.testing.assert_allclose(solution.history[1:11], peer[:10], rtol=1e-6)
+
+
+def test_bicg_with_factors_is_bicg_with_their_dense_inverse():
+    A, b = system("general", np.complex128, m=6)
+    F = ILU0().factor(A)
+    one, other = bicg(A, b, M=F, rtol=1e-10), bicg(A, b, M=F.solve(np.eye(b.size)), rtol=1e-10)
+    assert one.converged and one.iterations == other.iterations < bicg(A, b, rtol=1e-10).iterations
+    np.testing.assert_allclose(one.history, other.history, rtol=1e-5, atol=1e-9 * one.history[0])
+
+
+@pytest.mark.parametrize("which", ["A", "M"])
+def test_bicg_names_an_operator_that_cannot_be_transposed(which):
+    A, b = system("general")
+    one_way = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
+
+    class OnlyMatvec:
+        shape, dtype, matvec = A.shape, A.dtype, staticmethod(lambda v: A @ v)
+
+    for op in (one_way, OnlyMatvec(), *([lambda v: v.copy()] if which == "M" else [])):
+        with pytest.raises(
+            MatrixError, match=f"{which} has no rmatvec, but this method multiplies by {which}\\^H"
+        ) as e:
+            bicg(*((op, b) if which == "A" else (A, b)), M=op if which == "M" else None)
+        assert "\n" not in str(e.value)
+
+
+def test_bicg_names_an_adjoint_that_answers_wrongly():
+    A, b = system("general")
+    short = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, rmatvec=lambda v: v * 1j, dtype=A.dtype)
+    with pytest.raises(MatrixError, match=r"A\^H gave complex numbers for a real vector"):
+        bicg(short, b)
+
+
+def test_bicg_starts_again_where_its_recurrence_breaks_down():
+    A = np.array([[0.0, 1.0], [-1.0, 0.0]])  # p_shadow^H A p = 0 in the first step, whatever r is
+    solution = bicg(A, np.array([1.0, 1.0]))
+    assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
+    swap = np.array([[0.0, 1.0], [1.0, 0.0]])  # r^H M r = 0, too
+    assert bicg(2 * np.eye(2), np.array([1.0, 0.0]), M=swap).status is Status.BREAKDOWN
+    B = np.array([[1.0, 2.0, 0.0], [-2.0, 1.0, 1.0], [0.0, 3.0, -1.0]])
+    assert bicg(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_the_step_of_bicg_is_broken_where_there_is_nothing_to_divide_by(backend, dtype):
+    xp, real = backend.xp, np.empty(0, dtype).real.dtype
+    finfo = np.finfo(real)
+    eps, tiny, huge = float(finfo.eps), float(finfo.tiny), float(finfo.max)
+    outcomes = {
+        (1.0, 2.0): monitor.RUNNING,
+        (2 * eps, 1.0): monitor.RUNNING,
+        (eps, 1.0): monitor.BROKEN,  # rho: the two vectors are orthogonal to rounding
+        (0.0, 1.0): monitor.BROKEN,
+        (1.0, 0.0): monitor.BROKEN,  # sigma
+        (1.0, tiny / 4): monitor.BROKEN,  # alpha overflows
+        (float("nan"), 1.0): monitor.NOT_FINITE,
+        (1.0, float("inf")): monitor.NOT_FINITE,
+        (1.0, huge): monitor.RUNNING,
+    }
+    for (rho, sigma), code in outcomes.items():
+        state, alpha = xp.zeros(4, np.int32), xp.zeros(1, dtype)
+        rho_, sigma_ = (backend.move(np.array([v], dtype)) for v in (rho, sigma))
+        ones = xp.ones(1, real)
+        kernels_for(alpha).bicg_alpha(state, rho_, sigma_, ones, ones, alpha)
+        assert int(state[monitor.CODE]) == code, (rho, sigma)
+        assert complex(alpha[0]) == pytest.approx(rho / sigma if code == monitor.RUNNING else 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=name)
+def test_a_residual_that_outgrows_the_precision_ends_the_cycle(backend, dtype):
+    eps = float(np.finfo(dtype).eps)
+    for size, code in ((0.4 / eps, monitor.RUNNING), (0.6 / eps, monitor.BROKEN)):
+        state, history = backend.xp.zeros(4, np.int32), backend.xp.zeros(2, dtype)
+        norms = backend.move(np.array([size, 0, 0, 1, 0.5], dtype))
+        kernels_for(norms).bicg_record(state, norms, history, norms[:1])
+        assert int(state[monitor.CODE]) == code
+        assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == pytest.approx(size)
+
+
+@pytest.mark.parametrize("method", [bicg, sqmr], ids=name)
+def test_a_spike_of_the_residual_leaves_the_iterate_before_it(method, every):
+    d = np.linspace(1, 3, 40) * np.where(np.arange(40) % 2, 1, -1)
+    b = np.ones(40)
+    d[0] -= d.sum() - 1e-15
+    A = sp.diags(d).tocsr()
+    assert 0 < abs(b @ (A @ b)) < 1e-13  # p^T A p in the first step: no digit of it is true
+    solution = method(A, b, rtol=1e-9)
+    assert solution.status is Status.BREAKDOWN and solution.iterations == 1
+    np.testing.assert_array_equal(solution.x, 0)
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b))
+    elsewhere = method(A, b, 0.01 * b, rtol=1e-9)
+    assert elsewhere.converged and residual(A, b, elsewhere.x) <= 1e-9 * np.linalg.norm(b)
+
+
+# Simplified QMR
+
+
+def complex_symmetric(m=12):
+    """A complex symmetric system with a point source, and diagonal complex M; A is complex on the boundary only."""
+    A = gallery.helmholtz(m, 5.0)
+    b = np.zeros(A.shape[0], complex)
+    b[A.shape[0] // 2 + m // 3] = 1
+    return A.tocsr(), b, sp.diags(1 / A.diagonal()).tocsr()
+
+
+def test_sqmr_is_the_mean_of_the_iterates_of_cg_weighted_by_their_residuals(backend):
+    A, b = system("spd")
+    M = sp.diags(np.linspace(0.2, 0.4, b.size)).tocsr()
+    iterates = [np.zeros(b.size)]
+    cg(A, b, M=M, rtol=0, maxiter=12, callback=lambda x: iterates.append(x.copy()))
+    seen = []
+    solution = sqmr(
+        *(backend.move(v) for v in (A, b)), M=backend.move(M), rtol=0, maxiter=12,
+        callback=lambda x: seen.append(backend.fetch(x).copy()),
+    )  # fmt: skip
+    weights = np.array([residual(A, b, x) ** -2 for x in iterates])
+    for k in range(1, 13):
+        mean = weights[: k + 1] @ np.array(iterates[: k + 1]) / weights[: k + 1].sum()
+        np.testing.assert_allclose(seen[k - 1], mean, rtol=1e-9, atol=1e-12)
+        assert solution.history[k] == pytest.approx(residual(A, b, mean), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_sqmr_takes_the_iterations_of_minres_and_cg_where_these_can_be_used(dtype):
+    A, b = system("spd", dtype)
+    M = sp.diags(np.linspace(0.2, 0.3, b.size).astype(dtype))
+    rtol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-4
+    one, other, third = (method(A, b, M=M, rtol=rtol) for method in (sqmr, minres, cg))
+    assert one.converged and abs(one.iterations - other.iterations) <= 3 and abs(one.iterations - third.iterations) <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_sqmr_bears_an_indefinite_preconditioner(backend, dtype):
+    A, b = system("indefinite", dtype)
+    d = np.linspace(1, 30, b.size) * np.where(np.arange(b.size) % 3, 1.0, -1.0)
+    A = (A + sp.diags(d.astype(dtype))).tocsr()
+    M = sp.diags((1 / A.diagonal().real).astype(dtype)).tocsr()
+    moved = backend.move(A), backend.move(b), backend.move(M)
+    rtol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-4
+    assert minres(*moved[:2], M=moved[2]).status is Status.INDEFINITE_PRECONDITIONER
+    solution, plain = sqmr(*moved[:2], M=moved[2], rtol=rtol), sqmr(*moved[:2], rtol=rtol)
+    assert solution.converged and solution.iterations < 0.5 * plain.iterations
+    assert residual(A, b, backend.fetch(solution.x)) <= 1.01 * rtol * np.linalg.norm(b)
+    seen = []
+    sqmr(*moved[:2], M=moved[2], rtol=0, maxiter=5, callback=lambda x: seen.append(backend.fetch(x).copy()))
+    sizes = [residual(A, b, x) for x in seen]
+    np.testing.assert_allclose(solution.history[1:6], sizes, rtol=1e-4 if rtol == 1e-4 else 1e-9)
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_sqmr_solves_a_complex_symmetric_system_in_about_the_iterations_of_gmres(backend, preconditioned):
+    A, b, M = complex_symmetric()
+    M = backend.move(M) if preconditioned else None
+    solution = sqmr(backend.move(A), backend.move(b), M=M, rtol=1e-8)
+    assert solution.converged and residual(A, b, backend.fetch(solution.x)) <= 1.001e-8 * np.linalg.norm(b)
+    full = gmres(backend.move(A), backend.move(b), M=M, rtol=1e-8, restart=b.size)
+    assert full.iterations <= solution.iterations <= 1.3 * full.iterations
+    same = sqmr(backend.move(A), backend.move(b), M=M, rtol=1e-8, hermitian=False)
+    np.testing.assert_array_equal(backend.fetch(solution.x), backend.fetch(same.x))
+
+
+@pytest.mark.parametrize("kind", ["real", "complex symmetric", "Hermitian"])
+def test_sqmr_takes_the_indefinite_ilu0_of_an_indefinite_matrix(backend, kind):
+    A, b = system("indefinite", np.complex128 if kind == "Hermitian" else np.float64, m=20)
+    A = (A + sp.diags(np.where(np.arange(b.size) % 5, 1.0, -9.0))).tocsr()
+    if kind == "complex symmetric":
+        A = (A + 0.5j * sp.diags(np.linspace(0, 1, b.size))).tocsr()
+    moved = backend.move(A), backend.move(b)
+    F = ILU0().factor(moved[0])
+    assert kind == "complex symmetric" or minres(*moved, M=F).status is Status.INDEFINITE_PRECONDITIONER
+    solution, plain, full = sqmr(*moved, M=F, rtol=1e-8), sqmr(*moved, rtol=1e-8), gmres(*moved, M=F, restart=200)
+    assert solution.converged and residual(A, b, backend.fetch(solution.x)) <= 1.001e-8 * np.linalg.norm(b)
+    assert solution.iterations < 0.6 * plain.iterations
+    assert sqmr(*moved, M=F).iterations <= 1.3 * full.iterations
+
+
+def test_hermitian_decides_between_the_two_products_of_vectors():
+    A, b, _ = complex_symmetric()
+    dense = b + np.exp(1j * np.arange(b.size))
+    assert sqmr(A, dense, hermitian=False).converged
+    assert sqmr(A, dense, hermitian=True).status is Status.NOT_SYMMETRIC
+    A, dense = system("indefinite", np.complex128)
+    assert sqmr(A, dense, hermitian=True).converged and sqmr(A, dense).converged
+    assert sqmr(A, dense, hermitian=False).status is Status.NOT_SYMMETRIC
+    real = [sqmr(A.real, dense.real, hermitian=h) for h in (None, True, False)]
+    assert all(s.converged and (s.x == real[0].x).all() for s in real)
+    with pytest.raises(ParameterError, match="hermitian='yes'; True, False or None is needed"):
+        sqmr(A, dense, hermitian="yes")
+
+
+def test_sqmr_says_what_is_not_symmetric():
+    A, b = system("indefinite")
+    N = sp.diags([0.7, 1.0, -0.2], [-3, 0, 1], shape=A.shape)
+    assert sqmr(A + N, b).status is Status.NOT_SYMMETRIC
+    assert sqmr(A, b, M=N).status is Status.NOT_SYMMETRIC
+    C, c, _ = complex_symmetric()
+    hermitian = sp.diags([-0.3j, 1.0, 0.3j], [-1, 0, 1], shape=C.shape)
+    assert sqmr(C, c + np.exp(1j * np.arange(c.size)), M=hermitian).status is Status.NOT_SYMMETRIC
+
+
+def test_sqmr_breaks_down_with_a_status_and_starts_again():
+    swap = np.array([[0.0, 1.0], [1.0, 0.0]])
+    solution = sqmr(swap, np.array([1.0, 0.0]))  # sigma = b^T A b = 0
+    assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
+    assert sqmr(swap, np.array([1.0, 0.0]), np.array([0.1, 0.2]), rtol=1e-12).converged
+    solution = sqmr(2 * np.eye(2), np.array([1.0, 0.0]), M=swap)  # rho = b^T M b = 0
+    assert solution.status is Status.BREAKDOWN and solution.residual_norm == 1
+    isotropic = sqmr(np.diag([1.0 + 1j, 2.0 + 1j]), np.array([1.0, 1j]), hermitian=False)  # rho = b^T b = 0
+    assert isotropic.status is Status.BREAKDOWN
+
+
+def test_sqmr_starts_again_after_a_breakdown_on_the_way(every):
+    A, b = system("indefinite")
+    calls = []
+
+    def M(r):
+        calls.append(1)
+        return 0 * r if len(calls) == 62 else r.copy()  # rho = 0 on the way
+
+    plain = sqmr(A, b, rtol=1e-10)
+    solution = sqmr(A, b, M=M, rtol=1e-10, maxiter=1000)
+    assert solution.converged and len(calls) > 62
+    assert solution.iterations > plain.iterations  # what the new cycle had to learn again
+    assert residual(A, b, solution.x) <= 1e-10 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("n", [1, 7, 5000])
+def test_dotu_does_not_conjugate_and_dot_does(backend, dtype, n):
+    rng = np.random.default_rng(n)
+    x, y = (rng.standard_normal(n) + 1j * rng.standard_normal(n) for _ in range(2))
+    x, y = ((v if np.dtype(dtype).kind == "c" else v.real).astype(dtype) for v in (x, y))
+    out = backend.xp.zeros(1, dtype)
+    tolerance = 10 * n**0.5 * float(np.finfo(dtype).eps)
+    for form, expected in (("dotu", np.sum(x * y)), ("dot", np.sum(x.conj() * y))):
+        getattr(kernels_for(out), form)(backend.move(x), backend.move(y), out)
+        assert complex(out[0]) == pytest.approx(complex(expected), abs=tolerance * n**0.5)
 
 
 # The true residual decides, whatever the recurrence says
@@ -972,7 +1256,7 @@ def test_diagonally_dominant_systems_are_solved(n, density, seed, method, comple
     rng = np.random.default_rng(seed)
     mask = rng.random((n, n)) < density
     B = mask * rng.uniform(-0.3, 1, (n, n)) + (1j * mask * rng.random((n, n)) if complex_values else 0)
-    if method in (cg, minres):
+    if method in (cg, minres, sqmr):
         B = B + B.conj().T
     A = B + np.diag(np.abs(B).sum(axis=1) + 1)
     b = rng.standard_normal(n)
@@ -999,7 +1283,8 @@ def test_whatever_the_matrix_the_answer_is_finite_and_no_worse_than_x0(n, seed, 
 
 
 @pytest.mark.parametrize(
-    ("matrix", "method"), [("fv2", cg), ("sherman3", gmres), ("watt_1", bicgstab), ("plat362", minres)]
+    ("matrix", "method"),
+    [("fv2", cg), ("sherman3", gmres), ("watt_1", bicgstab), ("watt_1", bicg), ("plat362", minres), ("plat362", sqmr)],
 )
 def test_real_matrices(backend, matrix, method):
     A = real_matrix(matrix)

@@ -1,6 +1,9 @@
 """Orderings and scalings, and the kernels that scale: by definition, by twin, by bad input."""
 
+import sys
+from importlib.util import find_spec
 from itertools import pairwise
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,11 +21,22 @@ from checks import (
     with_index,
 )
 from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import splu
 
 from finelu import ParameterError, gallery
 from finelu.kernels import kernels_for, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
-from finelu.ordering import hermitian_pattern, permutation, rcm
+from finelu.ordering import (
+    _separator,
+    amd,
+    hermitian_pattern,
+    minimum_degree,
+    nested_dissection,
+    parts,
+    permutation,
+    rcm,
+)
 
 NOBODY = 2**62
 
@@ -114,9 +128,187 @@ def test_the_pattern_of_both_triangles():
 def test_no_ordering_and_one_that_there_is_not():
     A = as_csr(gallery.poisson5(3))
     assert permutation(A, None) is None
-    with pytest.raises(ParameterError, match="ordering='amd'") as error:
-        permutation(A, "amd")
-    assert "None, 'rcm'" in one_line(error)
+    with pytest.raises(ParameterError, match="ordering='colour'") as error:
+        permutation(A, "colour")
+    assert "None, 'rcm', 'mmd', 'amd', 'nd'" in one_line(error)
+
+
+def fill(A, order):
+    """Entries of L in the LU factorization of A without pivoting, rows and columns eliminated in this order."""
+    B = sp.csc_matrix(A[order][:, order])
+    return splu(B, permc_spec="NATURAL", diag_pivot_thresh=0, options={"SymmetricMode": True}).L.nnz
+
+
+def fill_reducing():
+    """The orderings that keep fill low and can be tried here."""
+    return [minimum_degree] + ([nested_dissection] if find_spec("pymetis") else [])
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_fill_reducing_orders_are_orders_of_all_rows(A):
+    for ordering in fill_reducing():
+        order = ordering(A)
+        assert order.dtype == np.int64
+        np.testing.assert_array_equal(np.sort(order), np.arange(A.shape[0]))
+        np.testing.assert_array_equal(ordering(A), order)
+
+
+def test_fill_reducing_orders_reduce_fill():
+    for A, most in ((gallery.poisson5(40), 0.4), (gallery.poisson7(12), 0.6), (shuffled(gallery.poisson5(40)), 0.2)):
+        for ordering in fill_reducing():
+            assert fill(A, ordering(A)) < most * fill(A, np.arange(A.shape[0]))
+
+
+def test_an_arrow_is_eliminated_without_fill():
+    n = 30
+    A = sp.lil_matrix(4.0 * sp.identity(n))
+    A[0, :] = A[:, 0] = 1.0
+    A[0, 0] = n
+    A = sp.csr_matrix(A)
+    assert fill(A, minimum_degree(A)) == 2 * n - 1
+    A[0, 1:] = 0  # one triangle is enough to see the other
+    A.eliminate_zeros()
+    assert list(minimum_degree(A)).index(0) >= n - 2
+
+
+def test_orders_look_at_the_pattern_only():
+    A = gallery.poisson5(15)
+    for ordering in fill_reducing():
+        want = ordering(A)
+        for B in (1e300 * A, 1j * A, with_index(A, np.int64), A - 4 * sp.identity(A.shape[0])):
+            np.testing.assert_array_equal(ordering(B), want)
+
+
+def test_more_entries_than_superlu_counts(monkeypatch):
+    monkeypatch.setattr("finelu.ordering.INT32_LIMIT", 12)
+    minimum_degree(gallery.poisson5(2))
+    with pytest.raises(ParameterError, match=r"33 entries; SuperLU takes up to 12") as error:
+        minimum_degree(gallery.poisson5(3))
+    one_line(error)
+
+
+@pytest.mark.parametrize("ordering", ["mmd", "nd"])
+def test_a_permutation_by_another_order(backend, ordering):
+    if ordering == "nd":
+        pytest.importorskip("pymetis")
+    A = gallery.convection_diffusion(9, 8, 1)
+    P = permutation(on(backend, as_csr(A)), ordering)
+    order = backend.fetch(P.order)
+    np.testing.assert_array_equal(order, {"mmd": minimum_degree, "nd": nested_dissection}[ordering](A))
+    np.testing.assert_array_equal(dense(backend, P.matrix(on(backend, as_csr(A)))), A.toarray()[np.ix_(order, order)])
+
+
+def test_amd_is_that_of_scikit_sparse_or_says_what_to_install(monkeypatch):
+    A = gallery.poisson5(20)
+    if find_spec("sksparse"):
+        assert fill(A, amd(A)) < 0.6 * fill(A, np.arange(400))
+    seen = []
+    library = ModuleType("sksparse.amd")
+    library.amd = lambda S: seen.append(S) or np.arange(400, dtype=np.int32)[::-1]
+    monkeypatch.setitem(sys.modules, "sksparse", ModuleType("sksparse"))
+    monkeypatch.setitem(sys.modules, "sksparse.amd", library)
+    np.testing.assert_array_equal(amd(A), np.arange(400)[::-1])
+    np.testing.assert_array_equal(permutation(as_csr(A), "amd").order, np.arange(400)[::-1])
+    assert seen[0].format == "csc" and (seen[0] != seen[0].T).nnz == 0
+
+
+def test_what_is_not_installed_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sksparse.amd", None)
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    A = gallery.poisson5(3)
+    for call, command in (
+        (lambda: amd(A), "pip install 'scikit-sparse>=0.5'"),
+        (lambda: nested_dissection(A), "pip install 'finelu[metis]'"),
+        (lambda: parts(A, 2), "pip install 'finelu[metis]'"),
+    ):
+        with pytest.raises(ParameterError, match="not installed") as error:
+            call()
+        assert command in one_line(error) and "mmd" in one_line(error)
+    np.testing.assert_array_equal(parts(A, 1)[0], np.arange(9))  # nothing to cut
+
+
+# Parts
+
+
+def check_parts(A, count, order, starts):
+    """Every row once, in A's order inside a part and in the separator; no entry between two parts."""
+    n = A.shape[0]
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    assert starts.shape == (count + 1,) and starts[0] == 0 and starts[-1] <= n and (np.diff(starts) >= 0).all()
+    for a, b in pairwise([*starts, n]):
+        assert (np.diff(order[a:b]) > 0).all()
+    part = np.empty(n, int)
+    part[order] = np.searchsorted(starts, np.arange(n), side="right") - 1
+    i, j = A.nonzero()
+    inside = (part[i] < count) & (part[j] < count)
+    np.testing.assert_array_equal(part[i[inside]], part[j[inside]])
+
+
+@PATTERNS
+@given(A=dominant_matrices(), share=st.floats(0, 1))
+def test_parts_are_not_coupled(A, share):
+    pytest.importorskip("pymetis")
+    count = 1 + int(share * (A.shape[0] - 1))
+    check_parts(A, count, *parts(A, count))
+
+
+@pytest.mark.parametrize(("count", "planes"), [(2, 1), (4, 2.2), (8, 3.3)])
+def test_separators_of_a_cube_are_about_planes_and_its_parts_about_as_large_as_each_other(count, planes):
+    pytest.importorskip("pymetis")
+    A = gallery.poisson7(20)
+    order, starts = parts(with_index(A, np.int64), count)
+    check_parts(A, count, order, starts)
+    assert A.shape[0] - starts[-1] <= 1.1 * planes * 20**2
+    sizes = np.diff(starts)
+    assert sizes.max() <= 1.4 * sizes.min()  # each cut takes a plane of one side
+    np.testing.assert_array_equal(parts(A, count)[0], order)
+
+
+def test_a_count_that_is_no_power_of_two_and_a_pattern_that_is_not_symmetric():
+    pytest.importorskip("pymetis")
+    A = shuffled(sp.csr_matrix(sp.triu(gallery.poisson5(30))))
+    for count in (3, 7):
+        order, starts = parts(A, count)
+        check_parts(A, count, order, starts)
+        assert np.diff(starts).max() <= 1.35 * np.diff(starts).min()
+
+
+def test_matrices_in_parts_need_no_separator():
+    pytest.importorskip("pymetis")
+    A = sp.csr_matrix(sp.block_diag([gallery.poisson5(12)] * 2))
+    order, starts = parts(A, 2)
+    np.testing.assert_array_equal(starts, [0, 144, 288])
+    check_parts(A, 2, order, starts)
+
+
+def test_a_full_matrix_is_all_separator_but_one_part():
+    pytest.importorskip("pymetis")
+    order, starts = parts(np.ones((8, 8)), 4)
+    check_parts(np.ones((8, 8)), 4, order, starts)
+    assert (np.diff(starts) > 0).sum() == 1
+
+
+@PATTERNS
+@given(seed=st.integers(0, 2**16), n=st.integers(2, 10), density=st.floats(0, 1))
+def test_a_separator_is_a_smallest_cover_of_the_cut(seed, n, density):
+    rng = np.random.default_rng(seed)
+    dense = np.triu(rng.random((n, n)) < density, 1)
+    S, side = sp.csr_matrix((dense | dense.T).astype(float)), rng.integers(0, 2, n)
+    cover = _separator(S, side)
+    i, j = S.nonzero()
+    cut = side[i] != side[j]
+    assert (np.isin(i[cut], cover) | np.isin(j[cut], cover)).all()
+    between = S[side == 0][:, side == 1]
+    assert np.unique(cover).size == cover.size
+    assert cover.size == (sp.csgraph.structural_rank(between) if between.nnz else 0)  # Koenig
+
+
+def test_counts_that_make_no_parts():
+    for count in (0, 10, -1, 2.0, True):
+        with pytest.raises(ParameterError, match="from 1 to 9") as error:
+            parts(gallery.poisson5(3), count)
+        one_line(error)
 
 
 # Scalings

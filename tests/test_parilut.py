@@ -615,7 +615,7 @@ def test_scipys_solvers_take_the_factors(ordering):
         ({"update_steps": "1"}, "update_steps must be an integer >= 0"),
         ({"pivots": "no"}, "pivots must be one of old, new|pivots must be one of new, old"),
         ({"asynchronous": True, "pivots": "new"}, "leave pivots out"),
-        ({"ordering": "nd"}, "ordering must be one of None, 'rcm'"),
+        ({"ordering": "colour"}, "ordering must be one of None, 'rcm', 'mmd', 'amd', 'nd'"),
         ({"scale": 1}, "scale must be True or False"),
         ({"shift": -0.5}, "shift must be a finite number >= 0"),
         ({"precision": "half"}, "precision must be None"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
     from finelu.factors import Factors
     from finelu.io import read_matrix
-    from finelu.krylov import bicgstab, cg, fgmres, gmres, minres
+    from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
     from finelu.matrix import as_csr
     from finelu.preconditioners import (
         IC0,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         MILU0,
         BlockJacobi,
         Jacobi,
+        MultilevelILU,
         ParIC,
         ParICT,
         ParILU,
@@ -56,6 +57,7 @@ _MODULE_OF = {
     "Jacobi": "preconditioners",
     "MILU0": "preconditioners",
     "MatrixError": "errors",
+    "MultilevelILU": "preconditioners",
     "ParIC": "preconditioners",
     "ParICT": "preconditioners",
     "ParILU": "preconditioners",
@@ -66,6 +68,7 @@ _MODULE_OF = {
     "TriangularSolver": "triangular",
     "ZeroPivot": "errors",
     "as_csr": "matrix",
+    "bicg": "krylov",
     "bicgstab": "krylov",
     "cg": "krylov",
     "fgmres": "krylov",
@@ -74,6 +77,7 @@ _MODULE_OF = {
     "minres": "krylov",
     "read_matrix": "io",
     "set_num_threads": "threads",
+    "sqmr": "krylov",
 }
 
 __all__ = [
@@ -90,6 +94,7 @@ __all__ = [
     "FineluError",
     "Jacobi",
     "MatrixError",
+    "MultilevelILU",
     "ParIC",
     "ParICT",
     "ParILU",
@@ -101,6 +106,7 @@ __all__ = [
     "ZeroPivot",
     "__version__",
     "as_csr",
+    "bicg",
     "bicgstab",
     "cg",
     "fgmres",
@@ -110,6 +116,7 @@ __all__ = [
     "minres",
     "read_matrix",
     "set_num_threads",
+    "sqmr",
 ]
 
 

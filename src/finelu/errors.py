@@ -9,6 +9,21 @@ class MatrixError(FineluError, ValueError):
     """A matrix or a right-hand side that cannot be worked with: wrong shape, NaN, a missing diagonal entry."""
 
 
+class StructurallySingular(MatrixError):
+    """No permutation of the rows brings an entry other than zero to every place of the diagonal.
+
+    row : one that is left over.  count : how many are.
+    """
+
+    def __init__(self, row: int, count: int):
+        self.row, self.count = int(row), int(count)
+        rows = "row finds" if self.count == 1 else "rows find"
+        super().__init__(
+            f"A is structurally singular: {self.count} {rows} no column left in a matching of rows with columns, "
+            f"row {self.row} for one. Remove or complete such equations."
+        )
+
+
 class FileError(FineluError, ValueError):
     """A file that cannot be read as a matrix or vector, or cannot be written."""
 

@@ -1,19 +1,23 @@
-"""Permutations of a matrix, kept apart from its values so that new ones can follow the same way."""
+"""Orderings, and permutations kept apart from the values of a matrix so that new ones can follow the same way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
+from scipy.sparse.linalg import spilu
 
 from finelu.errors import ParameterError
 from finelu.kernels import namespace, to_host
+from finelu.kernels.cpu.matching import lightest_matching
+from finelu.kernels.csr import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 
-ORDERINGS = (None, "rcm")
+SEED = 1  # of METIS: the same order in every run
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +52,83 @@ def rcm(A: CSR) -> np.ndarray:
     return reverse_cuthill_mckee((S + S.T).tocsr(), symmetric_mode=True).astype(np.int64)
 
 
+def minimum_degree(A) -> np.ndarray:
+    """A multiple minimum degree order (n,) of A + A^T, which keeps the fill of factors low: row order[i] comes i-th.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The order is on the host.
+    Raises ParameterError where A + A^T has more entries than SuperLU's 32-bit indices count.
+    Cost: that of a minimum degree ordering; nearly linear where rows are short, far more with rows as long as A.
+    Source: J. W. H. Liu: Modification of the minimum-degree algorithm by multiple elimination, 1985, as SciPy's SuperLU
+    has it, with the postorder of its elimination tree on top.
+    """
+    S = _graph(as_csr(A, diagonal=False))
+    S = sp.csr_matrix(S * 1e-30 + sp.identity(S.shape[0], format="csr"))
+    if S.nnz > INT32_LIMIT:
+        raise ParameterError(
+            f"ordering='mmd': A + A^T has {S.nnz} entries; SuperLU takes up to {INT32_LIMIT}. Use 'nd' or 'rcm'."
+        )
+    by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
+    # Everything beside the diagonal is dropped at once, so that the ordering is all that there is to do.
+    factors = spilu(
+        sp.csc_matrix(by_columns, shape=S.shape),
+        drop_tol=0.5,
+        fill_factor=1,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0,
+    )
+    return np.argsort(factors.perm_c)  # perm_c says where a column goes
+
+
+def amd(A) -> np.ndarray:
+    """An approximate minimum degree order (n,) of A + A^T, by SuiteSparse: row order[i] comes i-th. On the host.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
+    Raises ParameterError where scikit-sparse (0.5 or later) is not installed.
+    Source: P. R. Amestoy, T. A. Davis, I. S. Duff: An approximate minimum degree ordering algorithm, 1996.
+    """
+    library = _library("sksparse.amd", "ordering='amd'", "'scikit-sparse>=0.5'", "or use 'mmd'")
+    return np.asarray(library.amd(_graph(as_csr(A, diagonal=False)).tocsc()), np.int64)
+
+
+def nested_dissection(A) -> np.ndarray:
+    """A nested dissection order (n,) of A + A^T, which keeps fill low, by METIS: row order[i] comes i-th. On the host.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The same order in every run.
+    Raises ParameterError where pymetis is not installed. Cost: O(nnz log n), about.
+    Source: G. Karypis, V. Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, 1998.
+    """
+    metis = _metis("ordering='nd'")
+    S = _graph(as_csr(A, diagonal=False))
+    order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
+    return np.asarray(order, np.int64)
+
+
+def parts(A, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """An order (n,) by parts that no entry of A + A^T couples, the rows that separate them last; and their starts.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
+    Returns order (n,) and starts (count + 1,): part k is order[starts[k]:starts[k + 1]], the separator
+    order[starts[count]:], each in A's order; on the host, the same in every run. The parts have about the same number
+    of rows; some are empty where A is too small, or too full, to be cut so often.
+    Raises ParameterError for a count that is not from 1 to n, or where pymetis is not installed.
+    Cost: O(nnz log count), about, for the bisections by METIS. Each separator is a smallest set of rows that touches
+    all entries between the halves (Koenig's theorem, by a maximum matching of their ends).
+    """
+    A = as_csr(A, diagonal=False)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= A.n:
+        raise ParameterError(f"count={count!r} parts of a matrix of {A.n} rows; an integer from 1 to {A.n} is needed.")
+    metis = _metis("parts(A, count)") if count > 1 else None
+    inside, separators = _dissected(metis, _graph(A), np.arange(A.n), int(count))
+    order = np.concatenate([*inside, np.sort(np.concatenate([np.empty(0, np.int64), *separators]))])
+    return order, np.cumsum([0, *(part.size for part in inside)])
+
+
+ORDERS = {"rcm": rcm, "mmd": minimum_degree, "amd": amd, "nd": nested_dissection}
+ORDERINGS = (None, *ORDERS)
+
+
 def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Permutation | None:
-    """The symmetric permutation that `ordering` makes of A: "rcm", or None for none.
+    """The symmetric permutation that `ordering` makes of A: one of `ORDERINGS`, None for none.
 
     hermitian : A is the lower triangle, with the diagonal, of a Hermitian matrix, and so will be P A P^T.
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
@@ -59,7 +138,7 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     if ordering is None:
         return None
     xp, index = namespace(A.data), A.indices.dtype
-    order = rcm(A)
+    order = ORDERS[ordering](A)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(A.n)
     rows, columns = inverse[np.repeat(np.arange(A.n), np.diff(to_host(A.indptr)))], inverse[to_host(A.indices)]
@@ -85,3 +164,83 @@ def hermitian_pattern(A: CSR) -> CSR:
 def _ones(A: CSR) -> sp.csr_matrix:
     """A with ones for values, on the host."""
     return sp.csr_matrix((np.ones(A.nnz), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
+
+
+def _graph(A: CSR) -> sp.csr_matrix:
+    """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
+    ones = _ones(A).tocoo()
+    beside = ones.row != ones.col
+    half = sp.csr_matrix((ones.data[beside], (ones.row[beside], ones.col[beside])), shape=A.shape)
+    S = sp.csr_matrix(half + half.T)
+    S.sort_indices()
+    S.data[:] = 1
+    return S
+
+
+def _library(module: str, what: str, requirement: str, instead: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ParameterError(
+            f"{what} needs {requirement}, which is not installed: pip install {requirement}, {instead}."
+        ) from error
+
+
+def _metis(what: str) -> Any:
+    return _library("pymetis", what, "'finelu[metis]'", "or use 'mmd'")
+
+
+def _adjacency(metis, S):
+    index = metis.zero_copy_dtype()
+    if S.nnz > np.iinfo(index).max:
+        raise ParameterError(f"A + A^T has {S.nnz} entries, more than the {index} indices of this METIS count.")
+    return metis.CSRAdjacency(S.indptr.astype(index), S.indices.astype(index))
+
+
+def _dissected(metis, S, rows, count):
+    """The parts and the separators of the graph S of `rows`, two lists, by recursive bisection."""
+    if count == 1:
+        return [rows], []
+    left = count // 2
+    if rows.size > 1:
+        shares = [left / count, (count - left) / count]
+        options = metis.Options(seed=SEED)
+        cut = metis.part_graph(2, _adjacency(metis, S), tpwgts=shares, recursive=True, options=options)
+        side = np.asarray(cut.vertex_part)
+        side[_separator(S, side)] = 2
+    else:
+        side = np.zeros(rows.size, np.int64)
+    inside, separators = [], [rows[side == 2]]
+    for half, share in enumerate((left, count - left)):
+        kept = np.flatnonzero(side == half)
+        more, between = _dissected(metis, S[kept][:, kept], rows[kept], share)
+        inside, separators = inside + more, separators + between
+    return inside, separators
+
+
+def _separator(S, side):
+    """A smallest set of vertices that touches every edge of S between side 0 and side 1.
+
+    Koenig: of those that alternating paths from unmatched vertices of one side reach, the ones on the other; and of
+    the one those that are not reached. The one is the larger side: it loses vertices rather than the other.
+    """
+    ends = S.tocoo()
+    larger = int((side == 1).sum() > (side == 0).sum())
+    between = (side[ends.row] == larger) & (side[ends.col] == 1 - larger)
+    if not between.any():
+        return np.empty(0, np.int64)
+    left, i = np.unique(ends.row[between], return_inverse=True)
+    right, j = np.unique(ends.col[between], return_inverse=True)
+    n, m = left.size, right.size
+    edges = sp.csr_matrix((np.ones(i.size), (i, j)), shape=(n, m))
+    partner = np.empty(n, np.int64)  # of each on the left, or -1
+    lightest_matching(edges.indptr, edges.indices, np.zeros(edges.nnz), partner, np.empty(m))
+    matched = np.flatnonzero(partner >= 0)
+    source = np.flatnonzero(partner < 0)
+    # To the right by any edge, back by matched ones only, beginning at the unmatched from a vertex of its own.
+    heads = np.concatenate([i, n + partner[matched], np.full(source.size, n + m)])
+    tails = np.concatenate([n + j, matched, source])
+    paths = sp.csr_matrix((np.ones(heads.size), (heads, tails)), shape=(n + m + 1, n + m + 1))
+    reached = np.zeros(n + m + 1, bool)
+    reached[breadth_first_order(paths, n + m, return_predecessors=False)] = True
+    return np.concatenate([left[~reached[:n]], right[reached[n : n + m]]])

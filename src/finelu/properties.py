@@ -91,6 +91,17 @@ def is_hermitian(A: CSR) -> bool:
     return asymmetry(A) <= ROUNDINGS * np.finfo(A.dtype).eps
 
 
+def symmetry(A: CSR) -> str:
+    """ "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general", up to `ROUNDINGS` roundings."""
+    if is_hermitian(A):
+        return "hermitian"
+    S = to_host(A.tosparse())
+    largest = abs(S.data).max(initial=0.0)
+    if A.dtype.kind == "c" and abs(S - S.T.tocsr()).max() <= ROUNDINGS * np.finfo(A.dtype).eps * largest:
+        return "symmetric"
+    return "general"
+
+
 def block_size(A: CSR) -> int:
     """The largest b <= 8 that divides n and for which the b x b blocks that A touches are nearly full; 1 if none.
 

@@ -1,4 +1,6 @@
-"""Krylov methods: cg, minres, gmres, fgmres, bicgstab. One set of arguments, SciPy's names, one kind of answer.
+"""Krylov methods: cg, minres, sqmr, gmres, fgmres, bicg, bicgstab. One set of arguments, one kind of answer.
+
+The names of the arguments are SciPy's.
 
 All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None):
 
@@ -8,6 +10,7 @@ x0 : the initial guess, zero by default. Never written, never returned itself.
 rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the true residual, computed anew.
 maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
+    bicg multiplies by A^H and M^H, too: a LinearOperator then needs rmatvec, and a function will not do.
     What A and M give back must be a new array at each product (or the one that they were given), and is not written.
 callback : callback(x), where each method says; x is the iterate itself, to be read only. A GPU is waited for each time.
 watch : watch(iteration, residual_norm), each time the host looks at the progress: every iteration on the CPU, every few
@@ -21,10 +24,12 @@ recurrence has lost touch with the true residual, since that is computed anew on
 Wrong shapes, NaN or Inf raise MatrixError, meaningless parameters ParameterError, mixed devices DeviceError.
 """
 
+from finelu.krylov.bicg import bicg
 from finelu.krylov.bicgstab import bicgstab
 from finelu.krylov.cg import cg
 from finelu.krylov.fgmres import fgmres
 from finelu.krylov.gmres import gmres
 from finelu.krylov.minres import minres
+from finelu.krylov.sqmr import sqmr
 
-__all__ = ["bicgstab", "cg", "fgmres", "gmres", "minres"]
+__all__ = ["bicg", "bicgstab", "cg", "fgmres", "gmres", "minres", "sqmr"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
@@ -30,7 +28,7 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
         y = M @ r
         if progress.cycles == 1:
             p = A @ y
-            if not (_symmetric(progress, M, r, y) and _symmetric(progress, A, y, p)):
+            if not (progress.symmetric(M, r, y, k.dot) and progress.symmetric(A, y, p, k.dot)):
                 progress.fail(Status.NOT_SYMMETRIC)
                 break
             scale = progress.power(progress.size(p) / progress.size(r))  # of A M: its square is to be in range
@@ -53,14 +51,3 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
             k.minres_record(state, norms, progress.history, lanczos)
             progress.tell()
     return progress.end()
-
-
-def _symmetric(progress, op, u, y) -> bool:
-    """Whether <y, y> = <u, op y> for y = op u, as it is for a Hermitian op, to a third of the digits."""
-    size = progress.size(y)
-    if not 0 < size < math.inf:
-        return True  # nothing can be said; the iteration will
-    (out,) = progress.scalars(1)
-    progress.kernels.dot(u, op @ (y / size), out)  # relative to ||y||: no square leaves the range
-    eps = float(progress.xp.finfo(progress.real).eps)
-    return not abs(size - complex(out[0])) > size * eps ** (1 / 3)  # NaN is left to the iteration, too

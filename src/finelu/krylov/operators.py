@@ -18,17 +18,48 @@ class Identity:
     def __matmul__(self, r):
         return r
 
+    @property
+    def H(self):
+        return self
+
 
 class Operator:
     """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
 
     apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
+    make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
     """
 
-    def __init__(self, apply, name: str):
+    def __init__(self, apply, name: str, make_adjoint=None):
         self.apply = apply
         self.name = name
         self.factor = 1.0
+        self.make_adjoint = make_adjoint
+
+    @property
+    def H(self) -> Operator:
+        """The conjugate transpose as an operator with the (real) factor of now; a matrix is transposed here, once."""
+        if self.make_adjoint is None:
+            raise MatrixError(self._no_adjoint)
+        adjoint = Operator(self._named(self.make_adjoint()), f"{self.name}^H")
+        adjoint.factor = self.factor
+        return adjoint
+
+    @property
+    def _no_adjoint(self) -> str:
+        return (
+            f"{self.name} has no rmatvec, but this method multiplies by {self.name}^H, too; give {self.name} as a "
+            f"matrix, as Factors, or as a LinearOperator with matvec and rmatvec."
+        )
+
+    def _named(self, rmatvec):
+        def product(x):
+            try:
+                return rmatvec(x)
+            except NotImplementedError as error:  # a LinearOperator that was made without rmatvec has one that raises
+                raise MatrixError(self._no_adjoint) from error
+
+        return product
 
     def __matmul__(self, x):
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
@@ -88,6 +119,7 @@ def as_operator(A, name: str, like, dtype):
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
         (Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is the identity.
     Sparse and dense matrices are looked at for NaN and Inf, sorted and converted once, in a copy where they need it.
+    `H` of the result is their conjugate transpose, or what `rmatvec` applies; a function of a vector has none.
     Raises MatrixError for a wrong shape or values, DeviceError where A and `like` are on different devices.
     """
     if A is None:
@@ -97,7 +129,7 @@ def as_operator(A, name: str, like, dtype):
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
     if hasattr(A, "matvec"):
-        return Operator(A.matvec, name)
+        return Operator(A.matvec, name, (lambda: A.rmatvec) if hasattr(A, "rmatvec") else None)
     place = location(A)
     if place is None:
         if callable(A):
@@ -107,7 +139,12 @@ def as_operator(A, name: str, like, dtype):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
     dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
     matrix = _dense(A, name, like, dtype) if dense else _sparse(A, name, dtype)
-    return Operator(matrix.__matmul__, name)
+    return Operator(matrix.__matmul__, name, lambda: _adjoint(matrix, dense).__matmul__)
+
+
+def _adjoint(matrix, dense: bool):
+    adjoint = matrix.conj().T
+    return adjoint if dense else adjoint.tocsr()
 
 
 def _where(array) -> str:

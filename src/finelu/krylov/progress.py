@@ -129,6 +129,22 @@ class Progress:
         self.kernels.norm(v, out)
         return float(out[0])
 
+    def symmetric(self, op, u, y, dot) -> bool:
+        """Whether `asymmetry` is zero to a third of the digits; where it is NaN, the iteration will say so."""
+        return not self.asymmetry(op, u, y, dot) > float(self.xp.finfo(self.real).eps) ** (1 / 3)
+
+    def asymmetry(self, op, u, y, dot) -> float:
+        """|<y, y> - <u, op y>| / ||y||^2 for y = op u: 0 for an op that is symmetric in the sense of `dot`, that is
+        Hermitian in that of kernels.dot and op = op^T in that of kernels.dotu; 0, too, where nothing can be said."""
+        size = self.size(y)
+        if not 0 < size < math.inf:
+            return 0.0
+        y_scaled = y / size  # no square leaves the range
+        left, right = self.scalars(2)
+        dot(y, y_scaled, left)
+        dot(u, op @ y_scaled, right)
+        return abs(complex(left[0]) - complex(right[0])) / size
+
     def power(self, size: float) -> float:
         """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
         finfo = np.finfo(self.real)

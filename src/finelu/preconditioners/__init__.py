@@ -7,6 +7,7 @@ from finelu.preconditioners.iluk import ILUK
 from finelu.preconditioners.ilut import ILUT
 from finelu.preconditioners.jacobi import BlockJacobi, Jacobi
 from finelu.preconditioners.milu0 import MILU0
+from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
 
@@ -21,6 +22,7 @@ RECIPES = {
     "paric": ParIC,
     "parilut": ParILUT,
     "parict": ParICT,
+    "multilevel": MultilevelILU,
     "jacobi": Jacobi,
     "block_jacobi": BlockJacobi,
 }
@@ -35,6 +37,7 @@ __all__ = [
     "RECIPES",
     "BlockJacobi",
     "Jacobi",
+    "MultilevelILU",
     "ParIC",
     "ParICT",
     "ParILU",

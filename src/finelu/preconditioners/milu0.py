@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors import TriangularFactors, checked, shifted
+from finelu.factors import TriangularFactors, checked, on_host, shifted
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
 from finelu.matrix import CSR
 from finelu.preconditioners.ilu0 import ILU0Factors
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import on_host
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
 

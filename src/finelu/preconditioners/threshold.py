@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors import TriangularFactors, checked, shifted
-from finelu.kernels import namespace, on_gpu, to_host
+from finelu.factors import TriangularFactors, checked, on_host
+from finelu.kernels import namespace, on_gpu
 from finelu.matrix import CSR, INT32_LIMIT
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
@@ -59,14 +59,6 @@ def checked_threshold(recipe, A) -> CSR:
 
 def _is_number(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def on_host(A: CSR, shift: float) -> CSR:
-    """A with its diagonal shifted, in the memory of the host."""
-    moved = A.with_values(shifted(A, shift))
-    if not on_gpu(A.data):
-        return moved
-    return CSR(*(to_host(part) for part in (moved.indptr, moved.indices, moved.data, moved.diag)))
 
 
 def row_norms(A: CSR) -> np.ndarray:

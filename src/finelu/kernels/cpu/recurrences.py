@@ -39,6 +39,10 @@ from finelu.kernels.monitor import (
 BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
 BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
 
+# Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step, and what the next
+# direction keeps of the last, what it takes of the step of bicg, and what the smoothed residual keeps of the last.
+TAU, THETA, KEPT, TAKEN, LEFT = range(5)
+
 # The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
 # before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
 TRUSTED, LOST = 1e-4, 0.1
@@ -55,6 +59,15 @@ def inner(x, y):
     total = x[0] * 0
     for i in range(x.size):
         total += np.conj(x[i]) * y[i]
+    return total
+
+
+@summing
+def bilinear(x, y):
+    """x^T y."""
+    total = x[0] * 0
+    for i in range(x.size):
+        total += x[i] * y[i]
     return total
 
 
@@ -96,6 +109,12 @@ def length(x):
 def dot(x, y, out):
     """out[0] = x^H y."""
     out[0] = inner(x, y)
+
+
+@compiled
+def dotu(x, y, out):
+    """out[0] = x^T y, the product without conjugation."""
+    out[0] = bilinear(x, y)
 
 
 @compiled
@@ -207,6 +226,131 @@ def cg_direction(state, rho, rho_old, z, p):
     if state[CODE] != RUNNING:
         return
     beta = rho[0].real / rho_old[0].real
+    for i in range(p.size):
+        p[i] = z[i] + beta * p[i]
+
+
+@compiled
+def bicg_alpha(state, rho, sigma, left, right, alpha):
+    """alpha = rho / sigma, the step along p; BROKEN where rho or sigma is (nearly) nothing to divide by.
+
+    rho is the product of two vectors with the norms left and right; the recurrence is lost once their cosine is below
+    rounding.
+    """
+    if state[CODE] != RUNNING:
+        return
+    eps = np.finfo(left.dtype).eps
+    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
+        state[CODE] = NOT_FINITE
+    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps * left[0] * right[0]:
+        state[CODE] = BROKEN
+    else:
+        alpha[0] = rho[0] / sigma[0]
+
+
+@compiled
+def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
+    """x += alpha p, r -= alpha q and r_shadow -= conj(alpha) q_shadow."""
+    if state[CODE] != RUNNING:
+        return
+    keep = state[IMPROVED]
+    step, shadow_step = alpha[0], np.conj(alpha[0])
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += step * p[i]
+        r[i] -= step * q[i]
+        r_shadow[i] -= shadow_step * q_shadow[i]
+
+
+@compiled
+def bicg_record(state, norms, history, size):
+    """`record`; then BROKEN where size, the norm of bicg's own residual, has outgrown the precision.
+
+    The residual that is computed from x then differs from the recurrence's by as much as the best one so far.
+    """
+    if state[CODE] != RUNNING:
+        return
+    record(state, norms, history)
+    if state[CODE] == RUNNING and np.finfo(norms.dtype).eps * size[0] >= norms[BEST]:
+        state[CODE] = BROKEN
+
+
+@compiled
+def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
+    """p = z + beta p and p_shadow = z_shadow + conj(beta) p_shadow with beta = rho / rho_old."""
+    if state[CODE] != RUNNING:
+        return
+    beta = rho[0] / rho_old[0]
+    shadow_beta = np.conj(beta)
+    for i in range(p.size):
+        p[i] = z[i] + beta * p[i]
+        p_shadow[i] = z_shadow[i] + shadow_beta * p_shadow[i]
+
+
+@compiled
+def sqmr_begin(state, smoothing, size):
+    """Start the smoothing at a residual of the norm size."""
+    if state[CODE] != RUNNING:
+        return
+    smoothing[:] = 0
+    smoothing[TAU] = size[0]
+
+
+@compiled
+def sqmr_residual(state, alpha, q, r):
+    """r -= alpha q."""
+    if state[CODE] != RUNNING:
+        return
+    step = alpha[0]
+    for i in range(r.size):
+        r[i] -= step * q[i]
+
+
+@compiled
+def sqmr_smooth(state, smoothing, size):
+    """theta = size / tau, c = 1 / sqrt(1 + theta^2), tau = tau theta c: size is the norm of bicg's residual."""
+    if state[CODE] != RUNNING:
+        return
+    if not np.isfinite(size[0]):
+        state[CODE] = NOT_FINITE
+        return
+    theta_old, theta = smoothing[THETA], size[0] / smoothing[TAU]
+    hypotenuse = np.hypot(smoothing.dtype.type(1), theta)
+    c, s = 1 / hypotenuse, theta / hypotenuse
+    smoothing[THETA] = theta
+    smoothing[TAU] *= s
+    smoothing[KEPT] = (c * theta_old) ** 2
+    smoothing[TAKEN] = c * c
+    smoothing[LEFT] = s * s
+
+
+@compiled
+def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
+    """d = c^2 theta_old^2 d + c^2 alpha p, x += d, and the residual of x: s = (1 - c^2) s + c^2 r.
+
+    x is the mean of all iterates of bicg, weighted by the inverse squares of their residual norms, and s that of their
+    residuals (Zhou & Walker 1994): the residual itself, so that its 2-norm is known.
+    """
+    if state[CODE] != RUNNING:
+        return
+    keep = state[IMPROVED]
+    kept, taken, left = smoothing[KEPT], smoothing[TAKEN], smoothing[LEFT]
+    step = taken * alpha[0]
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        d[i] = kept * d[i] + step * p[i]
+        x[i] += d[i]
+        s[i] = left * s[i] + taken * r[i]
+
+
+@compiled
+def sqmr_direction(state, rho, rho_old, z, p):
+    """p = z + (rho / rho_old) p."""
+    if state[CODE] != RUNNING:
+        return
+    beta = rho[0] / rho_old[0]
     for i in range(p.size):
         p[i] = z[i] + beta * p[i]
 

@@ -127,13 +127,19 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["use_new_pivots"], VALUES, INDICES)
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
-    "recurrences": _over(["begin_cycle", "minres_record"], REALS)
+    "recurrences": _over(["begin_cycle", "minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [
             "keep_verified",
             "cg_step",
             "cg_record",
             "cg_direction",
+            "bicg_alpha",
+            "bicg_step",
+            "bicg_direction",
+            "sqmr_residual",
+            "sqmr_step",
+            "sqmr_direction",
             "bicgstab_half",
             "bicgstab_step",
             "bicgstab_record",

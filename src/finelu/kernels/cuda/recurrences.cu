@@ -16,6 +16,7 @@ enum {
     BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE,
     BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT
 };
+enum { TAU, THETA, KEPT, TAKEN, LEFT };
 
 template <typename T> using Real = typename RealOf<T>::type;
 
@@ -110,6 +111,104 @@ __global__ void cg_direction(long long n, const int* state, const T* rho, const 
     if (i >= n || state[CODE] != RUNNING) return;
     const T beta = real(*rho) / real(*rho_old);
     p[i] = z[i] + beta * p[i];
+}
+
+template <typename T>
+__global__ void bicg_alpha(int* state, const T* rho, const T* sigma, const Real<T>* left, const Real<T>* right, T* alpha)
+{
+    if (state[CODE] != RUNNING) return;
+    if (!is_finite(*rho) || !is_finite(*sigma))
+        state[CODE] = NOT_FINITE;
+    else if (zero(*sigma) || !is_finite(*rho / *sigma) ||
+             hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *left * *right)
+        state[CODE] = BROKEN;
+    else
+        *alpha = *rho / *sigma;
+}
+
+template <typename T>
+__global__ void bicg_step(long long n, const int* state, const T* alpha, const T* p, const T* q, const T* q_shadow, T* x,
+                          T* best, T* r, T* r_shadow)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += *alpha * p[i];
+    r[i] -= *alpha * q[i];
+    r_shadow[i] -= conj(*alpha) * q_shadow[i];
+}
+
+template <typename R>
+__global__ void bicg_record(int* state, R* norms, R* history, const R* size)
+{
+    if (state[CODE] != RUNNING) return;
+    take(state, norms, history);
+    if (state[CODE] == RUNNING && rounding<R>() * *size >= norms[BEST]) state[CODE] = BROKEN;
+}
+
+template <typename T>
+__global__ void bicg_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z,
+                               const T* z_shadow, T* p, T* p_shadow)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T beta = *rho / *rho_old;
+    p[i] = z[i] + beta * p[i];
+    p_shadow[i] = z_shadow[i] + conj(beta) * p_shadow[i];
+}
+
+template <typename R>
+__global__ void sqmr_begin(const int* state, R* smoothing, const R* size)
+{
+    if (state[CODE] != RUNNING) return;
+    for (int place = 0; place <= LEFT; ++place) smoothing[place] = R(0);
+    smoothing[TAU] = *size;
+}
+
+template <typename T>
+__global__ void sqmr_residual(long long n, const int* state, const T* alpha, const T* q, T* r)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    r[i] -= *alpha * q[i];
+}
+
+template <typename R>
+__global__ void sqmr_smooth(int* state, R* smoothing, const R* size)
+{
+    if (state[CODE] != RUNNING) return;
+    if (!is_finite(*size)) {
+        state[CODE] = NOT_FINITE;
+        return;
+    }
+    const R theta_old = smoothing[THETA], theta = *size / smoothing[TAU];
+    const R hypotenuse = hypot(R(1), theta), c = R(1) / hypotenuse, s = theta / hypotenuse;
+    smoothing[THETA] = theta;
+    smoothing[TAU] *= s;
+    smoothing[KEPT] = (c * theta_old) * (c * theta_old);
+    smoothing[TAKEN] = c * c;
+    smoothing[LEFT] = s * s;
+}
+
+template <typename T>
+__global__ void sqmr_step(long long n, const int* state, const Real<T>* smoothing, const T* alpha, const T* p, const T* r,
+                          T* d, T* x, T* best, T* s)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T kept = smoothing[KEPT], taken = smoothing[TAKEN], left = smoothing[LEFT];
+    if (state[IMPROVED]) best[i] = x[i];
+    d[i] = kept * d[i] + taken * *alpha * p[i];
+    x[i] += d[i];
+    s[i] = left * s[i] + taken * r[i];
+}
+
+template <typename T>
+__global__ void sqmr_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z, T* p)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    p[i] = z[i] + *rho / *rho_old * p[i];
 }
 
 template <typename T>

@@ -15,6 +15,10 @@ def dot(x, y, out):
     cublas.dotc(x, y, out=out)
 
 
+def dotu(x, y, out):
+    cublas.dotu(x, y, out=out)
+
+
 def norm(x, out):
     cublas.nrm2(x, out=out)
 
@@ -64,6 +68,42 @@ def cg_record(state, norms, history, rho, curvature):
 
 def cg_direction(state, rho, rho_old, z, p):
     _all("cg_direction", p, state, rho, rho_old, z, p)
+
+
+def bicg_alpha(state, rho, sigma, left, right, alpha):
+    _one("bicg_alpha", rho.dtype, state, rho, sigma, left, right, alpha)
+
+
+def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
+    _all("bicg_step", x, state, alpha, p, q, q_shadow, x, best, r, r_shadow)
+
+
+def bicg_record(state, norms, history, size):
+    _one("bicg_record", norms.dtype, state, norms, history, size)
+
+
+def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
+    _all("bicg_direction", p, state, rho, rho_old, z, z_shadow, p, p_shadow)
+
+
+def sqmr_begin(state, smoothing, size):
+    _one("sqmr_begin", size.dtype, state, smoothing, size)
+
+
+def sqmr_residual(state, alpha, q, r):
+    _all("sqmr_residual", r, state, alpha, q, r)
+
+
+def sqmr_smooth(state, smoothing, size):
+    _one("sqmr_smooth", size.dtype, state, smoothing, size)
+
+
+def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
+    _all("sqmr_step", x, state, smoothing, alpha, p, r, d, x, best, s)
+
+
+def sqmr_direction(state, rho, rho_old, z, p):
+    _all("sqmr_direction", p, state, rho, rho_old, z, p)
 
 
 def bicgstab_half(state, rho, sigma, v, r):

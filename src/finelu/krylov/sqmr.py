@@ -1,0 +1,78 @@
+"""The simplified quasi-minimal residual method for symmetric systems."""
+
+from __future__ import annotations
+
+from finelu.errors import ParameterError
+from finelu.krylov.progress import Progress
+from finelu.result import Solution, Status
+
+
+def sqmr(
+    A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None, hermitian=None
+) -> Solution:
+    """Solve A x = b for a symmetric A and a symmetric M, both possibly indefinite, by simplified QMR.
+
+    Arguments as in `finelu.krylov`, and
+    hermitian : which symmetry a complex A and M have. True: A = A^H, and the recurrence forms x^H y; False: A = A^T
+        (Helmholtz and Maxwell equations with absorption), and it forms x^T y. None: whichever two products with A show,
+        A = A^H where they show both. It makes no difference where A, b and M are real.
+    callback(x) is called after each iteration. Cost of an iteration: one product with A, one with M, two dot products,
+    three norms and three passes over vectors; memory 9 vectors. Before the first, A and M are each tried once more for
+    the symmetry: Status.NOT_SYMMETRIC.
+    It takes what `minres` cannot: a preconditioner that is indefinite itself, such as an L D L^T of an indefinite A.
+    The residual of x is carried along, so that its 2-norm is the one that is tested, whatever M is. Where the
+    recurrence breaks down, or the residual of the conjugate gradients inside it has grown so much that no digit is
+    left, it is started again from the true residual; it ends with Status.BREAKDOWN only if the residual was not halved
+    in between. So it does at once where b^T A b = 0, as for a saddle point with a right-hand side in its zero block
+    only and no M: use `minres`, or an x0.
+    Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
+    """
+    if hermitian not in (None, True, False):
+        raise ParameterError(f"hermitian={hermitian!r}; True, False or None is needed.")
+    progress = Progress("sqmr", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
+    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
+    state, norms = progress.state, progress.norms
+    r, p, d, s = progress.vectors(4)
+    rho, rho_old, sigma, alpha = progress.scalars(4)
+    r_norm, z_norm = progress.real_scalar(), progress.real_scalar()
+    smoothing = progress.xp.zeros(5, progress.real)
+    dot = k.dot
+    while progress.cycle(r):
+        z = M @ r
+        if progress.cycles == 1:
+            if progress.dtype.kind == "c" and not (_hermitian(progress) if hermitian is None else hermitian):
+                dot = k.dotu
+            if not (progress.symmetric(M, r, z, dot) and progress.symmetric(A, z, A @ z, dot)):
+                progress.fail(Status.NOT_SYMMETRIC)
+                break
+        s[:] = r
+        p[:] = z
+        d.fill(0)
+        dot(r, z, rho)
+        k.norm(r, r_norm)
+        k.sqmr_begin(state, smoothing, r_norm)
+        while progress.goes_on():
+            q = A @ p
+            k.norm(z, z_norm)
+            dot(p, q, sigma)
+            k.bicg_alpha(state, rho, sigma, r_norm, z_norm, alpha)
+            k.sqmr_residual(state, alpha, q, r)
+            k.norm(r, r_norm)
+            k.sqmr_smooth(state, smoothing, r_norm)
+            k.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)
+            k.norm(s, progress.norm)
+            k.bicg_record(state, norms, progress.history, r_norm)
+            progress.tell()
+            z = M @ r
+            rho, rho_old = rho_old, rho
+            dot(r, z, rho)
+            k.sqmr_direction(state, rho, rho_old, z, p)
+    return progress.end()
+
+
+def _hermitian(progress) -> bool:
+    """Whether A is nearer to A^H than to A^T, on a vector without zeros: b may be zero wherever A is complex."""
+    A, k, xp = progress.A, progress.kernels, progress.xp
+    u = xp.exp(1j * xp.arange(progress.x.size)).astype(progress.dtype)
+    y = A @ u
+    return progress.asymmetry(A, u, y, k.dot) <= progress.asymmetry(A, u, y, k.dotu)

@@ -1,0 +1,500 @@
+"""MultilevelILU: an incomplete LU by levels whose inverse factors stay bounded (the ILUPACK system).
+
+J. I. Aliaga, E. Dufrechou, P. Ezzatti, E. S. Quintana-Ortí: An efficient GPU version of the preconditioned GMRES
+method, 2019, section 2; M. Bollhöfer, Y. Saad: Multilevel preconditioners constructed from inverse-based ILUs, 2006.
+
+A level scales and orders its matrix, and factors it as far as that goes well:
+
+    P_r D_r A D_c P_c = ( B  F ) ~ ( L_B     ) ( D_B   ) ( U_B  U_F )
+                        ( G  C )   ( L_G  I  ) (     S ) (       I  )
+
+S, what is left of the rows and columns that were put off, is the matrix of the next level. L_G and U_F make S and are
+thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation (11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
+from finelu.factors import Factors, on_host
+from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.ordering import ORDERINGS, ORDERS, parts
+from finelu.preconditioners.recipe import Recipe
+from finelu.properties import symmetry
+from finelu.scaling import equilibrate, matching
+from finelu.triangular import TriangularSolver
+
+PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
+ADVICE = "A is singular, or nearly; otherwise try a smaller drop_tol, a larger condest, or matching=False."
+SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row: what is dropped of S
+LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one puts off less
+DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
+DENSE_MOST = 6000  # rows that LAPACK is given at the very most
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MultilevelILU(Recipe):
+    """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
+
+    drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
+        its row or column, is at most drop_tol. 0 drops nothing.
+    condest : a row and column is put off to the next level where its estimated norm in the inverse factors is larger.
+        float("inf"): only bad pivots are put off. Small: more levels, safer factors.
+    fill : entries that a row of U or a column of L may have, relative to the mean row of A. float("inf"): no limit.
+    ordering : of each level: "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd" (nested
+        dissection, needs pymetis), "rcm", or None.
+    matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
+        variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
+    symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
+        `sqmr` and `cg` need it. None: if A is; True: an error if it is not.
+    parts : independent parts of A, found by nested dissection, that threads factor at the same time; what couples them
+        is left to the next level (needs pymetis if more than 1). M depends on it, not on the number of threads.
+    dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
+    levels : at most so many, the last one being LAPACK's, which is not given more than 6000 rows.
+    shift, triangular, precision : as in ILU0.
+    Cost: on the CPU, for A on the GPU too, where M is applied then; sequential but for `parts`. To apply it: per level
+    two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
+    """
+
+    drop_tol: float = 1e-3
+    condest: float = 5.0
+    fill: float = 10.0
+    ordering: str | None = "mmd"
+    matching: bool = True
+    symmetric: bool | None = None
+    parts: int = 1
+    dense_size: int = 500
+    levels: int = 30
+    shift: float = 0.0
+    triangular: str = "auto"
+    precision: str | None = None
+
+    def factor(self, A) -> MultilevelFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing. A is not written.
+
+        Raises StructurallySingular (a MatrixError) where no permutation fills the diagonal, ZeroPivot where A is
+        singular.
+        """
+        return MultilevelFactors(self, _checked(self, A))
+
+
+def _checked(recipe: MultilevelILU, A) -> CSR:
+    def number(name: str, least: float, *, finite: bool = False, whole: bool = False) -> None:
+        value = getattr(recipe, name)
+        kinds = int | np.integer if whole else int | float | np.number
+        good = isinstance(value, kinds) and not isinstance(value, bool) and value >= least
+        if not good or (finite and not np.isfinite(value)):
+            what = "an integer" if whole else "a finite number" if finite else "a number"
+            raise ParameterError(f"{recipe!r}: {name} must be {what} >= {least:g}.")
+
+    number("drop_tol", 0, finite=True)
+    number("condest", 1)
+    number("fill", 0)
+    number("shift", 0, finite=True)
+    number("parts", 1, whole=True)
+    number("dense_size", 0, whole=True)
+    number("levels", 1, whole=True)
+    if recipe.ordering not in ORDERINGS:
+        raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
+    if not isinstance(recipe.matching, bool) or recipe.symmetric not in (None, True, False):
+        raise ParameterError(f"{recipe!r}: matching must be True or False, symmetric True, False or None.")
+    if recipe.precision not in (None, "float32", "float64"):
+        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
+    A = as_csr(A, diagonal=recipe.shift > 0)
+    if recipe.precision is None:
+        return A
+    single, is_complex = recipe.precision == "float32", A.dtype.kind == "c"
+    dtype = np.dtype(("c8" if single else "c16") if is_complex else ("f4" if single else "f8"))
+    return as_csr(A, diagonal=recipe.shift > 0, dtype=dtype)
+
+
+class MultilevelFactors(Factors):
+    """M of equation (1), level by level.
+
+    report : levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), put_off (by estimate, by pivot), interface,
+    nnz (entries of L_B, D_B, U_B, F and G), bytes, estimate (the largest, of the norms of the inverses of L and U),
+    dropped (by tolerance, for want of room), seconds; the last, LAPACK's: n, nnz, bytes, rcond. Besides: kind (general,
+    symmetric, hermitian), bytes, fill (entries kept over A's), factored_on, applied_on, seconds.
+    """
+
+    def __init__(self, recipe: MultilevelILU, A: CSR):
+        super().__init__(recipe, A)
+        self._first: _Order | None = None
+        self._refresh(A)
+
+    def _refresh(self, A: CSR) -> None:
+        recipe, begin = self.recipe, perf_counter()
+        S = on_host(A, recipe.shift)
+        kind = _kind(recipe, S)
+        self._levels: list[_Level] = []
+        facts: list[dict[str, Any]] = []
+        rows, condest = np.arange(A.n), recipe.condest
+        while S.n > 0 and not _is_last(recipe, S, len(facts)):
+            level_begin = perf_counter()
+            order, scales = _order(recipe, S, kind, rows, not facts, None if facts else self._first)
+            self._first = self._first or order
+            level, S, left = _factored(recipe, S, kind, order, scales, condest, rows)
+            rows = rows[order.rows[left]]
+            if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
+                condest *= 2
+            self._levels.append(level.moved(A.data, recipe.triangular))
+            facts.append(level.facts | {"seconds": perf_counter() - level_begin})
+        self._last, fact = _dense(recipe, S, rows)
+        self._last = namespace(A.data).asarray(self._last)
+        facts.append(fact)
+        kept = sum(fact["nnz"] for fact in facts)
+        device = "GPU" if on_gpu(A.data) else "CPU"
+        self._kept = kept
+        self.report |= {
+            "kind": kind,
+            "levels": facts,
+            "bytes": sum(fact["bytes"] for fact in facts),
+            "fill": kept / A.nnz,
+            "factored_on": "CPU",
+            "applied_on": device,
+            "seconds": perf_counter() - begin,
+        }
+
+    @property
+    def nnz(self) -> int:
+        """Entries of all L_B, D_B, U_B, F and G, and of the dense last level."""
+        return self._kept
+
+    def _apply(self, R, trans: str):
+        return self._solve(R, trans, 0)
+
+    def _solve(self, R, trans: str, depth: int):
+        """Equation (11), from this level on."""
+        if depth == len(self._levels):
+            return _transposed(self._last, trans) @ R
+        level = self._levels[depth]
+        r_B, r_C = level.entering(R, trans)
+        s_B = level.solve_B(r_B, trans)
+        if r_C.shape[0] == 0:
+            return level.leaving(s_B, r_C, trans)
+        y_C = r_C - level.G(trans) @ s_B
+        w_C = self._solve(y_C, trans, depth + 1)
+        w_B = s_B - level.solve_B(level.F(trans) @ w_C, trans)
+        return level.leaving(w_B, w_C, trans)
+
+
+def _kind(recipe: MultilevelILU, S: CSR) -> str:
+    found = "general" if recipe.symmetric is False else symmetry(S)
+    if recipe.symmetric and found == "general":
+        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian; leave symmetric out.")
+    return found
+
+
+def _is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
+    """Whether S is LAPACK's."""
+    small = S.n <= recipe.dense_size or (S.n <= DENSE_MOST and S.nnz > DENSE_SHARE * S.n**2)
+    if not small and done >= recipe.levels - 1:
+        if S.n > DENSE_MOST:
+            raise MatrixError(
+                f"{recipe!r}: {S.n} rows are left after {done} levels, more than are given to LAPACK; allow more "
+                f"levels, or a larger condest."
+            )
+        return True
+    return small
+
+
+# ---- one level: scaled and ordered, factored as far as it goes well
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """Row i, column j of a level are rows[i], columns[j] of its matrix.
+
+    pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts : of the parts, see `crout`.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    pairs: np.ndarray
+    starts: np.ndarray
+
+
+def _order(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept: _Order | None):
+    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; and the
+    exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
+    n, general = S.n, kind == "general"
+    columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
+    if recipe.matching and (general or not _positive(S)):
+        try:
+            found = matching(S, symmetric=not general, power_of_two=True)
+        except StructurallySingular as singular:
+            if first:
+                raise
+            raise ZeroPivot(recipe, numbers[singular.row], 0.0, "is all that is left of it", ADVICE) from None
+        scales = found.row_scale, found.column_scale
+        if general:
+            columns = found.columns
+        else:
+            rows, pairs = np.asarray(found.order), np.asarray(found.first, np.uint8)
+            columns = rows
+    else:
+        scales = equilibrate(S, symmetric=not general)
+    exponents = tuple(np.frexp(scale)[1] - 1 for scale in scales)
+    if kept is not None:
+        return kept, exponents
+    # two rows that are to be one pivot are one vertex of the graph that is ordered
+    begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
+    sizes = np.diff(np.append(begins, n))
+    vertex, place = np.empty(n, np.int64), np.empty(n, np.int64)
+    vertex[rows] = np.repeat(np.arange(begins.size), sizes)
+    place[columns] = rows
+    ends = np.repeat(vertex, np.diff(S.indptr)), vertex[place[S.indices]]
+    graph = sp.coo_matrix((np.ones(S.nnz), ends), shape=(begins.size,) * 2).tocsr()
+    order, starts = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
+    stops = np.concatenate([[0], np.cumsum(sizes[order])])
+    flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
+    return _Order(rows[flat], columns[flat], pairs[flat], stops[starts]), exponents
+
+
+def _ordered(recipe: MultilevelILU, graph: CSR, count: int):
+    """(order, starts of the parts): the ordering, of each part by itself if there are several."""
+
+    def inside(S) -> np.ndarray:
+        return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
+
+    if count == 1:
+        return inside(graph), np.array([0, graph.n])
+    order, starts = parts(graph, min(count, graph.n))
+    S, pieces = graph.tosparse(), []
+    for begin, end in zip(starts, [*starts[1:], graph.n], strict=True):
+        piece = order[begin:end]
+        pieces.append(piece[inside(as_csr(S[piece][:, piece], diagonal=False))] if piece.size else piece)
+    return np.concatenate(pieces), starts
+
+
+def _factored(recipe: MultilevelILU, S: CSR, kind: str, order: _Order, exponents, condest: float, numbers):
+    """(the level, the matrix of the next, its rows in the order of this one)."""
+    A = _permuted(S, order, exponents)
+    most = A.n if np.isinf(recipe.fill) else int(min(np.ceil(recipe.fill * A.nnz / A.n), A.n))
+    room, limits = np.full(A.n, most), (recipe.drop_tol, condest, PIVOT_TOL)
+    interface, tolerance = int(order.starts[-1]), SCHUR_TOL * recipe.drop_tol
+    kernels = kernels_for(A.data)
+    facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
+    if kind == "general":
+        made = kernels.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
+        left = kernels.schur_complement(A, made, tolerance)
+        facts["estimate"] = max(made.l_estimate, made.u_estimate)
+        facts["pairs"], facts["dropped"] = 0, (made.small, made.crowded)
+        rows = left.rows
+    else:
+        hermitian = kind == "hermitian" and A.dtype.kind == "c"
+        made = kernels.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
+        left = kernels.schur_complement_symmetric(A, made, tolerance, hermitian)
+        facts["estimate"] = made.largest_estimate
+        facts["pairs"], facts["dropped"] = made.pairs_taken, (made.dropped_by_tolerance, made.dropped_by_room)
+        rows = left.numbers
+    facts["put_off"] = made.put_off_by_estimate, made.put_off_by_pivot
+    if left.first_bad >= 0:
+        raise ZeroPivot(recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", ADVICE)
+    pivots = np.setdiff1d(np.arange(A.n), rows, assume_unique=True)
+    facts["pivots"] = int(pivots.size)
+    level = _Level(kind, A, made, pivots, rows, order, exponents, facts)
+    rest = sp.csr_matrix((left.data, left.indices, left.indptr), shape=(rows.size, rows.size))
+    return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
+
+
+def _nothing(A: CSR) -> CSR:
+    none = np.zeros(0, A.indices.dtype)
+    return CSR(np.zeros(1, A.indptr.dtype), none, np.zeros(0, A.dtype), none)
+
+
+def _permuted(S: CSR, order: _Order, exponents) -> CSR:
+    """P_r D_r S D_c P_c; nothing is rounded, as the scales are powers of two."""
+    r, c = exponents
+    shifts = np.repeat(r, np.diff(S.indptr)) + c[S.indices]
+    place = np.empty(S.n, S.indices.dtype)
+    place[order.columns] = np.arange(S.n)
+    scaled = sp.csr_matrix((_shifted_by(S.data, shifts), place[S.indices], S.indptr), shape=S.shape)
+    return as_csr(scaled[order.rows], diagonal=False)
+
+
+def _shifted_by(data, exponents):
+    """data times 2^exponents, whatever the size of each of the two."""
+    if data.dtype.kind != "c":
+        return np.ldexp(data, exponents)
+    return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
+
+
+def _positive(S: CSR) -> bool:
+    """Whether the whole diagonal is stored, real and positive."""
+    d = S.data[S.diag]
+    return bool((S.diag >= 0).all() and (d.real > 0).all() and (d.imag == 0).all())
+
+
+def _transposed(matrix, trans: str):
+    return matrix if trans == "N" else matrix.T if trans == "T" else matrix.conj().T
+
+
+# ---- what is kept of a level, where it is applied
+
+
+class _Level:
+    """L_B D_B U_B, F and G, and the way in and out: D and P, of one level.
+
+    facts : what the report says of it.
+    """
+
+    def __init__(self, kind: str, A: CSR, made, pivots, rest, order: _Order, exponents, facts: dict[str, Any]):
+        self.kind, self.pivots, self.facts = kind, pivots.size, facts
+        self._hermitian = kind == "hermitian"
+        r, c = exponents
+        numbers = np.concatenate([pivots, rest])
+        real = A.data.real.dtype
+        self._rows, self._columns = order.rows[numbers], order.columns[numbers]
+        self._row_scale, self._column_scale = (
+            np.ldexp(np.ones(A.n, real), part) for part in (r[self._rows], c[self._columns])
+        )
+        S = A.tosparse()
+        beside, under = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
+        self._F, self._G = {"N": beside}, {"N": under}
+        place = np.full(A.n, -1)
+        place[pivots] = np.arange(pivots.size)
+        d = made.d[pivots]
+        if kind == "general":
+            L = _block(made.l_indptr, made.l_indices, made.l_data, pivots, place).T
+            U = _block(made.u_indptr, made.u_indices, made.u_data, pivots, place)
+            self._D = None
+            self._B = (L + sp.diags_array(d) @ (U + sp.eye_array(d.size))).tocsr()
+        else:
+            U = _block(made.indptr, made.indices, made.data, pivots, place)
+            self._D = _inverse(d, made.e[pivots], self._hermitian)
+            self._B = (U + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
+        kept = [self._B, beside, under] + ([] if self._D is None else [self._D])
+        self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
+        vectors = (self._rows, self._columns, self._row_scale, self._column_scale)
+        self.facts["bytes"] = sum(x.nbytes for x in vectors) + sum(
+            x.nbytes for matrix in kept for x in (matrix.indptr, matrix.indices, matrix.data)
+        )
+
+    def moved(self, like, method: str) -> _Level:
+        """Move to the device of `like`, and analyse the triangles. Returns self."""
+        xp, sparse = namespace(like), sparse_module(like)
+        for name in ("_rows", "_columns", "_row_scale", "_column_scale"):
+            setattr(self, name, xp.asarray(getattr(self, name)))
+        if on_gpu(like):
+            self._F, self._G = ({"N": sparse.csr_matrix(x["N"])} for x in (self._F, self._G))
+            self._D = self._D if self._D is None else sparse.csr_matrix(self._D)
+            self._B = sparse.csr_matrix(self._B)
+        self._triangles, self._method = as_csr(self._B), method
+        self._solvers: dict[tuple[bool, bool, str], TriangularSolver] = {}
+        for key in self._sequence("N"):
+            self._solver(key)
+        return self
+
+    def entering(self, R, trans: str):
+        """P_r D_r R (P_c^T D_c R for a transpose), as its parts of B and of C."""
+        rows, scale = (self._rows, self._row_scale) if trans == "N" else (self._columns, self._column_scale)
+        r = R[rows] * (scale if R.ndim == 1 else scale[:, None])
+        return r[: self.pivots], r[self.pivots :]
+
+    def leaving(self, w_B, w_C, trans: str):
+        """D_c P_c w (D_r P_r^T w for a transpose)."""
+        columns, scale = (self._columns, self._column_scale) if trans == "N" else (self._rows, self._row_scale)
+        xp = namespace(w_B)
+        w = xp.concatenate([w_B, w_C])
+        out = xp.empty_like(w)
+        out[columns] = w * (scale if w.ndim == 1 else scale[:, None])
+        return out
+
+    def F(self, trans: str):
+        """F of the matrix that trans means: that of the transpose is G^T."""
+        return self._of(self._F if trans == "N" else self._G, trans)
+
+    def G(self, trans: str):
+        return self._of(self._G if trans == "N" else self._F, trans)
+
+    @staticmethod
+    def _of(matrices, trans: str):
+        if trans not in matrices:
+            matrices[trans] = _transposed(matrices["N"], trans).tocsr()
+        return matrices[trans]
+
+    def solve_B(self, r, trans: str):
+        """(L_B D_B U_B)^-1 r, of its transpose or conjugate transpose."""
+        if self._D is None:
+            for key in self._sequence(trans):
+                r = self._solver(key).solve(r)
+            return r
+        if trans == "T" and self._hermitian:  # B^T is the conjugate of B
+            return self.solve_B(r.conj(), "N").conj()
+        if trans == "H" and not self._hermitian:
+            return self.solve_B(r.conj(), "N").conj()
+        first, last = self._sequence("N")
+        return self._solver(last).solve(self._D @ self._solver(first).solve(r))
+
+    def _sequence(self, trans: str):
+        """The solves of B^-1, as (lower, unit, trans)."""
+        if self._D is not None:
+            return (False, True, "H" if self._hermitian else "T"), (False, True, "N")
+        lower, upper = (True, True, trans), (False, False, trans)
+        return (lower, upper) if trans == "N" else (upper, lower)
+
+    def _solver(self, key) -> TriangularSolver:
+        if key not in self._solvers:
+            lower, unit, trans = key
+            self._solvers[key] = TriangularSolver(
+                self._triangles, lower=lower, unit=unit, trans=trans, method=self._method, check=False
+            )
+        return self._solvers[key]
+
+
+def _block(indptr, indices, data, pivots, place):
+    """The entries in columns of pivots, of rows of pivots only, as (m, m) CSR."""
+    columns = place[indices]
+    kept = columns >= 0
+    counts = np.concatenate([[0], np.cumsum(kept)])
+    starts = counts[indptr[np.append(pivots, indptr.size - 1)]] if pivots.size else np.zeros(1, np.int64)
+    return sp.csr_matrix((data[kept], columns[kept], starts), shape=(pivots.size,) * 2)
+
+
+def _inverse(d, e, hermitian: bool):
+    """D^-1 of D with blocks (d_k, e_k; e_k', d_k+1) where e_k is not 0, e_k' its conjugate if `hermitian`."""
+    n = d.size
+    first = np.flatnonzero(e)
+    second, off = first + 1, e[first]
+    mirrored = off.conj() if hermitian else off
+    # 1 / (d f - e e') without overflow where the entries of the inverse are numbers
+    p, q = d[first] / off, d[second] / mirrored
+    scale = p * q - 1
+    diagonal = np.empty_like(d)
+    single = np.ones(n, bool)
+    single[first] = single[second] = False
+    diagonal[single] = 1 / d[single]
+    diagonal[first], diagonal[second] = q / scale / off, p / scale / mirrored
+    rows = np.concatenate([np.arange(n), first, second])
+    columns = np.concatenate([np.arange(n), second, first])
+    values = np.concatenate([diagonal, -1 / scale / mirrored, -1 / scale / off])
+    return sp.csr_matrix((values, (rows, columns)), shape=(n, n))
+
+
+def _dense(recipe: MultilevelILU, S: CSR, numbers):
+    """(the inverse of what is left, facts), by LAPACK.  numbers : of its rows in A."""
+    if S.n == 0:
+        return np.zeros((0, 0), S.dtype), {"n": 0, "nnz": 0, "bytes": 0, "rcond": 1.0}
+    dense = S.tosparse().toarray()
+    lapack: Any = scipy.linalg.get_lapack_funcs(("getrf", "getri", "gecon"), (dense,))
+    getrf, getri, gecon = lapack
+    r, c = (np.ldexp(np.ones(S.n, dense.real.dtype), np.frexp(x)[1] - 1) for x in equilibrate(S))
+    dense = (r[:, None] * dense) * c
+    lu, pivots, info = getrf(dense)
+    if info > 0:
+        raise ZeroPivot(recipe, numbers[info - 1], 0.0, "is all that elimination leaves of it", ADVICE)
+    rcond, _ = gecon(lu, np.linalg.norm(dense, 1))
+    inverse, _ = getri(lu, pivots)
+    inverse = (c[:, None] * inverse) * r
+    if not np.isfinite(inverse).all():
+        raise ZeroPivot(recipe, numbers[-1], 0.0, "has no finite reciprocal", ADVICE)
+    return inverse, {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": float(rcond)}

@@ -1,0 +1,187 @@
+"""Scalings of rows and columns, and the matching that brings large entries to the diagonal. On the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from finelu.errors import MatrixError, ParameterError, StructurallySingular
+from finelu.kernels import to_host
+from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
+from finelu.matrix import as_csr
+
+TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
+ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to so many roundings of the largest
+BALANCED = 1 / 16  # equilibration ends once no norm is further from 1 than this power of two
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """A matching of rows with columns, and the scaling that comes with it; all on the host.
+
+    columns (n,) : columns[i] is matched to row i, so that A[:, columns] has the matched entries on its diagonal.
+    row_scale, column_scale (n,), in the real dtype of A : |row_scale_i a_ij column_scale_j| <= 1, = 1 where matched.
+    order (n,), first (n,), of a symmetric matching; else None : an order of the rows in which two that are matched to
+        each other are neighbours; first[p] says that order[p] and order[p + 1] are.
+    """
+
+    columns: np.ndarray
+    row_scale: np.ndarray
+    column_scale: np.ndarray
+    order: np.ndarray | None = None
+    first: np.ndarray | None = None
+
+
+def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
+    """The matching of rows with columns whose entries have the largest product, and the scaling to 1 of those entries.
+
+    A : (n, n), as `as_csr` takes it, without need of a diagonal; stored zeros are no entries. Magnitudes may have any
+        size that is a number: all sums are of logarithms.
+    symmetric : |A| is symmetric. One scale for both sides, the geometric mean of the two, for which the same holds; and
+        the cycles of the matching are cut into pairs of rows, with one single row in each odd cycle, the one with
+        the largest scaled diagonal entry.
+    power_of_two : round all factors down to powers of two, so that scaling rounds nothing. Matched entries then have
+        magnitudes above 1/4 instead of 1.
+    The factors, which are determined up to one number for each connected part of A, are centred around 1. Those whose
+    exponent does not fit the dtype of A are clipped to its smallest or largest normal power of two, and others lowered
+    so that no scaled entry exceeds 1; the matched entries there are then smaller than 1.
+    "= 1" and "<= 1" hold to the rounding of the dtype and of logarithms, about 1e-13 times the largest |log2 |a_ij||.
+    Raises StructurallySingular, naming a row, if there is no such matching; MatrixError for symmetric=True where |A|
+    is not symmetric. Cost: O(n nnz log n) at worst, a few passes over the entries as a rule; deterministic.
+    Source: I. S. Duff, J. Koster: On algorithms for permuting large entries to the diagonal of a sparse matrix, 2001;
+    M. Olschowka, A. Neumaier: A new pivoting strategy for Gaussian elimination, 1996 (the scaling);
+    I. S. Duff, S. Pralet: Strategies for scaling and pivoting for sparse symmetric indefinite problems, 2005 (pairs).
+    """
+    A = as_csr(A, diagonal=False)
+    dtype = np.dtype(A.data.real.dtype)
+    rows, indices, logs = _logarithms(A)
+    if symmetric:
+        rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(dtype).eps)
+    columns, v = np.empty(A.n, np.int64), np.empty(A.n)
+    lightest_matching(_pointers(rows, A.n), indices, -logs, columns, v)
+    if (columns < 0).any():
+        raise StructurallySingular(int(np.argmin(columns)), int((columns < 0).sum()))
+    u = -_largest(logs + v[indices], rows, A.n)
+    v = -_largest(logs + u[rows], indices, A.n)
+    if symmetric:
+        u = v = _clipped_symmetric((u + v) / 2, rows, indices, logs, dtype, power_of_two)
+    else:
+        shift = _centre(u, v, columns, sp.csr_matrix((np.ones(logs.size), (rows, indices)), shape=A.shape))
+        u, v = _clipped(u + shift, rows, indices, logs, dtype, power_of_two)
+    row_scale, column_scale = np.exp2(u).astype(dtype), np.exp2(v).astype(dtype)
+    if not symmetric:
+        return Matching(columns, row_scale, column_scale)
+    on_diagonal = rows == indices
+    diagonal = np.full(A.n, -np.inf)
+    diagonal[rows[on_diagonal]] = logs[on_diagonal] + 2 * u[rows[on_diagonal]]
+    order, first = np.empty(A.n, np.int64), np.empty(A.n, bool)
+    cut_cycles(columns, diagonal, order, first)
+    return Matching(columns, row_scale, column_scale, order, first)
+
+
+def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
+
+    A : (n, n), as `as_csr` takes it, without need of a diagonal. The largest magnitude of each row and column of the
+        scaled matrix is from 0.45 to 2.2 (0 of a row or column of zeros, whose scale is 1) once the iteration has
+        ended, which takes a sweep for each halving of log2 |a_ij|.
+    symmetric : one scale for both sides, for the larger of the norms of row i and column i.
+    sweeps : at most so many; fewer where they do.
+    Factors in the real dtype of A, clipped to its smallest and largest normal power of two. Sums are of logarithms, so
+    magnitudes may have any size. Raises ParameterError for sweeps < 1. Cost: O(nnz) a sweep; on the host.
+    Source: D. Ruiz: A scaling algorithm to equilibrate both rows and columns norms in matrices, 2001.
+    """
+    if isinstance(sweeps, bool) or not isinstance(sweeps, int | np.integer) or sweeps < 1:
+        raise ParameterError(f"sweeps={sweeps!r}; an integer >= 1 is needed.")
+    A = as_csr(A, diagonal=False)
+    rows, indices, logs = _logarithms(A)
+    u, v = np.zeros(A.n), np.zeros(A.n)
+    for _ in range(sweeps):
+        scaled = logs + u[rows] + v[indices]
+        by_row, by_column = _largest(scaled, rows, A.n), _largest(scaled, indices, A.n)
+        if symmetric:
+            by_row = by_column = np.maximum(by_row, by_column)
+        by_row, by_column = (np.where(np.isfinite(x), x, 0.0) for x in (by_row, by_column))  # no entry: leave it
+        if max(abs(by_row).max(), abs(by_column).max()) <= BALANCED:
+            break
+        u, v = u - by_row / 2, v - by_column / 2
+    dtype = np.dtype(A.data.real.dtype)
+    low, high = _range(dtype)
+    return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
+
+
+def _logarithms(A):
+    """Rows, columns and log2 of the magnitude of the entries that are not zero, by rows; on the host."""
+    indptr, indices, data = (to_host(part) for part in (A.indptr, A.indices, A.data))
+    rows = np.repeat(np.arange(A.n), np.diff(indptr))
+    kept = data != 0
+    rows, indices, data = rows[kept], indices[kept].astype(np.int64), data[kept]
+    if data.dtype.kind != "c":
+        return rows, indices, np.log2(abs(data.astype(np.float64)))
+    parts = np.sort(abs(np.stack([data.real, data.imag]).astype(np.float64)), axis=0)
+    with np.errstate(under="ignore"):  # the magnitude itself may be no number where its parts are
+        return rows, indices, np.log2(parts[1]) + np.log2(1 + (parts[0] / parts[1]) ** 2) / 2
+
+
+def _symmetrized(n, rows, indices, logs, eps):
+    """The larger of |a_ij| and |a_ji| for both, or a MatrixError where they are not the same but for rounding."""
+    largest, least = logs.max(initial=0.0), logs.min(initial=0.0)
+    S = sp.csr_matrix((np.exp2(logs - largest), (rows, indices)), shape=(n, n))
+    difference = abs(S - S.T).tocoo()
+    if difference.nnz and difference.data.max() > ROUNDINGS * eps:
+        i, j = (int(x[np.argmax(difference.data)]) for x in (difference.row, difference.col))
+        raise MatrixError(
+            f"symmetric=True, but the entries ({i}, {j}) and ({j}, {i}) of A differ in magnitude; leave symmetric out."
+        )
+    S = sp.csr_matrix((logs - least + 1, (rows, indices)), shape=(n, n))  # positive: what is not stored is less
+    S = sp.coo_matrix(S.maximum(S.T.tocsr()).tocsr())
+    return S.row.astype(np.int64), S.col.astype(np.int64), S.data + (least - 1)
+
+
+def _pointers(rows, n):
+    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+
+
+def _largest(x, index, n):
+    """The largest x of each index (n,), -inf where there is none."""
+    largest = np.full(n, -np.inf)
+    np.maximum.at(largest, index, x)
+    return largest
+
+
+def _centre(u, v, columns, S):
+    """What to add to u, and take from v, so that in each connected part the two reach equally far from 0."""
+    count, part = connected_components(S[:, columns], directed=True, connection="weak")
+    of_column = np.empty_like(part)
+    of_column[columns] = part
+    parts, x = np.concatenate([part, of_column]), np.concatenate([u, -v])
+    return (_largest(-x, parts, count) - _largest(x, parts, count))[part] / 2
+
+
+def _range(dtype):
+    return np.finfo(dtype).minexp, np.finfo(dtype).maxexp - 1
+
+
+def _clipped(u, rows, indices, logs, dtype, whole):
+    """u and v within the exponents of dtype, whole if asked, with logs + u + v <= 0; v is as large as that lets."""
+    low, high = _range(dtype)
+    down = np.floor if whole else np.asarray
+    u = np.clip(down(u), low, high)
+    v = down(-_largest(logs + u[rows], indices, u.size))
+    if v.min() < low:  # u gives way to what v is raised to; there is room, as the smallest factors shrink all below 1
+        v = np.maximum(v, low)
+        u = np.minimum(u, down(-_largest(logs + v[indices], rows, u.size)))
+    return u, np.minimum(v, high)
+
+
+def _clipped_symmetric(s, rows, indices, logs, dtype, whole):
+    """As `_clipped`, with one s for both sides."""
+    low, high = _range(dtype)
+    down = np.floor if whole else np.asarray
+    s = np.clip(down(s), low, high)
+    excess = _largest(logs + s[rows] + s[indices], rows, s.size)
+    # Only clipping leaves more than rounding. Every row on both sides gives way, down to the smallest factor.
+    return np.where(excess > TOLERANCE * max(1.0, abs(logs).max()), np.maximum(down(s - excess), low), s)
