@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
 METHODS = ("cg", "gmres", "fgmres", "bicgstab", "bicg", "minres", "sqmr")
-RECIPE_NAMES = "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, none"
+RECIPE_NAMES = (
+    "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, none"
+)
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
 # Hermitian positive for a Hermitian positive A: fit for cg

@@ -696,3 +696,32 @@ def schur_complement(A, factors, drop_tol):
         out[0].append(len(out[1]))
     types = np.int64, A.indices.dtype, dtype
     return *(np.array(a, t) for a, t in zip(out, types, strict=True)), np.array(rows, np.int64), first_bad
+
+
+# What is applied of a multilevel factorization besides its triangular solves; vectors are (n,) or (n, k).
+
+
+def enter(rows, scale, r):
+    """out_i = scale_i r[rows_i]."""
+    return np.stack([scale[i] * r[rows[i]] for i in range(rows.size)])
+
+
+def leave(places, scale, s, t, w):
+    """out[places_i] = scale_i v_i, v being s - t (s, where t is None) and then w (which may be None, for no rows)."""
+    v = s if t is None else s - t
+    v = v if w is None else np.concatenate([v, w])
+    out = np.empty_like(v)
+    for i in range(places.size):
+        out[places[i]] = scale[i] * v[i]
+    return out
+
+
+def subtract_product(M, x, y=None):
+    """y - M x, or M x where y is None. M : a sparse matrix."""
+    product = M.toarray() @ x
+    return product if y is None else y - product
+
+
+def dense_product(matrix, x):
+    """matrix x, matrix (n, n)."""
+    return matrix @ x

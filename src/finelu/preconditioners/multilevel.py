@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
 from finelu.factors import Factors, on_host
-from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels import current_stream, kernels_for, namespace, on_gpu
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
@@ -147,8 +147,9 @@ class MultilevelFactors(Factors):
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
-        self._last, fact = _dense(recipe, S, rows)
-        self._last = namespace(A.data).asarray(self._last)
+        inverse, fact = _dense(recipe, S, rows)
+        self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
+        self._recorded: dict[Any, Any] = {}  # on a GPU: the application as one graph, of each kind and stream
         facts.append(fact)
         kept = sum(fact["nnz"] for fact in facts)
         device = "GPU" if on_gpu(A.data) else "CPU"
@@ -169,21 +170,35 @@ class MultilevelFactors(Factors):
         return self._kept
 
     def _apply(self, R, trans: str):
-        return self._solve(R, trans, 0)
+        if not on_gpu(R) or R.ndim > 1:
+            return self._solve(R, trans, 0)
+        key = trans, current_stream(R)
+        with self._lock:  # the recorded graph has one place for what goes in and what comes out
+            if key not in self._recorded:
+                record = kernels_for(R).Recorded
+                self._recorded[key] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
+            return self._recorded[key](R)
 
     def _solve(self, R, trans: str, depth: int):
         """Equation (11), from this level on."""
+        kernels = kernels_for(R)
         if depth == len(self._levels):
-            return _transposed(self._last, trans) @ R
+            return kernels.dense_product(self._inverse_of(trans), R)
         level = self._levels[depth]
-        r_B, r_C = level.entering(R, trans)
+        r = level.enter(R, trans)
+        r_B, r_C = r[: level.pivots], r[level.pivots :]
         s_B = level.solve_B(r_B, trans)
         if r_C.shape[0] == 0:
-            return level.leaving(s_B, r_C, trans)
-        y_C = r_C - level.G(trans) @ s_B
+            return level.leave(s_B, None, None, trans)
+        y_C = kernels.subtract_product(level.G(trans), s_B, r_C)
         w_C = self._solve(y_C, trans, depth + 1)
-        w_B = s_B - level.solve_B(level.F(trans) @ w_C, trans)
-        return level.leaving(w_B, w_C, trans)
+        t_B = level.solve_B(kernels.subtract_product(level.F(trans), w_C), trans)
+        return level.leave(s_B, t_B, w_C, trans)
+
+    def _inverse_of(self, trans: str):
+        if trans not in self._last:
+            self._last[trans] = namespace(self._last["N"]).ascontiguousarray(_transposed(self._last["N"], trans))
+        return self._last[trans]
 
 
 def _kind(recipe: MultilevelILU, S: CSR) -> str:
@@ -353,7 +368,8 @@ class _Level:
         r, c = exponents
         numbers = np.concatenate([pivots, rest])
         real = A.data.real.dtype
-        self._rows, self._columns = order.rows[numbers], order.columns[numbers]
+        index = A.indices.dtype
+        self._rows, self._columns = order.rows[numbers].astype(index), order.columns[numbers].astype(index)
         self._row_scale, self._column_scale = (
             np.ldexp(np.ones(A.n, real), part) for part in (r[self._rows], c[self._columns])
         )
@@ -385,7 +401,8 @@ class _Level:
         for name in ("_rows", "_columns", "_row_scale", "_column_scale"):
             setattr(self, name, xp.asarray(getattr(self, name)))
         if on_gpu(like):
-            self._F, self._G = ({"N": sparse.csr_matrix(x["N"])} for x in (self._F, self._G))
+            if self._rows.size > self.pivots:  # else F and G have no entries, and are not used
+                self._F, self._G = ({"N": sparse.csr_matrix(x["N"])} for x in (self._F, self._G))
             self._D = self._D if self._D is None else sparse.csr_matrix(self._D)
             self._B = sparse.csr_matrix(self._B)
         self._triangles, self._method = as_csr(self._B), method
@@ -394,20 +411,15 @@ class _Level:
             self._solver(key)
         return self
 
-    def entering(self, R, trans: str):
-        """P_r D_r R (P_c^T D_c R for a transpose), as its parts of B and of C."""
+    def enter(self, R, trans: str):
+        """P_r D_r R (P_c^T D_c R for a transpose)."""
         rows, scale = (self._rows, self._row_scale) if trans == "N" else (self._columns, self._column_scale)
-        r = R[rows] * (scale if R.ndim == 1 else scale[:, None])
-        return r[: self.pivots], r[self.pivots :]
+        return kernels_for(R).enter(rows, scale, R)
 
-    def leaving(self, w_B, w_C, trans: str):
-        """D_c P_c w (D_r P_r^T w for a transpose)."""
-        columns, scale = (self._columns, self._column_scale) if trans == "N" else (self._rows, self._row_scale)
-        xp = namespace(w_B)
-        w = xp.concatenate([w_B, w_C])
-        out = xp.empty_like(w)
-        out[columns] = w * (scale if w.ndim == 1 else scale[:, None])
-        return out
+    def leave(self, s_B, t_B, w_C, trans: str):
+        """D_c P_c (s_B - t_B, w_C) (D_r P_r^T for a transpose)."""
+        places, scale = (self._columns, self._column_scale) if trans == "N" else (self._rows, self._row_scale)
+        return kernels_for(s_B).leave(places, scale, s_B, t_B, w_C)
 
     def F(self, trans: str):
         """F of the matrix that trans means: that of the transpose is G^T."""
@@ -433,7 +445,8 @@ class _Level:
         if trans == "H" and not self._hermitian:
             return self.solve_B(r.conj(), "N").conj()
         first, last = self._sequence("N")
-        return self._solver(last).solve(self._D @ self._solver(first).solve(r))
+        y = kernels_for(r).subtract_product(self._D, self._solver(first).solve(r))
+        return self._solver(last).solve(y)
 
     def _sequence(self, trans: str):
         """The solves of B^-1, as (lower, unit, trans)."""

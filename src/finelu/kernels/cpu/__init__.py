@@ -25,6 +25,7 @@ from finelu.kernels.cpu.inspect import facts, inspect
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.memory import empty, reusing_memory
 from finelu.kernels.cpu.modified import MILU0_VARIANTS, milu0, milu0_analysis
+from finelu.kernels.cpu.multilevel import dense_product, enter, leave, subtract_product
 from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place, sweeps
 from finelu.kernels.cpu.recurrences import (
     Snapshot,
@@ -88,9 +89,11 @@ __all__ = [
     "combine",
     "crout",
     "crout_symmetric",
+    "dense_product",
     "dot",
     "dotu",
     "empty",
+    "enter",
     "facts",
     "first_bad",
     "first_unusable",
@@ -105,6 +108,7 @@ __all__ = [
     "ilut_crout",
     "inspect",
     "keep_verified",
+    "leave",
     "levels",
     "magnitudes",
     "mgs_step",
@@ -129,6 +133,7 @@ __all__ = [
     "sqmr_residual",
     "sqmr_smooth",
     "sqmr_step",
+    "subtract_product",
     "sweep",
     "sweep_in_place",
     "sweeps",

@@ -13,6 +13,7 @@ from finelu.kernels.cuda.candidates import candidates
 from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cuda.inspect import inspect
 from finelu.kernels.cuda.memory import empty, reusing_memory
+from finelu.kernels.cuda.multilevel import Recorded, dense_product, enter, leave, subtract_product
 from finelu.kernels.cuda.patterns import add, columns_of, facts, magnitudes, remove
 from finelu.kernels.cuda.recurrences import (
     Snapshot,
@@ -54,6 +55,7 @@ __all__ = [
     "IC0_VARIANTS",
     "ILU0_VARIANTS",
     "TRIANGULAR_METHODS",
+    "Recorded",
     "Selection",
     "Snapshot",
     "add",
@@ -74,9 +76,11 @@ __all__ = [
     "cgs2_step",
     "columns_of",
     "combine",
+    "dense_product",
     "dot",
     "dotu",
     "empty",
+    "enter",
     "facts",
     "first_bad",
     "first_unusable",
@@ -88,6 +92,7 @@ __all__ = [
     "ilu0_analysis",
     "inspect",
     "keep_verified",
+    "leave",
     "levels",
     "magnitudes",
     "mgs_step",
@@ -107,6 +112,7 @@ __all__ = [
     "sqmr_residual",
     "sqmr_smooth",
     "sqmr_step",
+    "subtract_product",
     "sweep",
     "sweep_in_place",
     "sweeps",

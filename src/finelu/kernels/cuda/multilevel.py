@@ -1,0 +1,122 @@
+"""Launchers of multilevel.cu, and the recording of a whole application, which is then started as one."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.kernels.cuda.products import NULL
+from finelu.kernels.cuda.schedule import lanes_for
+
+BLOCK = 256
+
+
+def _columns(x) -> int:
+    return 1 if x.ndim == 1 else x.shape[1]
+
+
+def _by_columns(n: int, like):
+    """(n,) or (n, columns), as `like`; the columns as a grid's dimension and as an argument."""
+    return cupy.empty((n, *like.shape[1:]), like.dtype), _columns(like), np.int32(_columns(like))
+
+
+def enter(rows, scale, r):
+    """scale_i r[rows_i]; see kernels/reference.py."""
+    r = cupy.ascontiguousarray(r)
+    out, grid, columns = _by_columns(rows.size, r)
+    index = rows.dtype
+    kernel("multilevel", "enter", r.dtype, index)(
+        (blocks(rows.size, BLOCK), grid), (BLOCK,), (index.type(rows.size), columns, rows, scale, r, out)
+    )
+    return out
+
+
+def leave(places, scale, s, t, w):
+    """scale_i (s - t, w)_i at places_i; see kernels/reference.py. t and w may be None."""
+    out, grid, columns = _by_columns(places.size, s)
+    index = places.dtype
+    kernel("multilevel", "leave", s.dtype, index)(
+        (blocks(places.size, BLOCK), grid),
+        (BLOCK,),
+        (
+            index.type(places.size),
+            index.type(s.shape[0]),
+            columns,
+            places,
+            scale,
+            s,
+            NULL if t is None else t,
+            NULL if w is None else w,
+            out,
+        ),
+    )
+    return out
+
+
+def subtract_product(M, x, y=None):
+    """y - M x, or M x; see kernels/reference.py. M : cupyx.scipy.sparse CSR."""
+    n = M.shape[0]
+    out, grid, columns = _by_columns(n, x)
+    index, lanes = M.indices.dtype, lanes_for(M.nnz / max(n, 1))
+    if n:
+        kernel("multilevel", "subtract_product", x.dtype, index)(
+            (blocks(n * lanes, BLOCK), grid),
+            (BLOCK,),
+            (
+                index.type(n),
+                columns,
+                np.int32(lanes),
+                M.indptr,
+                M.indices,
+                M.data,
+                x,
+                NULL if y is None else y,
+                out,
+            ),
+        )
+    return out
+
+
+def dense_product(matrix, x):
+    """matrix x; see kernels/reference.py. matrix (n, n) C-contiguous."""
+    n = matrix.shape[0]
+    out, grid, columns = _by_columns(n, x)
+    if n:
+        kernel("multilevel", "dense_product", x.dtype)(
+            (blocks(32 * n, BLOCK), grid), (BLOCK,), (np.int32(n), columns, matrix, x, out)
+        )
+    return out
+
+
+class Recorded:
+    """A function of a vector (n,), recorded once as a graph of kernels: one launch instead of one for each of them.
+
+    function(x) must queue the same work each time, on the current stream, without waiting for the host. What it
+    allocates comes from a pool of its own, which nobody else may use as long as the graph is there.
+    """
+
+    def __init__(self, function, n: int, dtype):
+        self._pool = cupy.cuda.MemoryPool()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._ready = cupy.cuda.Event(disable_timing=True)
+        current = cupy.cuda.get_current_stream()
+        self._ready.record(current)
+        with cupy.cuda.using_allocator(self._pool.malloc), self._stream:
+            self._stream.wait_event(self._ready)  # for what the function reads
+            self._x = cupy.zeros(n, dtype)
+            for _ in range(2):  # so that all kernels are compiled, and the pool has what it takes
+                y = function(self._x)
+            del y
+            self._stream.synchronize()
+            self._stream.begin_capture()
+            try:
+                self._y = function(self._x)
+            finally:
+                self._graph = self._stream.end_capture()
+
+    def __call__(self, x):
+        """A new array with function(x), queued on the current stream."""
+        cupy.copyto(self._x, x)
+        self._graph.launch(cupy.cuda.get_current_stream())
+        return self._y.copy()
