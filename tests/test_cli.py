@@ -214,7 +214,7 @@ def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
     assert (status, err) == (0, "")
     assert "missing in 2 rows (first: row 0)" in out
     _, found = run_json(capsys, "inspect", matrix)
-    assert found["suggestion"]["recipe"] == "none"
+    assert found["suggestion"]["recipe"] == "multilevel"
     assert found["diagonal"]["positive"] is False
     assert not found["pattern_symmetric"]
 
@@ -227,7 +227,7 @@ def test_inspect_a_matrix_without_entries(capsys, tmp_path):
     _, found = run_json(capsys, "inspect", matrix)
     assert (found["nnz"], found["row_longest"], found["bandwidth"], found["block_size"]) == (0, 0, 0, 1)
     assert found["diagonal"]["missing"] == 8 and not found["diagonal"]["positive"]
-    assert found["suggestion"]["recipe"] == "none"
+    assert found["suggestion"]["recipe"] == "multilevel"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
@@ -322,7 +322,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("name", ["truncated", "text", "nan", "hole", "wide", "pivot"])
 def test_bad_file(capsys, tmp_path, name):
     path, message = files(tmp_path)[name]
-    status, out, err = run(capsys, "solve", path)
+    status, out, err = run(capsys, "solve", path, *(["--recipe", "ilu0"] if name == "hole" else []))
     assert (status, out) == (2, "")
     assert message in err
     assert err.startswith("finelu: ") and err.count("\n") == 1
@@ -331,6 +331,18 @@ def test_bad_file(capsys, tmp_path, name):
 def test_a_hole_in_the_diagonal_does_not_hinder_a_solve_without_recipe(capsys, tmp_path):
     path, _ = files(tmp_path)["hole"]
     assert run_json(capsys, "solve", path, "--recipe", "none", "--method", "gmres")[0] == 0
+
+
+def test_a_hole_in_the_diagonal_asks_for_multilevel(capsys, tmp_path):
+    status, found = run_json(capsys, "solve", files(tmp_path)["hole"][0])
+    assert status == 0 and found["recipe"].startswith("MultilevelILU(")
+
+
+def test_a_matrix_that_no_permutation_can_help(capsys, tmp_path):
+    path = write_matrix(tmp_path / "A.mtx", sp.csr_matrix(np.array([[1.0, 2.0, 3.0], [4.0, 0, 0], [5.0, 0, 0]])))
+    status, out, err = run(capsys, "solve", path)
+    assert (status, out) == (2, "")
+    assert "structurally singular" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("b", [np.ones(215), np.ones((216, 2)), np.full(216, np.nan)], ids=["short", "columns", "nan"])

@@ -99,7 +99,7 @@ def solve(
 
         gpu = _gpu(device)
         progress.stage(f"reading {matrix}")
-        A = as_csr(_load(matrix), diagonal=recipe != "none")
+        A = as_csr(_load(matrix), diagonal=recipe not in ("auto", "multilevel", "none"))
         rhs, rhs_name, norm_b = _right_hand_side(b, A)
         reason = "as asked"
         if recipe == "auto":
@@ -198,7 +198,10 @@ def inspect(matrix: Matrix, as_json: Json = False) -> int:
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree)")]) -> int:
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree, parilut, ilupack)")],
+) -> int:
     """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
     root = Path(finelu.__file__).resolve().parents[2]
     # of two with one name the paper's, which comes last, counts

@@ -69,10 +69,10 @@ class Factors:
         values break the factorization (the old factors are then no longer valid, and solve says so until an update
         succeeds). Threads take turns at update; nobody may solve meanwhile.
         """
-        A = as_csr(A)
+        A = as_csr(A, diagonal=self.pattern.missing == 0)
         if A.dtype.kind == "c" and self.dtype.kind != "c":
             raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
-        A = as_csr(A, dtype=self.pattern.dtype)
+        A = as_csr(A, diagonal=False, dtype=self.pattern.dtype)
         if not self.pattern.same_pattern(A):
             raise MatrixError(
                 f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "

@@ -55,7 +55,7 @@ class Properties:
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """A recipe and a method by their names, and why; recipe "none": A has no incomplete factorization as it stands."""
+    """A recipe and a method by their names, and why; both as the command line takes them."""
 
     recipe: str
     method: str
@@ -157,14 +157,15 @@ def properties(A) -> Properties:
 
 
 def suggest(A: CSR) -> Suggestion:
-    """The simple rule: IC0 with CG for a Hermitian matrix with a positive diagonal, else ILU0 with GMRES."""
+    """The simple rule: IC0 with CG for a Hermitian matrix with a positive diagonal, MultilevelILU with GMRES where the
+    diagonal has gaps or zeros, else ILU0 with GMRES."""
     found = diagonal(A)
     if found.missing:
         first = f"row {found.first_missing} stores no diagonal entry ({found.missing} such rows)"
-        return Suggestion(recipe="none", method="gmres", reason=f"{first}: store it, or permute A")
+        return Suggestion(recipe="multilevel", method="gmres", reason=f"{first}: it must be permuted")
     if found.zero:
         first = f"the diagonal entry of row {found.first_zero} is 0 ({found.zero} such rows)"
-        return Suggestion(recipe="ilu0", method="gmres", reason=f"{first}: a pivot may be 0, permute A if it is")
+        return Suggestion(recipe="multilevel", method="gmres", reason=f"{first}: it must be permuted")
     if found.positive and is_hermitian(A):
         return Suggestion(recipe="ic0", method="cg", reason="A is Hermitian with a positive diagonal")
     return Suggestion(recipe="ilu0", method="gmres", reason="A is not Hermitian with a positive diagonal")

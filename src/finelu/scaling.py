@@ -60,10 +60,7 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     rows, indices, logs = _logarithms(A)
     if symmetric:
         rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(dtype).eps)
-    columns, v = np.empty(A.n, np.int64), np.empty(A.n)
-    lightest_matching(_pointers(rows, A.n), indices, -logs, columns, v)
-    if (columns < 0).any():
-        raise StructurallySingular(int(np.argmin(columns)), int((columns < 0).sum()))
+    columns, v = _matched(A.n, rows, indices, -logs)
     u = -_largest(logs + v[indices], rows, A.n)
     v = -_largest(logs + u[rows], indices, A.n)
     if symmetric:
@@ -80,6 +77,22 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     order, first = np.empty(A.n, np.int64), np.empty(A.n, bool)
     cut_cycles(columns, diagonal, order, first)
     return Matching(columns, row_scale, column_scale, order, first)
+
+
+def require_matching(A) -> None:
+    """Raise StructurallySingular, naming a row, if A has no matching at all; sizes do not count. Cost: as `matching`."""
+    A = as_csr(A, diagonal=False)
+    rows, indices, logs = _logarithms(A)
+    _matched(A.n, rows, indices, np.zeros_like(logs))
+
+
+def _matched(n: int, rows, indices, weights):
+    """The lightest matching (n,) and the dual variables of the columns (n,)."""
+    columns, v = np.empty(n, np.int64), np.empty(n)
+    lightest_matching(_pointers(rows, n), indices, weights, columns, v)
+    if (columns < 0).any():
+        raise StructurallySingular(int(np.argmin(columns)), int((columns < 0).sum()))
+    return columns, v
 
 
 def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.ndarray, np.ndarray]:

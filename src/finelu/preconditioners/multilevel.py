@@ -28,12 +28,11 @@ from finelu.kernels import current_stream, kernels_for, namespace, on_gpu
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import symmetry
-from finelu.scaling import equilibrate, matching
+from finelu.properties import ROUNDINGS, symmetry
+from finelu.scaling import equilibrate, matching, require_matching
 from finelu.triangular import TriangularSolver
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
-ADVICE = "A is singular, or nearly; otherwise try a smaller drop_tol, a larger condest, or matching=False."
 SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row: what is dropped of S
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one puts off less
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
@@ -48,7 +47,8 @@ class MultilevelILU(Recipe):
         its row or column, is at most drop_tol. 0 drops nothing.
     condest : a row and column is put off to the next level where its estimated norm in the inverse factors is larger.
         float("inf"): only bad pivots are put off. Small: more levels, safer factors.
-    fill : entries that a row of U or a column of L may have, relative to the mean row of A. float("inf"): no limit.
+    fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
+        float("inf"): no limit.
     ordering : of each level: "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd" (nested
         dissection, needs pymetis), "rcm", or None.
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
@@ -59,6 +59,9 @@ class MultilevelILU(Recipe):
         is left to the next level (needs pymetis if more than 1). M depends on it, not on the number of threads.
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
     levels : at most so many, the last one being LAPACK's, which is not given more than 6000 rows.
+    low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
+        U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
+        None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
     shift, triangular, precision : as in ILU0.
     Cost: on the CPU, for A on the GPU too, where M is applied then; sequential but for `parts`. To apply it: per level
     two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
@@ -70,6 +73,7 @@ class MultilevelILU(Recipe):
     ordering: str | None = "mmd"
     matching: bool = True
     symmetric: bool | None = None
+    low_memory: bool | None = None
     parts: int = 1
     dense_size: int = 500
     levels: int = 30
@@ -104,11 +108,16 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     number("levels", 1, whole=True)
     if recipe.ordering not in ORDERINGS:
         raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
-    if not isinstance(recipe.matching, bool) or recipe.symmetric not in (None, True, False):
-        raise ParameterError(f"{recipe!r}: matching must be True or False, symmetric True, False or None.")
+    if not isinstance(recipe.matching, bool):
+        raise ParameterError(f"{recipe!r}: matching must be True or False.")
+    if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
+        raise ParameterError(f"{recipe!r}: symmetric and low_memory must be True, False or None.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
     A = as_csr(A, diagonal=recipe.shift > 0)
+    offered = (*kernels_for(A.data).TRIANGULAR_METHODS, "auto")
+    if recipe.triangular not in offered:
+        raise ParameterError(f"{recipe!r}: triangular must be one of {', '.join(offered)}.")
     if recipe.precision is None:
         return A
     single, is_complex = recipe.precision == "float32", A.dtype.kind == "c"
@@ -121,19 +130,27 @@ class MultilevelFactors(Factors):
 
     report : levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), put_off (by estimate, by pivot), interface,
     nnz (entries of L_B, D_B, U_B, F and G), bytes, estimate (the largest, of the norms of the inverses of L and U),
+    smallest_pivot (the reciprocal of the largest entry of D_B^-1, where scaling has made the entries of A about 1),
     dropped (by tolerance, for want of room), seconds; the last, LAPACK's: n, nnz, bytes, rcond. Besides: kind (general,
-    symmetric, hermitian), bytes, fill (entries kept over A's), factored_on, applied_on, seconds.
+    symmetric, hermitian), bytes, fill (entries kept over A's), factored_on, applied_on, seconds. A that is nearly
+    singular is factored; a tiny rcond, or smallest_pivot, tells.
     """
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A)
+        self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         self._first: _Order | None = None
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
         recipe, begin = self.recipe, perf_counter()
         S = on_host(A, recipe.shift)
-        kind = _kind(recipe, S)
+        if not np.isfinite(S.data).all():
+            raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
+        # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
+        kind, S = ("general", S) if self.report.get("kind") == "general" else _kind(recipe, S)
+        if not recipe.matching or _is_last(recipe, S, 0):  # else the matching of the first level tells
+            require_matching(S)
         self._levels: list[_Level] = []
         facts: list[dict[str, Any]] = []
         rows, condest = np.arange(A.n), recipe.condest
@@ -141,13 +158,15 @@ class MultilevelFactors(Factors):
             level_begin = perf_counter()
             order, scales = _order(recipe, S, kind, rows, not facts, None if facts else self._first)
             self._first = self._first or order
-            level, S, left = _factored(recipe, S, kind, order, scales, condest, rows)
+            level, S, left = _factored(recipe, S, kind, order, scales, condest, rows, self._low_memory)
+            if level is None:
+                break
             rows = rows[order.rows[left]]
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
-        inverse, fact = _dense(recipe, S, rows)
+        inverse, fact = _dense(recipe, S, kind, rows)
         self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
         self._recorded: dict[Any, Any] = {}  # on a GPU: the application as one graph, of each kind and stream
         facts.append(fact)
@@ -170,6 +189,10 @@ class MultilevelFactors(Factors):
         return self._kept
 
     def _apply(self, R, trans: str):
+        if self.report["kind"] != "general" and trans != "N":  # M is its own transpose, or conjugate transpose
+            if self.dtype.kind != "c" or (self.report["kind"] == "hermitian") == (trans == "H"):
+                return self._apply(R, "N")
+            return self._apply(R.conj(), "N").conj()
         if not on_gpu(R) or R.ndim > 1:
             return self._solve(R, trans, 0)
         key = trans, current_stream(R)
@@ -180,20 +203,25 @@ class MultilevelFactors(Factors):
             return self._recorded[key](R)
 
     def _solve(self, R, trans: str, depth: int):
-        """Equation (11), from this level on."""
+        """Equation (11), or equations (6) to (8), from this level on."""
         kernels = kernels_for(R)
         if depth == len(self._levels):
             return kernels.dense_product(self._inverse_of(trans), R)
         level = self._levels[depth]
         r = level.enter(R, trans)
         r_B, r_C = r[: level.pivots], r[level.pivots :]
-        s_B = level.solve_B(r_B, trans)
+        y_B = level.first(r_B, trans)
         if r_C.shape[0] == 0:
-            return level.leave(s_B, None, None, trans)
-        y_C = kernels.subtract_product(level.G(trans), s_B, r_C)
-        w_C = self._solve(y_C, trans, depth + 1)
-        t_B = level.solve_B(kernels.subtract_product(level.F(trans), w_C), trans)
-        return level.leave(s_B, t_B, w_C, trans)
+            return level.leave(level.last(y_B, trans), None, None, trans)
+        F, G = level.F(trans), level.G(trans)
+        if self._low_memory:
+            s_B = level.last(y_B, trans)
+            w_C = self._solve(kernels.subtract_product(G, s_B, r_C), trans, depth + 1)
+            t_B = level.last(level.first(kernels.subtract_product(F, w_C), trans), trans)
+            return level.leave(s_B, t_B, w_C, trans)
+        w_C = self._solve(kernels.subtract_product(G, y_B, r_C), trans, depth + 1)
+        w_B = level.last(kernels.subtract_product(F, w_C, y_B), trans)
+        return level.leave(w_B, None, w_C, trans)
 
     def _inverse_of(self, trans: str):
         if trans not in self._last:
@@ -201,11 +229,23 @@ class MultilevelFactors(Factors):
         return self._last[trans]
 
 
-def _kind(recipe: MultilevelILU, S: CSR) -> str:
+def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
+    """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
     found = "general" if recipe.symmetric is False else symmetry(S)
-    if recipe.symmetric and found == "general":
+    if found != "general":
+        A = S.tosparse()
+        mirrored = _transposed(A, "H" if found == "hermitian" else "T").tocsr()
+        apart = (A - mirrored).tocoo()
+        if not apart.data.any():
+            return found, S
+        # What is rounding beside the largest entry of all may be all that a row has.
+        row, column = (abs(A).max(axis=axis).toarray().ravel() for axis in (1, 0))
+        size = np.sqrt(np.maximum(row, column))
+        if (abs(apart.data) <= ROUNDINGS * np.finfo(S.dtype).eps * size[apart.row] * size[apart.col]).all():
+            return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
+    if recipe.symmetric:
         raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian; leave symmetric out.")
-    return found
+    return "general", S
 
 
 def _is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
@@ -242,13 +282,13 @@ def _order(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept:
     exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
-    if recipe.matching and (general or not _positive(S)):
+    if recipe.matching and (general or not _definite(S)):
         try:
             found = matching(S, symmetric=not general, power_of_two=True)
         except StructurallySingular as singular:
             if first:
                 raise
-            raise ZeroPivot(recipe, numbers[singular.row], 0.0, "is all that is left of it", ADVICE) from None
+            raise ZeroPivot(recipe, numbers[singular.row], 0.0, "is all that is left of it", _advice(recipe)) from None
         scales = found.row_scale, found.column_scale
         if general:
             columns = found.columns
@@ -257,7 +297,7 @@ def _order(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept:
             columns = rows
     else:
         scales = equilibrate(S, symmetric=not general)
-    exponents = tuple(np.frexp(scale)[1] - 1 for scale in scales)
+    exponents = _exponents(scales)
     if kept is not None:
         return kept, exponents
     # two rows that are to be one pivot are one vertex of the graph that is ordered
@@ -271,7 +311,9 @@ def _order(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept:
     order, starts = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
     stops = np.concatenate([[0], np.cumsum(sizes[order])])
     flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
-    return _Order(rows[flat], columns[flat], pairs[flat], stops[starts]), exponents
+    pairs = pairs[flat]
+    pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
+    return _Order(rows[flat], columns[flat], pairs, stops[starts]), exponents
 
 
 def _ordered(recipe: MultilevelILU, graph: CSR, count: int):
@@ -290,8 +332,10 @@ def _ordered(recipe: MultilevelILU, graph: CSR, count: int):
     return np.concatenate(pieces), starts
 
 
-def _factored(recipe: MultilevelILU, S: CSR, kind: str, order: _Order, exponents, condest: float, numbers):
-    """(the level, the matrix of the next, its rows in the order of this one)."""
+def _factored(
+    recipe: MultilevelILU, S: CSR, kind: str, order: _Order, exponents, condest: float, numbers, low_memory: bool
+):
+    """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
     A = _permuted(S, order, exponents)
     most = A.n if np.isinf(recipe.fill) else int(min(np.ceil(recipe.fill * A.nnz / A.n), A.n))
     room, limits = np.full(A.n, most), (recipe.drop_tol, condest, PIVOT_TOL)
@@ -313,12 +357,28 @@ def _factored(recipe: MultilevelILU, S: CSR, kind: str, order: _Order, exponents
         rows = left.numbers
     facts["put_off"] = made.put_off_by_estimate, made.put_off_by_pivot
     if left.first_bad >= 0:
-        raise ZeroPivot(recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", ADVICE)
+        raise ZeroPivot(
+            recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", _advice(recipe)
+        )
     pivots = np.setdiff1d(np.arange(A.n), rows, assume_unique=True)
     facts["pivots"] = int(pivots.size)
-    level = _Level(kind, A, made, pivots, rows, order, exponents, facts)
+    if pivots.size == 0:  # another level would have none either
+        if S.n > DENSE_MOST:
+            raise MatrixError(
+                f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
+                f"LAPACK; use matching=True, or factor A anew after an update."
+            )
+        return None, S, rows
+    level = _Level(kind, A, made, pivots, rows, order, exponents, facts, low_memory)
+    inverse = 1 / made.d[pivots] if level._D is None else level._D.data
+    facts["smallest_pivot"] = float(1 / abs(inverse).max())
     rest = sp.csr_matrix((left.data, left.indices, left.indptr), shape=(rows.size, rows.size))
     return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
+
+
+def _advice(recipe: MultilevelILU) -> str:
+    more = f"a smaller drop_tol, a larger condest, or matching={not recipe.matching}"
+    return f"A is singular, or nearly; otherwise try {more}."
 
 
 def _nothing(A: CSR) -> CSR:
@@ -327,13 +387,22 @@ def _nothing(A: CSR) -> CSR:
 
 
 def _permuted(S: CSR, order: _Order, exponents) -> CSR:
-    """P_r D_r S D_c P_c; nothing is rounded, as the scales are powers of two."""
-    r, c = exponents
-    shifts = np.repeat(r, np.diff(S.indptr)) + c[S.indices]
+    """P_r D_r S D_c P_c; nothing is rounded but what is lost below the smallest number."""
+    scaled = _scaled(S, *exponents)
     place = np.empty(S.n, S.indices.dtype)
     place[order.columns] = np.arange(S.n)
-    scaled = sp.csr_matrix((_shifted_by(S.data, shifts), place[S.indices], S.indptr), shape=S.shape)
-    return as_csr(scaled[order.rows], diagonal=False)
+    columns = sp.csr_matrix((scaled.data, place[S.indices], S.indptr), shape=S.shape)
+    return as_csr(columns[order.rows], diagonal=False)
+
+
+def _exponents(scales) -> tuple[np.ndarray, ...]:
+    """Of powers of two."""
+    return tuple(np.frexp(scale)[1] - 1 for scale in scales)
+
+
+def _scaled(S: CSR, r, c) -> CSR:
+    """S with s_ij times 2^(r_i + c_j)."""
+    return S.with_values(_shifted_by(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
 
 
 def _shifted_by(data, exponents):
@@ -343,10 +412,16 @@ def _shifted_by(data, exponents):
     return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
 
 
-def _positive(S: CSR) -> bool:
-    """Whether the whole diagonal is stored, real and positive."""
+def _definite(S: CSR) -> bool:
+    """Whether S may be positive definite: so are all matrices of two of its rows and columns, but for rounding."""
+    if S.missing:
+        return False
     d = S.data[S.diag]
-    return bool((S.diag >= 0).all() and (d.real > 0).all() and (d.imag == 0).all())
+    if (d.real <= 0).any() or (d.imag != 0).any():
+        return False
+    root = np.sqrt(d.real)
+    most = np.repeat(root, np.diff(S.indptr)) * root[S.indices]
+    return bool((abs(S.data) <= most * (1 + 8 * np.finfo(S.dtype).eps)).all())
 
 
 def _transposed(matrix, trans: str):
@@ -362,7 +437,7 @@ class _Level:
     facts : what the report says of it.
     """
 
-    def __init__(self, kind: str, A: CSR, made, pivots, rest, order: _Order, exponents, facts: dict[str, Any]):
+    def __init__(self, kind, A: CSR, made, pivots, rest, order: _Order, exponents, facts: dict[str, Any], low_memory):
         self.kind, self.pivots, self.facts = kind, pivots.size, facts
         self._hermitian = kind == "hermitian"
         r, c = exponents
@@ -373,21 +448,26 @@ class _Level:
         self._row_scale, self._column_scale = (
             np.ldexp(np.ones(A.n, real), part) for part in (r[self._rows], c[self._columns])
         )
-        S = A.tosparse()
-        beside, under = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
-        self._F, self._G = {"N": beside}, {"N": under}
-        place = np.full(A.n, -1)
-        place[pivots] = np.arange(pivots.size)
-        d = made.d[pivots]
+        d, place = made.d[pivots], {"B": _places(A.n, pivots), "C": _places(A.n, rest)}
+        D = sp.diags_array(d)
         if kind == "general":
-            L = _block(made.l_indptr, made.l_indices, made.l_data, pivots, place).T
-            U = _block(made.u_indptr, made.u_indices, made.u_data, pivots, place)
+            L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place[part]).T for part in "BC"]
+            U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place[part]) for part in "BC"]
             self._D = None
-            self._B = (L + sp.diags_array(d) @ (U + sp.eye_array(d.size))).tocsr()
+            self._B = (L[0] + D @ (U[0] + sp.eye_array(d.size, dtype=A.dtype))).tocsr()
         else:
-            U = _block(made.indptr, made.indices, made.data, pivots, place)
-            self._D = _inverse(d, made.e[pivots], self._hermitian)
-            self._B = (U + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
+            e = made.e[pivots]
+            U = [_block(made.indptr, made.indices, made.data, pivots, *place[part]) for part in "BC"]
+            L = [_transposed(block, "H" if self._hermitian else "T") for block in U]
+            D = D + sp.diags_array([e[:-1], (e.conj() if self._hermitian else e)[:-1]], offsets=[1, -1])
+            self._D = _inverse(d, e, self._hermitian)
+            self._B = (U[0] + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
+        S = A.tosparse()
+        if low_memory:
+            beside, under = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
+        else:
+            beside, under = (D @ U[1]).tocsr(), L[1].tocsr()
+        self._F, self._G = {"N": beside}, {"N": under}
         kept = [self._B, beside, under] + ([] if self._D is None else [self._D])
         self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
         vectors = (self._rows, self._columns, self._row_scale, self._column_scale)
@@ -434,19 +514,15 @@ class _Level:
             matrices[trans] = _transposed(matrices["N"], trans).tocsr()
         return matrices[trans]
 
-    def solve_B(self, r, trans: str):
-        """(L_B D_B U_B)^-1 r, of its transpose or conjugate transpose."""
-        if self._D is None:
-            for key in self._sequence(trans):
-                r = self._solver(key).solve(r)
-            return r
-        if trans == "T" and self._hermitian:  # B^T is the conjugate of B
-            return self.solve_B(r.conj(), "N").conj()
-        if trans == "H" and not self._hermitian:
-            return self.solve_B(r.conj(), "N").conj()
-        first, last = self._sequence("N")
-        y = kernels_for(r).subtract_product(self._D, self._solver(first).solve(r))
-        return self._solver(last).solve(y)
+    def first(self, r, trans: str):
+        """L_B^-1 r; of the transpose of B = L_B D_B U_B, (D_B U_B)^-T r, and so on."""
+        return self._solver(self._sequence(trans)[0]).solve(r)
+
+    def last(self, y, trans: str):
+        """(D_B U_B)^-1 y, so that last(first(r)) is B^-1 r."""
+        if self._D is not None:
+            y = kernels_for(y).subtract_product(self._D, y)
+        return self._solver(self._sequence(trans)[1]).solve(y)
 
     def _sequence(self, trans: str):
         """The solves of B^-1, as (lower, unit, trans)."""
@@ -464,50 +540,67 @@ class _Level:
         return self._solvers[key]
 
 
-def _block(indptr, indices, data, pivots, place):
-    """The entries in columns of pivots, of rows of pivots only, as (m, m) CSR."""
+def _places(n: int, rows):
+    """Where each of n rows is in `rows`, or -1; and how many those are."""
+    place = np.full(n, -1)
+    place[rows] = np.arange(rows.size)
+    return place, rows.size
+
+
+def _block(indptr, indices, data, pivots, place, width: int):
+    """The entries of rows of pivots in the columns that have a place, by rows."""
     columns = place[indices]
     kept = columns >= 0
     counts = np.concatenate([[0], np.cumsum(kept)])
-    starts = counts[indptr[np.append(pivots, indptr.size - 1)]] if pivots.size else np.zeros(1, np.int64)
-    return sp.csr_matrix((data[kept], columns[kept], starts), shape=(pivots.size,) * 2)
+    starts = counts[indptr[np.append(pivots, indptr.size - 1)]]
+    return sp.csr_matrix((data[kept], columns[kept], starts), shape=(pivots.size, width))
 
 
 def _inverse(d, e, hermitian: bool):
     """D^-1 of D with blocks (d_k, e_k; e_k', d_k+1) where e_k is not 0, e_k' its conjugate if `hermitian`."""
     n = d.size
     first = np.flatnonzero(e)
-    second, off = first + 1, e[first]
+    second = first + 1
+    # each block relative to its largest entry, as `crout_symmetric` does, which saw that these numbers are finite
+    size = np.max([abs(d[first]), abs(e[first]), abs(d[second])], axis=0)
+    a, off, c = d[first] / size, e[first] / size, d[second] / size
     mirrored = off.conj() if hermitian else off
-    # 1 / (d f - e e') without overflow where the entries of the inverse are numbers
-    p, q = d[first] / off, d[second] / mirrored
-    scale = p * q - 1
+    determinant = a * c - off * mirrored
     diagonal = np.empty_like(d)
     single = np.ones(n, bool)
     single[first] = single[second] = False
     diagonal[single] = 1 / d[single]
-    diagonal[first], diagonal[second] = q / scale / off, p / scale / mirrored
+    diagonal[first], diagonal[second] = c / determinant / size, a / determinant / size
+    if hermitian:
+        diagonal = diagonal.real
+    right, left = -off / determinant / size, -mirrored / determinant / size
     rows = np.concatenate([np.arange(n), first, second])
     columns = np.concatenate([np.arange(n), second, first])
-    values = np.concatenate([diagonal, -1 / scale / mirrored, -1 / scale / off])
+    values = np.concatenate([diagonal, right, left]).astype(d.dtype, copy=False)
     return sp.csr_matrix((values, (rows, columns)), shape=(n, n))
 
 
-def _dense(recipe: MultilevelILU, S: CSR, numbers):
+def _dense(recipe: MultilevelILU, S: CSR, kind: str, numbers):
     """(the inverse of what is left, facts), by LAPACK.  numbers : of its rows in A."""
     if S.n == 0:
         return np.zeros((0, 0), S.dtype), {"n": 0, "nnz": 0, "bytes": 0, "rcond": 1.0}
-    dense = S.tosparse().toarray()
+    r, c = _exponents(equilibrate(S))
+    dense = _scaled(S, r, c).tosparse().toarray()
     lapack: Any = scipy.linalg.get_lapack_funcs(("getrf", "getri", "gecon"), (dense,))
     getrf, getri, gecon = lapack
-    r, c = (np.ldexp(np.ones(S.n, dense.real.dtype), np.frexp(x)[1] - 1) for x in equilibrate(S))
-    dense = (r[:, None] * dense) * c
     lu, pivots, info = getrf(dense)
     if info > 0:
-        raise ZeroPivot(recipe, numbers[info - 1], 0.0, "is all that elimination leaves of it", ADVICE)
+        rows = np.arange(S.n)
+        for i, j in enumerate(pivots[:info]):
+            rows[[i, j]] = rows[[j, i]]
+        raise ZeroPivot(recipe, numbers[rows[info - 1]], 0.0, "is all that elimination leaves of it", _advice(recipe))
     rcond, _ = gecon(lu, np.linalg.norm(dense, 1))
     inverse, _ = getri(lu, pivots)
-    inverse = (c[:, None] * inverse) * r
-    if not np.isfinite(inverse).all():
-        raise ZeroPivot(recipe, numbers[-1], 0.0, "has no finite reciprocal", ADVICE)
+    with np.errstate(over="ignore"):
+        inverse = _shifted_by(inverse, c[:, None] + r)
+    bad = ~np.isfinite(inverse).all(axis=0)
+    if bad.any():
+        raise ZeroPivot(recipe, numbers[bad.argmax()], 0.0, "has no finite reciprocal", _advice(recipe))
+    if kind != "general":  # to the last bit
+        inverse = inverse / 2 + _transposed(inverse, "H" if kind == "hermitian" else "T") / 2
     return inverse, {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": float(rcond)}

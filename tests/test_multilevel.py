@@ -1,0 +1,689 @@
+"""MultilevelILU: by definition, by limit, by symmetry, by behaviour, by bad input."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import DTYPES, PATTERNS, assert_close, in_dtype, one_line, perturbed, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery
+from finelu.errors import FineluError, NoFactors, StructurallySingular
+from finelu.preconditioners.multilevel import _inverse
+
+NEVER = float("inf")
+EXACT = {"drop_tol": 0.0, "condest": NEVER, "fill": NEVER}
+ROUGH = {"drop_tol": 0.1, "condest": 1.2, "dense_size": 4}  # several levels, and entries that are dropped
+
+
+def real(A, dtype):
+    return sp.csr_matrix(A.astype(dtype))
+
+
+def complex_symmetric(dtype):
+    return sp.csr_matrix((gallery.poisson5(14, 13) - sp.diags(np.linspace(1, 5, 182) * (1 - 0.2j))).astype(dtype))
+
+
+KINDS = {
+    "general": ("general", DTYPES, lambda dtype: in_dtype(gallery.convection_diffusion(14, 13, 1, peclet=50), dtype)),
+    "spd": ("hermitian", DTYPES, lambda dtype: in_dtype(gallery.poisson5(14, 13), dtype)),
+    "indefinite": ("hermitian", DTYPES[:2], lambda dtype: real(gallery.stokes(9), dtype)),
+    "complex symmetric": ("symmetric", DTYPES[2:], complex_symmetric),
+    "hermitian": ("hermitian", DTYPES[2:], lambda dtype: in_dtype(gallery.kkt(120, 50, 0.03), dtype)),
+}
+CASES = [pytest.param(kind, dtype, id=f"{kind} {dtype}") for kind, (_, dtypes, _) in KINDS.items() for dtype in dtypes]
+
+
+def case(kind, dtype):
+    found, _, make = KINDS[kind]
+    return found, make(dtype)
+
+
+def applied(backend, F, trans="N"):
+    """M^-1, or its transpose, as a dense matrix."""
+    return backend.fetch(F.solve(backend.move(np.eye(F.shape[0], dtype=F.dtype)), trans=trans))
+
+
+def condition(M, inverse):
+    """||M|| ||M^-1||, in the norm that costs least."""
+    return abs(M).sum(axis=0).max() * abs(inverse).sum(axis=0).max()
+
+
+def backward_error(A, x, b):
+    """Of x, in units of the rounding of A's dtype."""
+    size = abs(A).sum(axis=1).max() * abs(x).max() + abs(b).max()
+    return abs(A @ x - b).max() / size / np.finfo(A.dtype).eps
+
+
+def iterations(backend, A, F, method=fl.gmres, **options):
+    b = values(A.shape[0], A.dtype)
+    solution = method(backend.move(A), backend.move(b), M=F, rtol=1e-8, maxiter=400, **options)
+    assert solution.converged
+    x = backend.fetch(solution.x)
+    assert np.linalg.norm(b - A @ x) <= 2e-8 * np.linalg.norm(b)
+    return solution.iterations
+
+
+def inside(backend, level):
+    """L_B, D_B U_B, F and G of a level, dense; of a level with low_memory=False, F is D_B U_F and G is L_G."""
+    B, D, F, G = (backend.fetch(x) for x in (level._B, level._D, level.F("N"), level.G("N")))
+    if D is None:
+        lower, upper = np.tril(B.toarray(), -1) + np.eye(B.shape[0]), np.triu(B.toarray())
+    else:
+        lower = (B.conj().T if level.kind == "hermitian" else B.T).toarray()
+        upper = np.linalg.solve(D.toarray(), B.toarray())
+    return lower, upper, F.toarray(), G.toarray()
+
+
+def assembled(backend, F, low_memory, depth=0):
+    """M by its definition: what is factored of each level with what is not, put back in place."""
+    if depth == len(F._levels):
+        return np.linalg.inv(backend.fetch(F._last["N"]))
+    level = F._levels[depth]
+    lower, upper, right, under = inside(backend, level)
+    S = assembled(backend, F, low_memory, depth + 1)
+    if low_memory:  # L_G = G (D_B U_B)^-1, D_B U_F = L_B^-1 F
+        right, under = np.linalg.solve(lower, right), np.linalg.solve(upper.T, under.T).T
+    whole = np.block([[lower @ upper, lower @ right], [under @ upper, under @ right + S]])
+    rows, columns, r, c = (
+        backend.fetch(getattr(level, name)) for name in ("_rows", "_columns", "_row_scale", "_column_scale")
+    )
+    M = np.empty_like(whole)
+    M[np.ix_(rows, columns)] = whole / r[:, None] / c
+    return M
+
+
+# By definition
+
+
+@pytest.mark.parametrize("low_memory", [True, False])
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
+def test_an_application_is_that_of_the_assembled_levels(backend, kind, dtype, low_memory):
+    found, A = case(kind, dtype)
+    F = MultilevelILU(**ROUGH, low_memory=low_memory).factor(backend.move(A))
+    assert F.report["kind"] == found and F.dtype == dtype and len(F._levels) >= 2
+    M, inverse = assembled(backend, F, low_memory), applied(backend, F)
+    assert_close(M @ inverse, np.eye(A.shape[0], dtype=dtype), 64 * condition(M, inverse))
+    assert abs(M - A).max() > 1e-4  # something was dropped
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
+def test_every_permutation_is_one_and_the_numbers_of_the_report_agree(backend, kind, dtype):
+    _, A = case(kind, dtype)
+    F = MultilevelILU(**ROUGH).factor(backend.move(A))
+    *levels, last = F.report["levels"]
+    assert len(levels) == len(F._levels)
+    n = A.shape[0]
+    for level, facts in zip(F._levels, levels, strict=True):
+        rows, columns = backend.fetch(level._rows), backend.fetch(level._columns)
+        np.testing.assert_array_equal(np.sort(rows), np.arange(n))
+        np.testing.assert_array_equal(np.sort(columns), np.arange(n))
+        assert facts["n"] == n and facts["pivots"] == level.pivots > 0
+        by_estimate, by_pivot = facts["put_off"]
+        n = n - facts["pivots"]
+        assert n == by_estimate + by_pivot + facts["interface"]
+        assert 1 <= facts["estimate"] <= 1.2 * 2 ** len(levels)
+        assert 0 < facts["smallest_pivot"] <= 2.5 and min(facts["dropped"]) >= 0
+        stored = [backend.fetch(x) for x in (level._B, level._D, level.F("N"), level.G("N")) if x is not None]
+        assert facts["nnz"] == sum(x.nnz for x in stored)
+        beside = sum(x.indptr.nbytes + x.indices.nbytes + x.data.nbytes for x in stored)
+        vectors = rows.nbytes + columns.nbytes + level._row_scale.nbytes + level._column_scale.nbytes
+        assert facts["bytes"] == beside + vectors
+    assert last["n"] == n and last["nnz"] == n * n and last["bytes"] == n * n * A.dtype.itemsize
+    assert 0 < last["rcond"] <= 1
+    assert F.nnz == sum(facts["nnz"] for facts in F.report["levels"]) == round(F.report["fill"] * A.nnz)
+    assert F.report["bytes"] == sum(facts["bytes"] for facts in F.report["levels"])
+    assert F.report["factored_on"] == "CPU" and F.report["applied_on"] == ("CPU" if backend.name == "cpu" else "GPU")
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
+def test_the_transposes_are_those_of_the_operator(backend, kind, dtype):
+    _, A = case(kind, dtype)
+    F = MultilevelILU(**ROUGH).factor(backend.move(A))
+    inverse = applied(backend, F)
+    ulps = 64 * condition(A, inverse)
+    assert_close(applied(backend, F, "T"), inverse.T, ulps, scale=abs(inverse).max())
+    assert_close(applied(backend, F, "H"), inverse.conj().T, ulps, scale=abs(inverse).max())
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[0] != "general"])
+@pytest.mark.parametrize("options", [ROUGH, EXACT | {"dense_size": 0}, {"matching": False}], ids=str)
+def test_a_symmetric_matrix_has_a_symmetric_preconditioner(backend, kind, dtype, options):
+    found, A = case(kind, dtype)
+    inverse = applied(backend, MultilevelILU(**options, symmetric=True).factor(backend.move(A)))
+    other = inverse.T if found == "symmetric" else inverse.conj().T
+    assert_close(inverse, other, 64 * condition(A, inverse), scale=abs(inverse).max())
+
+
+def test_triangles_that_only_rounding_sets_apart_count_as_one():
+    for dtype in ("float64", "complex128"):
+        A = in_dtype(gallery.stokes(6), dtype)
+        B = A.copy()
+        B.data = A.data * (1 + np.finfo(dtype).eps * np.random.default_rng(0).uniform(-3, 3, A.nnz))
+        B = sp.csr_matrix(B + (sp.identity(A.shape[0]) * 1e-15j if dtype == "complex128" else 0 * A))
+        F = MultilevelILU(symmetric=True, **ROUGH).factor(B)
+        assert F.report["kind"] == "hermitian"
+        inverse = applied(Host, F)
+        assert_close(inverse, inverse.conj().T, 64 * condition(B, inverse), scale=abs(inverse).max())
+
+
+class Host:
+    """What `applied` needs of a backend."""
+
+    move = fetch = staticmethod(lambda x: x)
+
+
+def test_what_is_unsymmetric_beside_one_huge_entry_is_unsymmetric():
+    A = gallery.convection_diffusion(9, 8, 1, peclet=50)
+    A[0, 0] = 1e20
+    F = MultilevelILU(**EXACT, dense_size=0).factor(A)
+    assert F.report["kind"] == "general"
+    x = np.ones(72)
+    assert_close(F.solve(A @ x), x, 1e4)
+
+
+def test_many_right_hand_sides_are_many_solves(backend):
+    for kind, dtype in (("general", "float64"), ("indefinite", "float32"), ("hermitian", "complex128")):
+        _, A = case(kind, dtype)
+        F = MultilevelILU(**ROUGH).factor(backend.move(A))
+        R = values((A.shape[0], 5), dtype)
+        for trans in "NTH":
+            together = backend.fetch(F.solve(backend.move(R), trans=trans))
+            for k in range(5):
+                alone = backend.fetch(F.solve(backend.move(R[:, k].copy()), trans=trans))
+                assert_close(together[:, k], alone, 1e4)
+        assert F.solve(backend.move(R[:, :0])).shape == (A.shape[0], 0)
+
+
+def test_real_factors_take_complex_right_hand_sides(backend):
+    _, A = case("indefinite", "float64")
+    F = MultilevelILU(**ROUGH).factor(backend.move(A))
+    r = values(A.shape[0], "complex128")
+    z = backend.fetch(F.solve(backend.move(r)))
+    parts = [backend.fetch(F.solve(backend.move(part.copy()))) for part in (r.real, r.imag)]
+    assert_close(z, parts[0] + 1j * parts[1], 64)
+
+
+# By limit
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
+@pytest.mark.parametrize("dense_size", [0, 20, 500])
+def test_without_dropping_it_is_an_exact_lu(backend, kind, dtype, dense_size):
+    _, A = case(kind, dtype)
+    F = MultilevelILU(**EXACT, dense_size=dense_size).factor(backend.move(A))
+    assert (len(F._levels) == 0) == (dense_size == 500)
+    assert all(facts["dropped"] == (0, 0) for facts in F.report["levels"][:-1])
+    for trans, B in (("N", A), ("T", A.T), ("H", A.conj().T)):
+        b = values(A.shape[0], dtype)
+        assert backward_error(B, backend.fetch(F.solve(backend.move(b), trans=trans)), b) < 2000
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])
+def test_with_condest_1_most_is_put_off_and_it_still_solves(backend, kind, dtype):
+    _, A = case(kind, dtype)
+    F, G = (MultilevelILU(condest=c, dense_size=10).factor(backend.move(A)) for c in (1, NEVER))
+    facts = F.report["levels"][0]
+    assert facts["put_off"][0] > 0.4 * A.shape[0] and facts["estimate"] == 1
+    assert len(F._levels) >= len(G._levels) and facts["pivots"] < G.report["levels"][0]["pivots"]
+    assert iterations(backend, A, F) < 15
+
+
+def test_a_smaller_tolerance_gives_a_better_preconditioner_with_more_entries(backend):
+    A = gallery.convection_diffusion(14, 13, 5, peclet=30)
+    made = [MultilevelILU(drop_tol=t, dense_size=20).factor(backend.move(A)) for t in (0.1, 1e-2, 1e-4)]
+    needed = [iterations(backend, A, F) for F in made]
+    assert needed[0] > needed[1] > needed[2]
+    inside = [F.nnz for F in made]
+    assert inside[0] < inside[1] < inside[2]
+
+
+def test_fill_bounds_the_rows_of_a_level():
+    A = gallery.convection_diffusion(14, 13, 5, peclet=30)
+    free, tight = (MultilevelILU(drop_tol=0, condest=NEVER, dense_size=0, fill=f).factor(A) for f in (NEVER, 1.0))
+    assert free.report["levels"][0]["dropped"][1] == 0 < tight.report["levels"][0]["dropped"][1]
+    most = np.ceil(A.nnz / A.shape[0])
+    B = tight._levels[0]._B
+    assert np.diff(sp.triu(B, 1, format="csr").indptr).max() == most
+    assert np.diff(sp.tril(B, -1, format="csc").indptr).max() == most
+
+
+@pytest.mark.parametrize("levels", [1, 2, 30])
+@pytest.mark.parametrize("dense_size", [0, 7])
+def test_levels_and_dense_size_say_where_lapack_begins(backend, levels, dense_size):
+    for kind in ("general", "indefinite"):
+        _, A = case(kind, "float64")
+        recipe = MultilevelILU(drop_tol=0.05, condest=2, levels=levels, dense_size=dense_size)
+        F = recipe.factor(backend.move(A))
+        assert len(F.report["levels"]) <= levels and len(F._levels) == len(F.report["levels"]) - 1
+        n = F.report["levels"][-1]["n"]
+        if levels == 1:
+            assert n == A.shape[0]
+            assert_close(applied(backend, F) @ A.toarray(), np.eye(n), 1e4 * n)
+        elif levels == 2:
+            assert n > 7 and len(F._levels) == 1
+        assert iterations(backend, A, F) < 20
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_row(backend, dtype):
+    for dense_size in (0, 1):
+        F = MultilevelILU(dense_size=dense_size).factor(backend.move(sp.csr_matrix(np.full((1, 1), -4, dtype))))
+        np.testing.assert_array_equal(backend.fetch(F.solve(backend.move(np.full(1, 8, dtype)))), [-2])
+
+
+def test_rows_without_pivots_do_not_become_levels(backend):
+    A = sp.csr_matrix(np.fliplr(np.eye(50)) * np.arange(1, 51))  # no diagonal, and nothing that brings one
+    F = MultilevelILU(matching=False, dense_size=0, symmetric=False).factor(backend.move(A))
+    assert len(F._levels) == 0 and F.report["levels"][-1]["n"] == 50
+    assert_close(applied(backend, F) @ A.toarray(), np.eye(50), 64)
+
+
+def test_a_positive_diagonal_alone_does_not_make_it_definite():
+    block = sp.identity(300)
+    A = sp.csr_matrix(sp.block_array([[1e-8 * block, block], [block, 1e-8 * block]]))
+    F = MultilevelILU(dense_size=0).factor(A)
+    assert F.report["levels"][0]["pairs"] == 300
+    assert_close(F.solve(A @ np.ones(600)), np.ones(600), 64)
+
+
+# Pivots of two rows
+
+
+@pytest.mark.parametrize("hermitian", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (0, 1, 0), (1, 1e-200, 1), (1e-9, 1e3, 1e200), (1e-200, 1e-170, 1e-190)])
+def test_the_inverse_of_d(dtype, hermitian, sizes):
+    a, e, c = sizes * np.array([1.0, 0.7 if dtype == "float64" else 0.5 - 0.4j, -2.0])
+    a, c = (a, c) if hermitian else (a * (1 + 0.5j if dtype == "complex128" else 1), c)
+    d, off = np.array([3.0, a, c, -4.0]).astype(dtype), np.array([0, e, 0, 0]).astype(dtype)
+    inverse = _inverse(d, off, hermitian).toarray()
+    np.testing.assert_array_equal(inverse, inverse.conj().T if hermitian else inverse.T)
+    np.testing.assert_array_equal(inverse[[0, 3], [0, 3]], [1 / d[0], -0.25])
+    size = 2.0 ** np.round(np.log2(np.max(sizes)))
+    block = np.array([[a, e], [np.conj(e) if hermitian else e, c]]) / size
+    want = np.linalg.inv(block) / size
+    assert_close(inverse[1:3, 1:3], want.astype(dtype), 64 * np.linalg.cond(block))
+
+
+# Accuracy, scales, precision
+
+
+@pytest.mark.parametrize("kind", ["general", "spd", "indefinite"])
+def test_scaling_by_powers_of_two_changes_little(kind):
+    found, A = case(kind, "float64")
+    rng = np.random.default_rng(0)
+    r = 2.0 ** rng.integers(-200, 200, A.shape[0])
+    c = 2.0 ** rng.integers(-200, 200, A.shape[0]) if found == "general" else r
+    B = sp.csr_matrix(sp.diags(r) @ A @ sp.diags(c))
+    F = MultilevelILU(drop_tol=1e-3, dense_size=6).factor(B)
+    assert F.report["kind"] == found
+    b = values(A.shape[0], "float64")
+    x = c * F.solve(r * b)
+    assert np.linalg.norm(A @ x - b) < 0.2 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
+def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, dtype, single):
+    for kind in ("general", "indefinite"):
+        A = in_dtype(case(kind, "float64")[1], dtype)
+        F = MultilevelILU(precision="float32", **ROUGH).factor(backend.move(A))
+        G = MultilevelILU(**ROUGH).factor(backend.move(A.astype(single)))
+        assert F.dtype == single
+        np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
+        assert backend.fetch(F.solve(backend.move(values(A.shape[0], dtype)))).dtype == dtype
+        assert iterations(backend, A, F) < 30
+
+
+def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
+    A = gallery.poisson7(5, 4, 3)
+    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
+    F, G = (MultilevelILU(**ROUGH, shift=s).factor(backend.move(B)) for s, B in ((0.25, A), (0.0, moved)))
+    np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
+
+
+@pytest.mark.parametrize("ordering", [None, "rcm", "mmd", "nd"])
+def test_orderings(backend, ordering):
+    if ordering == "nd":
+        pytest.importorskip("pymetis")
+    for kind in ("general", "indefinite"):
+        _, A = case(kind, "float64")
+        F = MultilevelILU(ordering=ordering, dense_size=6).factor(backend.move(A))
+        assert iterations(backend, A, F) < 20
+    natural, ordered = (
+        MultilevelILU(**EXACT, ordering=o, dense_size=0).factor(gallery.poisson5(20)).nnz for o in (None, "mmd")
+    )
+    assert ordered < 0.7 * natural
+
+
+# Saddle points, indefinite systems
+
+
+SADDLES = [
+    lambda stored: gallery.stokes(12, store_zeros=stored),
+    lambda stored: gallery.kkt(200, 80, 0.03, store_zeros=stored),
+]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("make", SADDLES)
+@pytest.mark.parametrize("symmetric", [None, False])
+def test_saddle_points_which_have_no_ilu0(backend, make, stored, symmetric):
+    A = make(stored)
+    if not stored:
+        with pytest.raises(MatrixError, match="no diagonal entry") as error:
+            ILU0().factor(backend.move(A))
+        one_line(error)
+    F = MultilevelILU(symmetric=symmetric, dense_size=20).factor(backend.move(A))
+    assert F.report["kind"] == ("general" if symmetric is False else "hermitian")
+    assert symmetric is False or sum(facts.get("pairs", 0) for facts in F.report["levels"]) > 20
+    assert iterations(backend, A, F) < 25
+
+
+@pytest.mark.parametrize("make", SADDLES)
+def test_sqmr_solves_indefinite_systems_with_a_symmetric_preconditioner(backend, make):
+    A = make(False)
+    F = MultilevelILU(symmetric=True, dense_size=20).factor(backend.move(A))
+    assert iterations(backend, A, F, fl.sqmr) < 40
+    B = complex_symmetric("complex128")
+    F = MultilevelILU(symmetric=True, dense_size=20).factor(backend.move(B))
+    assert iterations(backend, B, F, fl.sqmr) < 40
+
+
+def test_minres_and_cg_take_a_definite_one(backend):
+    A = gallery.poisson5(25)
+    F = MultilevelILU(drop_tol=1e-2, dense_size=20).factor(backend.move(A))
+    assert iterations(backend, A, F, fl.cg) < 25
+    shifted = sp.csr_matrix(A - 0.1 * sp.identity(625))  # indefinite, with the M of a definite one
+    assert np.linalg.eigvalsh(shifted.toarray())[0] < 0
+    assert iterations(backend, shifted, F, fl.minres) < 60
+
+
+# New values
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])
+def test_update_keeps_the_order_and_is_as_good_as_a_fresh_factorization(backend, kind, dtype):
+    _, A = case(kind, dtype)
+    B = perturbed(A)
+    recipe = MultilevelILU(drop_tol=1e-2, dense_size=6)
+    F = recipe.factor(backend.move(A))
+    before = applied(backend, F)
+    rows = np.sort(backend.fetch(F._levels[0]._rows)[: F._levels[0].pivots])
+    assert F.update(backend.move(B)) is F and rows.size
+    fresh = recipe.factor(backend.move(B))
+    assert iterations(backend, B, F) <= 1.5 * iterations(backend, B, fresh) + 2
+    F.update(backend.move(A))
+    np.testing.assert_array_equal(applied(backend, F), before)
+
+
+def test_update_does_not_mind_missing_diagonal_entries_but_another_pattern(backend):
+    A = gallery.kkt(50, 20, 0.1)
+    F = MultilevelILU(**ROUGH).factor(backend.move(A))
+    assert F.update(backend.move(2 * A)) is F
+    with pytest.raises(MatrixError, match="pattern") as error:
+        F.update(backend.move(gallery.kkt(50, 20, 0.1, store_zeros=True)))
+    one_line(error)
+    np.testing.assert_array_equal(np.isfinite(applied(backend, F)), True)
+
+
+def test_update_from_and_to_a_symmetric_matrix(backend):
+    general = gallery.convection_diffusion(9, 8, 1, peclet=50)
+    general[0, 0] = 1e-3  # so that the matching moves columns
+    rows = np.repeat(np.arange(72), np.diff(general.indptr))
+    symmetric = general.copy()
+    symmetric.data = np.asarray(gallery.poisson5(9, 8)[rows, general.indices]).ravel()
+    for first, second, kinds in (
+        (general, symmetric, ("general", "general")),
+        (symmetric, general, ("hermitian", "general")),
+    ):
+        F = MultilevelILU(**EXACT, dense_size=0).factor(backend.move(first))
+        assert F.report["kind"] == kinds[0]
+        F.update(backend.move(second))
+        assert F.report["kind"] == kinds[1]
+        x = np.ones(72)
+        assert_close(backend.fetch(F.solve(backend.move(second @ x))), x, 1e6)
+    F = MultilevelILU(symmetric=True, dense_size=0).factor(backend.move(symmetric))
+    with pytest.raises(MatrixError, match="neither symmetric"):
+        F.update(backend.move(general))
+    with pytest.raises(NoFactors):
+        F.solve(backend.move(np.ones(72)))
+    F.update(backend.move(symmetric))
+    assert iterations(backend, symmetric, F) < 20
+
+
+# Parts and threads
+
+
+@pytest.mark.parametrize("kind", ["general", "symmetric"])
+def test_parts_give_the_same_bits_on_any_number_of_threads(threads, kind):
+    pytest.importorskip("pymetis")
+    A = gallery.poisson5(40) if kind == "symmetric" else gallery.convection_diffusion(40, 40, 1, peclet=20)
+    b, solutions = values(1600, "float64"), []
+    for count in (1, 2, 4):
+        threads(count)
+        F = MultilevelILU(parts=4, dense_size=20, drop_tol=1e-2).factor(A)
+        assert 0 < F.report["levels"][0]["interface"] < 400
+        solutions.append([F.solve(b), *(level._B.data for level in F._levels), F._last["N"]])
+    for other in solutions[1:]:
+        for mine, first in zip(other, solutions[0], strict=True):
+            np.testing.assert_array_equal(mine, first)
+
+
+@pytest.mark.parametrize("kind", ["general", "symmetric", "indefinite"])
+def test_parts_make_as_good_a_preconditioner(backend, kind):
+    pytest.importorskip("pymetis")
+    A = {
+        "general": lambda: gallery.convection_diffusion(40, 40, 1, peclet=20),
+        "symmetric": lambda: gallery.poisson5(40),
+        "indefinite": lambda: gallery.stokes(20),
+    }[kind]()
+    needed = [
+        iterations(backend, A, MultilevelILU(parts=p, dense_size=20, drop_tol=1e-2).factor(backend.move(A)))
+        for p in (1, 4)
+    ]
+    assert needed[1] <= 2 * needed[0]
+    F = MultilevelILU(**EXACT, parts=4, dense_size=20).factor(backend.move(A))
+    b = values(A.shape[0], "float64")
+    assert backward_error(A, backend.fetch(F.solve(backend.move(b))), b) < 2000
+
+
+def test_more_parts_than_rows():
+    pytest.importorskip("pymetis")
+    A = gallery.poisson5(3)
+    F = MultilevelILU(**EXACT, parts=100, dense_size=0).factor(A)
+    b = values(9, "float64")
+    assert backward_error(A, F.solve(b), b) < 100
+
+
+# Singular matrices
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dense_size": 0}, {"matching": False, "dense_size": 0}, {"symmetric": False}], ids=str
+)
+def test_a_structurally_singular_matrix_names_a_row(backend, options):
+    A = gallery.convection_diffusion(6, 5, 1, peclet=5).tolil()
+    A[:, 7] = 0
+    A[3, 8] = 0.5
+    A = sp.csr_matrix(A)
+    B = sp.lil_matrix(gallery.poisson5(5))
+    B[[3, 4, 5], :] = 0
+    B[:, [3, 4, 5]] = 0
+    B[[3, 4, 5], 20] = B[20, [3, 4, 5]] = 1
+    for singular, count in ((A, 1), (sp.csr_matrix(B), 2)):
+        with pytest.raises(StructurallySingular, match=f"{count} row") as error:
+            MultilevelILU(**options).factor(backend.move(singular))
+        one_line(error)
+        assert error.value.count == count and 0 <= error.value.row < singular.shape[0]
+
+
+@pytest.mark.parametrize("dense_size", [0, 3, 500])
+@pytest.mark.parametrize("symmetric", [None, False])
+def test_a_singular_matrix_names_a_row_of_the_dependent_ones(backend, dense_size, symmetric):
+    A = sp.block_diag([gallery.poisson5(4), np.ones((3, 3)), gallery.poisson5(3)], format="csr")
+    with pytest.raises(ZeroPivot) as error:
+        MultilevelILU(dense_size=dense_size, symmetric=symmetric).factor(backend.move(A))
+    assert error.value.row in (16, 17, 18) and f"row {error.value.row} " in one_line(error)
+    assert "matching=False" in one_line(error)
+
+
+def test_lapack_names_the_row_that_it_moved():
+    A = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [2.0, -1.0, 0.0], [0.0, 0.0, 1.0]]))
+    A = sp.csr_matrix(sp.block_diag([A, np.array([[1.0, 2, 3], [8, 16, 24], [0, 0, 5]])]))
+    with pytest.raises(ZeroPivot) as error:
+        MultilevelILU(symmetric=False).factor(A)
+    assert error.value.row in (3, 4)
+
+
+def test_what_has_no_inverse_in_the_range_of_numbers_names_its_row():
+    with pytest.raises(ZeroPivot, match="row 1 ") as error:
+        MultilevelILU().factor(sp.diags([1.0, 1e-320, 1.0], format="csr"))
+    one_line(error)
+
+
+def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
+    A = sp.block_diag([gallery.poisson5(4), np.array([[1.0, 1], [1, 1 + 1e-13]])], format="csr")
+    F = MultilevelILU().factor(A)
+    assert F.report["levels"][-1]["rcond"] < 1e-12
+    F = MultilevelILU(dense_size=0).factor(A)
+    told = [facts.get("smallest_pivot", facts.get("rcond")) for facts in F.report["levels"]]
+    assert min(told) < 1e-12 and np.isfinite(F.solve(np.ones(18))).all()
+
+
+# By fuzz
+
+
+@st.composite
+def scaled_matrices(draw):
+    """(rows' factors, N, columns' factors): N of any pattern with entries of about 1, some of them singular.
+
+    The factors of rows and columns are one array where N is symmetric.
+    """
+    n = draw(st.integers(1, 16))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    symmetric = draw(st.booleans())
+    N = np.where(rng.random((n, n)) < draw(st.sampled_from([0.1, 0.3, 0.6])), rng.uniform(0.5, 2, (n, n)), 0)
+    N = N * rng.choice([-1, 1], (n, n))
+    if draw(st.booleans()):
+        N[np.arange(n), rng.permutation(n)] = 1.5
+    if symmetric:
+        N = np.triu(N) + np.triu(N, 1).T
+    if draw(st.booleans()):
+        N = N * np.exp(1j * np.round(rng.uniform(0, 6, (n, n)), 2)) if not symmetric else N * np.exp(1j)
+    r, c = 10.0 ** rng.uniform(-150, 150, (2, n))
+    return r, N, r if symmetric else c
+
+
+@PATTERNS
+@given(
+    scaled=scaled_matrices(),
+    dense_size=st.sampled_from([0, 3]),
+    condest=st.sampled_from([1.0, 5.0, NEVER]),
+    matching=st.booleans(),
+    drop_tol=st.sampled_from([0.0, 1e-3]),
+    symmetric=st.sampled_from([None, False]),
+)
+def test_any_pattern_in_any_scale_has_a_finite_inverse_or_a_clear_error(scaled, drop_tol, **options):
+    r, N, c = scaled
+    A = sp.csr_matrix(r[:, None] * N * c)
+    options |= {"drop_tol": drop_tol}
+    refused = None
+    try:
+        F = MultilevelILU(**options, fill=NEVER).factor(A)
+    except FineluError as error:
+        refused = str(error)
+    if refused is not None:
+        assert refused and "\n" not in refused
+        assert drop_tol > 0 or np.linalg.cond(N) > 1e12, refused
+        return
+    b = values(N.shape[0], N.dtype)
+    for trans, M, into, out in (("N", N, r, c), ("T", N.T, c, r), ("H", N.conj().T, c, r)):
+        z = F.solve(into * b, trans=trans)
+        assert np.isfinite(z).all()
+        size = np.linalg.cond(N)
+        # an entry that is no more than rounding in A may be large in N: then A counts as symmetric, and N is not
+        if drop_tol == 0 and size < 1e9 and (r is c or F.report["kind"] == "general"):
+            x = out * z
+            relative = abs(M @ x - b).max() / (abs(M).sum(axis=1).max() * abs(x).max() + abs(b).max())
+            assert relative < 1e4 * size * np.finfo(float).eps
+
+
+# By bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"drop_tol": -1e-3}, "drop_tol must be a finite number >= 0"),
+        ({"drop_tol": float("nan")}, "drop_tol must be a finite number >= 0"),
+        ({"condest": 0.5}, "condest must be a number >= 1"),
+        ({"condest": "5"}, "condest must be a number >= 1"),
+        ({"fill": -1}, "fill must be a number >= 0"),
+        ({"fill": None}, "fill must be a number >= 0"),
+        ({"shift": NEVER}, "shift must be a finite number >= 0"),
+        ({"parts": 0}, "parts must be an integer >= 1"),
+        ({"parts": 2.0}, "parts must be an integer >= 1"),
+        ({"dense_size": -1}, "dense_size must be an integer >= 0"),
+        ({"levels": 0}, "levels must be an integer >= 1"),
+        ({"levels": True}, "levels must be an integer >= 1"),
+        ({"ordering": "colour"}, "ordering must be one of None, 'rcm', 'mmd', 'amd', 'nd'"),
+        ({"matching": 1}, "matching must be True or False"),
+        ({"symmetric": 0}, "symmetric .*must be True, False or None"),
+        ({"symmetric": "yes"}, "symmetric .*must be True, False or None"),
+        ({"precision": "half"}, "precision must be None"),
+        ({"triangular": "magic"}, "triangular must be one of"),
+    ],
+    ids=str,
+)
+def test_a_parameter_without_meaning_is_refused(options, text):
+    with pytest.raises(ParameterError, match=text) as error:
+        MultilevelILU(**options).factor(gallery.poisson5(3))
+    assert one_line(error).startswith("MultilevelILU(")
+
+
+def test_a_matrix_that_cannot_be_factored_is_refused(backend):
+    for bad, text in (
+        (sp.csr_matrix(np.ones((2, 3))), "square"),
+        (sp.csr_matrix(np.array([[1.0, np.nan], [1, 1]])), "NaN or Inf in row 0"),
+    ):
+        with pytest.raises(MatrixError, match=text) as error:
+            MultilevelILU().factor(backend.move(bad))
+        one_line(error)
+    with pytest.raises(MatrixError, match="neither symmetric nor Hermitian") as error:
+        MultilevelILU(symmetric=True).factor(backend.move(gallery.convection_diffusion(5, peclet=5)))
+    one_line(error)
+    with pytest.raises(MatrixError, match="too large for float32") as error, np.errstate(over="ignore"):
+        MultilevelILU(precision="float32").factor(backend.move(sp.csr_matrix(np.diag([1e300, 1.0]))))
+    one_line(error)
+    with pytest.raises(TypeError, match="dropp"):
+        MultilevelILU(dropp=1.0)
+
+
+def test_what_is_too_large_for_lapack_is_named():
+    A = gallery.tridiagonal(6001)
+    with pytest.raises(MatrixError, match="6001 rows are left after 0 levels") as error:
+        MultilevelILU(levels=1).factor(A)
+    one_line(error)
+    A = sp.csr_matrix((np.ones(6002), (np.arange(6002), np.arange(6002)[::-1])))
+    with pytest.raises(MatrixError, match="none of the 6002 rows that are left has a pivot") as error:
+        MultilevelILU(matching=False).factor(A)
+    one_line(error)
+
+
+def test_numpys_numbers_are_numbers():
+    A = gallery.poisson5(9, 8)
+    recipe = MultilevelILU(drop_tol=np.float32(0.0625), condest=np.int64(3), fill=np.float64(2), levels=np.int32(4))
+    same = MultilevelILU(drop_tol=0.0625, condest=3, fill=2.0, levels=4)
+    np.testing.assert_array_equal(recipe.factor(A).solve(np.ones(72)), same.factor(A).solve(np.ones(72)))
+
+
+def test_a_is_not_written(backend):
+    for A in (case("general", "float64")[1], gallery.stokes(5, store_zeros=True)):
+        for options in (ROUGH, {"matching": False}, {"dense_size": 500}):
+            moved = backend.move(A.copy())
+            F = MultilevelILU(**options).factor(moved)
+            F.update(moved)
+            for name in ("indptr", "indices", "data"):
+                np.testing.assert_array_equal(backend.fetch(getattr(moved, name)), getattr(A, name))
