@@ -80,7 +80,7 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
 
 
 def require_matching(A) -> None:
-    """Raise StructurallySingular, naming a row, if A has no matching at all; sizes do not count. Cost: as `matching`."""
+    """Raise StructurallySingular, naming a row, if A has no matching, whatever the sizes. Cost: as `matching`."""
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
     _matched(A.n, rows, indices, np.zeros_like(logs))

@@ -26,9 +26,10 @@ def enter(rows, scale, r):
     r = cupy.ascontiguousarray(r)
     out, grid, columns = _by_columns(rows.size, r)
     index = rows.dtype
-    kernel("multilevel", "enter", r.dtype, index)(
-        (blocks(rows.size, BLOCK), grid), (BLOCK,), (index.type(rows.size), columns, rows, scale, r, out)
-    )
+    if out.size:
+        kernel("multilevel", "enter", r.dtype, index)(
+            (blocks(rows.size, BLOCK), grid), (BLOCK,), (index.type(rows.size), columns, rows, scale, r, out)
+        )
     return out
 
 
@@ -36,21 +37,12 @@ def leave(places, scale, s, t, w):
     """scale_i (s - t, w)_i at places_i; see kernels/reference.py. t and w may be None."""
     out, grid, columns = _by_columns(places.size, s)
     index = places.dtype
-    kernel("multilevel", "leave", s.dtype, index)(
-        (blocks(places.size, BLOCK), grid),
-        (BLOCK,),
-        (
-            index.type(places.size),
-            index.type(s.shape[0]),
-            columns,
-            places,
-            scale,
-            s,
-            NULL if t is None else t,
-            NULL if w is None else w,
-            out,
-        ),
-    )
+    sizes = index.type(places.size), index.type(s.shape[0]), columns
+    parts = s, NULL if t is None else t, NULL if w is None else w
+    if out.size:
+        kernel("multilevel", "leave", s.dtype, index)(
+            (blocks(places.size, BLOCK), grid), (BLOCK,), (*sizes, places, scale, *parts, out)
+        )
     return out
 
 
@@ -59,7 +51,7 @@ def subtract_product(M, x, y=None):
     n = M.shape[0]
     out, grid, columns = _by_columns(n, x)
     index, lanes = M.indices.dtype, lanes_for(M.nnz / max(n, 1))
-    if n:
+    if out.size:
         kernel("multilevel", "subtract_product", x.dtype, index)(
             (blocks(n * lanes, BLOCK), grid),
             (BLOCK,),
@@ -80,9 +72,9 @@ def subtract_product(M, x, y=None):
 
 def dense_product(matrix, x):
     """matrix x; see kernels/reference.py. matrix (n, n) C-contiguous."""
-    n = matrix.shape[0]
+    n, x = matrix.shape[0], cupy.ascontiguousarray(x)
     out, grid, columns = _by_columns(n, x)
-    if n:
+    if out.size:
         kernel("multilevel", "dense_product", x.dtype)(
             (blocks(32 * n, BLOCK), grid), (BLOCK,), (np.int32(n), columns, matrix, x, out)
         )
