@@ -118,17 +118,21 @@ class Factors:
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
 
 
-def checked(recipe, A) -> CSR:
-    """A through the door in the precision that the recipe wants, after a look at the recipe's own parameters."""
+def checked(recipe, A, *, diagonal: bool = True) -> CSR:
+    """A through the door in the precision that the recipe wants, after a look at the recipe's own parameters.
+
+    diagonal : it must be stored in full.
+    """
     if not (isinstance(recipe.shift, int | float) and 0.0 <= recipe.shift < np.inf):
         raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
-    A = as_csr(A)
+    A = as_csr(A, diagonal=diagonal)
     if recipe.precision is None:
         return A
     single, is_complex = recipe.precision == "float32", A.dtype.kind == "c"
-    return as_csr(A, dtype=np.dtype(("c8" if single else "c16") if is_complex else ("f4" if single else "f8")))
+    dtype = np.dtype(("c8" if single else "c16") if is_complex else ("f4" if single else "f8"))
+    return as_csr(A, diagonal=diagonal, dtype=dtype)
 
 
 def shifted(A: CSR, shift: float):

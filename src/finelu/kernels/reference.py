@@ -668,8 +668,9 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room):
 def schur_complement(A, factors, drop_tol):
     """S = C - L_C D U_C on the rows and columns that are no pivots of `factors` (deferred, interface, d, l_..., u_...).
 
-    Entries beside the diagonal go if they are not larger than drop_tol times the largest of their row; the diagonal is
-    always stored. Returns indptr, indices, data, the numbers of the rows in A, the first row that is not finite or -1.
+    Entries beside the diagonal go if they are not larger than drop_tol times the largest of their row, nor than that
+    times the largest of their column; the diagonal is always stored. Returns indptr, indices, data, the numbers of the
+    rows in A, the first row that is not finite or -1.
     """
     n, dtype = factors.d.size, A.data.dtype
     rows = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]
@@ -688,9 +689,12 @@ def schur_complement(A, factors, drop_tol):
         row.setdefault(r, dtype.type(0))
         if not finite(row) and first_bad < 0:
             first_bad = r
-        cut = dtype.type(0).real.dtype.type(drop_tol) * max(abs(v) for v in row.values())
+    row_size = [max(abs(v) for v in row.values()) for row in S]
+    column_size = [max(abs(row[j]) for row in S if j in row) for j in range(len(S))]
+    for r, row in enumerate(S):
         for j in sorted(row):
-            if j == r or abs(row[j]) > cut:
+            cut = dtype.type(0).real.dtype.type(drop_tol) * min(row_size[r], column_size[j])
+            if j == r or not abs(row[j]) <= cut:
                 out[1].append(j)
                 out[2].append(row[j])
         out[0].append(len(out[1]))

@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
-from finelu.factors import Factors, on_host
+from finelu.factors import Factors, checked, on_host
 from finelu.kernels import current_stream, kernels_for, namespace, on_gpu
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
@@ -113,17 +113,11 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
         raise ParameterError(f"{recipe!r}: matching must be True or False.")
     if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
         raise ParameterError(f"{recipe!r}: symmetric and low_memory must be True, False or None.")
-    if recipe.precision not in (None, "float32", "float64"):
-        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
-    A = as_csr(A, diagonal=recipe.shift > 0)
+    A = checked(recipe, A, diagonal=recipe.shift > 0)
     offered = (*kernels_for(A.data).TRIANGULAR_METHODS, "auto")
     if recipe.triangular not in offered:
         raise ParameterError(f"{recipe!r}: triangular must be one of {', '.join(offered)}.")
-    if recipe.precision is None:
-        return A
-    single, is_complex = recipe.precision == "float32", A.dtype.kind == "c"
-    dtype = np.dtype(("c8" if single else "c16") if is_complex else ("f4" if single else "f8"))
-    return as_csr(A, diagonal=recipe.shift > 0, dtype=dtype)
+    return A
 
 
 class MultilevelFactors(Factors):

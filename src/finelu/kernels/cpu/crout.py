@@ -544,8 +544,11 @@ def _assemble(start, stop, places, columns, values, indptr, out_columns, out_val
 def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
     """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference.py.
 
-    drop_tol : entries beside the diagonal that are not larger, relative to the largest of their row of S, are dropped.
-    Cost: a pass over A, L and U, and the multiplications, over the threads.
+    drop_tol : beside the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
+        magnitudes of row i and column j: no row and no column loses its largest entry.
+    Cost: a pass over A, L and U, and the multiplications, over the threads. An entry that is small for its row waits
+    for the largest of its column, unless the thread that made it has already met one that is large enough: so what is
+    kept does not depend on the threads, and the room before the dropping stays near that of S.
     """
     n, dtype, index = factors.n, A.data.dtype, A.indices.dtype
     rows = np.flatnonzero((factors.deferred != 0) | (np.arange(n) >= factors.interface))
@@ -567,17 +570,28 @@ def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
     with np.errstate(over="ignore"):
         drop_tol = real(drop_tol)
 
+    row_size, column_sizes = np.zeros(m, real), []
+
     def begin():
-        return _row(m, index, dtype), _bitmap(m)
+        column_sizes.append(np.zeros(m, real))
+        return row_size, column_sizes[-1], indptr, _row(m, index, dtype), _bitmap(m)
 
     def make(b, workspace):
         S = A.indptr, A.indices, A.data
-        return _schur_rows(items[b], items[b + 1], S, number, rows, L, U, drop_tol, unit, indptr, *workspace)
+        return _schur_rows(items[b], items[b + 1], S, number, rows, L, U, drop_tol, unit, *workspace)
 
     made = shared_out(items.size - 1, begin, make)
+    column_size = np.max(column_sizes, axis=0)
+
+    def drop(b, _):
+        columns, values, _ = made[b]
+        kept = _drop(items[b], items[b + 1], row_size, column_size, drop_tol, indptr, columns, values)
+        return columns[:kept], values[:kept]
+
+    left = shared_out(items.size - 1, lambda: True, drop)
     np.cumsum(indptr, out=indptr)
     bad = [block[2] for block in made if block[2] >= 0]
-    indices, data = (np.concatenate([block[f] for block in made]) for f in (0, 1))
+    indices, data = (np.concatenate([block[f] for block in left]) for f in (0, 1))
     return SchurComplement(indptr, indices, data, rows, int(bad[0]) if bad else -1)
 
 
@@ -626,8 +640,12 @@ def _rows_left(number, m, indptr, indices, data, d, u_indptr):
 
 
 @compiled
-def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, counts, Z, bitmap):
-    """Rows first..last - 1 of S: their (indices, values), lengths in counts[1:], and the first one not finite or -1."""
+def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, column_size, counts, Z, bitmap):
+    """Rows first..last - 1 of S: their (indices, values), lengths in counts[1:], and the first one not finite or -1.
+
+    row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
+    have been made with this workspace; entries go that are too small even beside these.
+    """
     indptr, indices, a = A
     l_indptr, l_columns, l_values = L
     u_indptr, u_columns, u_values = U
@@ -654,14 +672,17 @@ def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, counts, Z, b
         count = np.int64(met)
         largest = unit - unit
         for e in range(count):
-            size = abs(x[np.uint64(touched[e])])
+            j = np.uint64(touched[e])
+            size = abs(x[j])
             if not np.isfinite(size) and bad < 0:
                 bad = r
             largest = max(largest, size)
-        cut, kept = drop_tol * largest, 0
+            column_size[j] = max(column_size[j], size)
+        row_size[r] = largest
+        kept = 0
         for e in range(count):
             j = np.uint64(touched[e])
-            if abs(x[j]) <= cut and touched[e] != r:
+            if abs(x[j]) <= drop_tol * min(largest, column_size[j]) and touched[e] != r:
                 x[j] = 0
             else:
                 touched[kept] = j
@@ -676,3 +697,21 @@ def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, counts, Z, b
         used += kept
         counts[r + 1] = kept
     return columns[:used], values[:used], bad
+
+
+@compiled
+def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values):
+    """Drop from the (columns, values) of rows first..last - 1, in place, what is small; returns how many are left."""
+    begin, used = np.uint64(0), np.uint64(0)
+    for r in range(first, last):
+        end = begin + np.uint64(counts[r + 1])
+        start = used
+        for q in range(begin, end):
+            j = np.uint64(columns[q])
+            if not abs(values[q]) <= drop_tol * min(row_size[r], column_size[j]) or columns[q] == r:
+                columns[used] = columns[q]
+                values[used] = values[q]
+                used += np.uint64(1)
+        counts[r + 1] = used - start
+        begin = end
+    return used
