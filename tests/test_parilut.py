@@ -645,3 +645,13 @@ def test_a_matrix_that_cannot_be_factored_is_refused(backend, Recipe):
 def test_numpys_numbers_are_numbers():
     F = ParILUT(steps=np.int64(2), fill=np.float32(0.5), start=np.int32(1), memory_limit=np.int64(10**9)).factor(ANI)
     np.testing.assert_array_equal(F.U.data, ParILUT(steps=2, fill=0.5, start=1).factor(ANI).U.data)
+
+
+def test_the_matrix_follows_when_the_factors_need_longer_indices(monkeypatch):
+    A = gallery.convection_diffusion(12, 11, 1)
+    want = ParILUT(steps=2).factor(A)
+    monkeypatch.setattr(parilut, "INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
+    got = ParILUT(steps=2).factor(A)
+    assert got._triangles.indices.dtype == np.int64 and want._triangles.indices.dtype == np.int32
+    for mine, other in ((got.L, want.L), (got.U, want.U)):
+        assert (mine != other).nnz == 0

@@ -410,14 +410,12 @@ def staged(A, apply, b, clock: Clock, *, on_host: bool = False, rtol=RTOL, resta
 
 
 def _basis(n: int, columns: int, home, *, pinned: bool):
-    """Zeros (n, columns) by columns; in pinned memory, to which a GPU copies at full speed."""
+    """Room for (n, columns), by columns; if pinned, in memory to which a GPU copies at full speed."""
     if not pinned:
         return home.zeros((n, columns), order="F")
     from cupyx import empty_pinned
 
-    Q = empty_pinned((n, columns), np.float64, order="F")
-    Q[:] = 0
-    return Q
+    return empty_pinned((n, columns), np.float64, order="F")
 
 
 def copy(source, target) -> None:

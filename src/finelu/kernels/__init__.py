@@ -70,8 +70,3 @@ def synchronize(array) -> None:
     """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
     if "cupy" in sys.modules and on_gpu(array):
         import_module("cupy").cuda.get_current_stream().synchronize()
-
-
-def current_stream(array) -> int:
-    """The stream on which work with `array`, of a GPU, is queued, as a number."""
-    return import_module("cupy").cuda.get_current_stream().ptr

@@ -8,8 +8,9 @@ A level scales and orders its matrix, and factors it as far as that goes well:
     P_r D_r A D_c P_c = ( B  F ) ~ ( L_B     ) ( D_B   ) ( U_B  U_F )
                         ( G  C )   ( L_G  I  ) (     S ) (       I  )
 
-S, what is left of the rows and columns that were put off, is the matrix of the next level. L_G and U_F make S and are
-thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation (11).
+S, what is left of the rows and columns that were put off, is the matrix of the next level. With low_memory, L_G and U_F
+make S and are thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
+(11). Else they are kept, for one solve each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import scipy.sparse as sp
 
 from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
 from finelu.factors import Factors, checked, on_host
-from finelu.kernels import current_stream, kernels_for, namespace, on_gpu
+from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
@@ -33,7 +34,8 @@ from finelu.scaling import equilibrate, matching, require_matching
 from finelu.triangular import TriangularSolver
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
-SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row: what is dropped of S
+SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: what is dropped of S
+SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below tells of an A that may be singular
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one puts off less
 ORDERED_ROWS = 28_000  # of a triangle on a GPU: beyond, its own order was up to 3 times as fast as level order
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
@@ -50,8 +52,11 @@ class MultilevelILU(Recipe):
         float("inf"): only bad pivots are put off. Small: more levels, safer factors.
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
         float("inf"): no limit.
-    ordering : of each level: "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd" (nested
-        dissection, needs pymetis), "rcm", or None.
+    ordering : of each level: "auto", "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd"
+        (nested dissection, needs pymetis), "rcm", or None. "auto" is "mmd", but "rcm" where the pattern has no small
+        separators, so that minimum degree would take longer than all the rest: if, of the graph without rows of over 10
+        mean lengths and then without those of fewer than 8 neighbours, one level of a breadth-first search from the
+        periphery holds w rows, at least a twelfth of all, and w^2 is over 20 times the entries (`ordering.automatic`).
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
         variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
     symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
@@ -71,7 +76,7 @@ class MultilevelILU(Recipe):
     drop_tol: float = 1e-3
     condest: float = 5.0
     fill: float = 10.0
-    ordering: str | None = "mmd"
+    ordering: str | None = "auto"
     matching: bool = True
     symmetric: bool | None = None
     low_memory: bool | None = None
@@ -124,11 +129,12 @@ class MultilevelFactors(Factors):
     """M of equation (1), level by level.
 
     report : levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), put_off (by estimate, by pivot), interface,
-    nnz (entries of L_B, D_B, U_B, F and G), bytes, estimate (the largest, of the norms of the inverses of L and U),
-    smallest_pivot (the reciprocal of the largest entry of D_B^-1, where scaling has made the entries of A about 1),
-    dropped (by tolerance, for want of room), seconds; the last, LAPACK's: n, nnz, bytes, rcond. Besides: kind (general,
-    symmetric, hermitian), bytes, fill (entries kept over A's), factored_on, applied_on, seconds. A that is nearly
-    singular is factored; a tiny rcond, or smallest_pivot, tells.
+    nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes, estimate
+    (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry of
+    D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, for want of room), seconds; the
+    last, LAPACK's: n, nnz, bytes, rcond. Besides: kind (general, symmetric, hermitian), low_memory (True, False),
+    bytes, fill (entries kept over A's), factored_on, applied_on, seconds. A that is nearly singular is factored; a
+    warning tells where a smallest_pivot, or rcond, is below 100 eps of the dtype.
     """
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
@@ -163,13 +169,14 @@ class MultilevelFactors(Factors):
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
         inverse, fact = _dense(recipe, S, kind, rows)
         self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
-        self._recorded: dict[Any, Any] = {}  # on a GPU: the application as one graph, of each kind and stream
+        self._recorded: dict[str, Any] = {}  # on a GPU: the application as one graph, of each kind
         facts.append(fact)
         kept = sum(fact["nnz"] for fact in facts)
         device = "GPU" if on_gpu(A.data) else "CPU"
         self._kept = kept
         self.report |= {
             "kind": kind,
+            "low_memory": self._low_memory,
             "levels": facts,
             "bytes": sum(fact["bytes"] for fact in facts),
             "fill": kept / A.nnz,
@@ -177,10 +184,19 @@ class MultilevelFactors(Factors):
             "applied_on": device,
             "seconds": perf_counter() - begin,
         }
+        self.report.pop("warning", None)
+        *levels, last = facts
+        signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(levels, 1)]
+        least, what = min([*signs, (last["rcond"], "the reciprocal condition of what the levels leave")])
+        if least < SINGULAR * np.finfo(A.dtype).eps:
+            self.report["warning"] = (
+                f"A is singular to working precision, or nearly: {what} is {least:.1e}, and M amplifies rounding as "
+                f"much. Check A, or try a shift."
+            )
 
     @property
     def nnz(self) -> int:
-        """Entries of all L_B, D_B, U_B, F and G, and of the dense last level."""
+        """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
         return self._kept
 
     def _apply(self, R, trans: str):
@@ -190,12 +206,12 @@ class MultilevelFactors(Factors):
             return self._apply(R.conj(), "N").conj()
         if not on_gpu(R) or R.ndim > 1:
             return self._solve(R, trans, 0)
-        key = trans, current_stream(R)
         with self._lock:  # the recorded graph has one place for what goes in and what comes out
-            if key not in self._recorded:
+            if trans not in self._recorded:
+                self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
                 record = kernels_for(R).Recorded
-                self._recorded[key] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
-            return self._recorded[key](R)
+                self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
+            return self._recorded[trans](R)
 
     def _solve(self, R, trans: str, depth: int):
         """Equation (11), or equations (6) to (8), from this level on."""
@@ -220,7 +236,9 @@ class MultilevelFactors(Factors):
 
     def _inverse_of(self, trans: str):
         if trans not in self._last:
-            self._last[trans] = namespace(self._last["N"]).ascontiguousarray(_transposed(self._last["N"], trans))
+            inverse = namespace(self._last["N"]).ascontiguousarray(_transposed(self._last["N"], trans))
+            synchronize(inverse)  # another thread may use it on another stream
+            self._last[trans] = inverse
         return self._last[trans]
 
 
@@ -508,7 +526,9 @@ class _Level:
     @staticmethod
     def _of(matrices, trans: str):
         if trans not in matrices:
-            matrices[trans] = _transposed(matrices["N"], trans).tocsr()
+            matrix = _transposed(matrices["N"], trans).tocsr()
+            synchronize(matrix.data)
+            matrices[trans] = matrix
         return matrices[trans]
 
     def first(self, r, trans: str):
@@ -531,9 +551,11 @@ class _Level:
     def _solver(self, key) -> TriangularSolver:
         if key not in self._solvers:
             lower, unit, trans = key
-            self._solvers[key] = TriangularSolver(
+            solver = TriangularSolver(
                 self._triangles, lower=lower, unit=unit, trans=trans, method=self._method, check=False
             )
+            synchronize(self._triangles.data)
+            self._solvers[key] = solver
         return self._solvers[key]
 
 

@@ -192,6 +192,8 @@ class _AdaptedFactors(FixedPointFactors):
             report["left_out"].append(int(left_out))
             F = kernels.add(F, *found, scaled=recipe.initial == "scaled")
             del found
+            if F.indices.dtype != B.indices.dtype:  # 32 bits count no longer what F has
+                B = _with_indices(B, F.indices.dtype)
             F = self._sweep(B, F, self._columns(F))
             part = step / steps if recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
@@ -274,6 +276,10 @@ class ParICTFactors(_AdaptedFactors, IC0Factors):
     """M = L L^H."""
 
     cholesky = True
+
+
+def _with_indices(B: CSR, index) -> CSR:
+    return CSR(B.indptr.astype(index), B.indices.astype(index), B.data, B.diag.astype(index))
 
 
 def _sizes(F: CSR) -> tuple[int, int]:

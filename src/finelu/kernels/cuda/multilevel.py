@@ -5,9 +5,11 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu.errors import ParameterError
 from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.products import NULL
 from finelu.kernels.cuda.schedule import lanes_for
+from finelu.kernels.cuda.triangular import MOST_COLUMNS
 
 BLOCK = 256
 
@@ -18,6 +20,8 @@ def _columns(x) -> int:
 
 def _by_columns(n: int, like):
     """(n,) or (n, columns), as `like`; the columns as a grid's dimension and as an argument."""
+    if _columns(like) > MOST_COLUMNS:
+        raise ParameterError(f"{_columns(like)} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
     return cupy.empty((n, *like.shape[1:]), like.dtype), _columns(like), np.int32(_columns(like))
 
 
@@ -84,31 +88,36 @@ def dense_product(matrix, x):
 class Recorded:
     """A function of a vector (n,), recorded once as a graph of kernels: one launch instead of one for each of them.
 
-    function(x) must queue the same work each time, on the current stream, without waiting for the host. What it
-    allocates comes from a pool of its own, which nobody else may use as long as the graph is there.
+    function(x) must queue the same work each time, on the current stream, without waiting for the host, and must have
+    been called before: what it makes at first use and keeps would else be recorded, but not made. What it allocates
+    belongs to the graph as long as that is there. Calls may come from any stream, one after the other: on the device
+    each waits for the one before, whose places for x and the result it takes.
     """
 
     def __init__(self, function, n: int, dtype):
-        self._pool = cupy.cuda.MemoryPool()
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._ready = cupy.cuda.Event(disable_timing=True)
-        current = cupy.cuda.get_current_stream()
-        self._ready.record(current)
-        with cupy.cuda.using_allocator(self._pool.malloc), self._stream:
-            self._stream.wait_event(self._ready)  # for what the function reads
-            self._x = cupy.zeros(n, dtype)
-            for _ in range(2):  # so that all kernels are compiled, and the pool has what it takes
-                y = function(self._x)
-            del y
-            self._stream.synchronize()
-            self._stream.begin_capture()
+        self._memory: list = []
+        self._done = cupy.cuda.Event(disable_timing=True)  # the last call
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with cupy.cuda.using_allocator(self._allocate), stream:
+            self._x = cupy.empty(n, dtype)
+            stream.begin_capture()
             try:
                 self._y = function(self._x)
             finally:
-                self._graph = self._stream.end_capture()
+                self._graph = stream.end_capture()
+
+    def _allocate(self, size: int):
+        """Memory that nobody else is given, however short its first life: the graph writes to it at each launch."""
+        memory = cupy.get_default_memory_pool().malloc(size)
+        self._memory.append(memory)
+        return memory
 
     def __call__(self, x):
         """A new array with function(x), queued on the current stream."""
+        stream = cupy.cuda.get_current_stream()
+        stream.wait_event(self._done)
         cupy.copyto(self._x, x)
-        self._graph.launch(cupy.cuda.get_current_stream())
-        return self._y.copy()
+        self._graph.launch(stream)
+        y = self._y.copy()
+        self._done.record(stream)
+        return y
