@@ -1,5 +1,7 @@
 """The factorization of a multilevel ILU: by definition, by limit, by twin, by effect, by bad input."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,9 +12,9 @@ from scipy.linalg import solve_triangular
 
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import reference
-from finelu.kernels.cpu import crout as module
 from finelu.kernels.cpu.crout import ESTIMATE, PIVOT, crout, schur_complement
 
+module = import_module("finelu.kernels.cpu.crout")  # the package names the function like this
 ALL = 2**62
 NEVER = float("inf")
 
@@ -274,13 +276,32 @@ def test_dropping_is_relative_to_the_inverse():
             assert F.small == 2 - len(kept)
 
 
-def test_a_schur_complement_drops_relative_to_its_rows():
+def test_a_schur_complement_drops_what_is_small_for_its_row_and_its_column():
     M = np.array([[1.0, 0, 0, 0], [0, 1, 0.1, 0.01], [0, 0, 100, 2], [0, 1e9, 0, 0]])
-    F = factored(sp.csr_matrix(M), parts=[0, 1])
-    for drop_tol, stored in ((0.0, [3, 2, 2]), (0.01, [2, 2, 2]), (0.1, [1, 1, 2])):
-        S = schur_complement(sp.csr_matrix(M), F, drop_tol)
-        np.testing.assert_array_equal(np.diff(S.indptr), stored)
-        np.testing.assert_array_equal(dense(S).diagonal(), [1, 100, 0])
+    pattern = {0.0: "111 011 101", 0.01: "110 011 101", 0.1: "100 011 101", 1.0: "100 010 001"}
+    for A in (sp.csr_matrix(M), sp.csr_matrix(M.T)):
+        F = factored(A, parts=[0, 1])
+        for drop_tol, rows in pattern.items():
+            S = schur_complement(A, F, drop_tol)
+            stored = sp.csr_matrix((np.ones(S.data.size), S.indices, S.indptr)).toarray()
+            want = np.array([[int(c) for c in row] for row in rows.split()])
+            np.testing.assert_array_equal(stored, want if A[1, 2] == 0.1 else want.T)
+            np.testing.assert_array_equal(dense(S), np.where(stored, A.toarray()[1:, 1:], 0))
+
+
+@PATTERNS
+@given(matrices(), st.integers(0, 2**16), st.sampled_from([1e-3, 0.1, 0.9]))
+def test_no_row_and_no_column_of_a_schur_complement_vanishes(problem, seed, drop_tol):
+    A, parts = problem
+    r, c = 2.0 ** np.random.default_rng(seed).integers(-30, 31, (2, A.shape[0])).astype(A.dtype)
+    A = sp.csr_matrix(sp.diags(r) @ A @ sp.diags(c))
+    F = factored(A, parts, condest=2.0)
+    exact, S = (abs(dense(schur_complement(A, F, tol))) for tol in (0.0, drop_tol))
+    for axis in (0, 1):
+        np.testing.assert_array_equal(S.max(axis, initial=0), exact.max(axis, initial=0))
+    dropped = (S == 0) & (exact > 0)
+    least = np.minimum.outer(exact.max(1, initial=0), exact.max(0, initial=0))
+    assert (exact <= drop_tol * least * (1 + 1e-6))[dropped].all() and not dropped.diagonal().any()
 
 
 # By behaviour
@@ -298,6 +319,7 @@ def test_bits_do_not_depend_on_threads(threads, monkeypatch, dtype):
         F = factored(A, parts, drop_tol=1e-2, condest=2.0, rows=9)
         S = schur_complement(A, F, 1e-3)
         assert F.deferred.any() and F.crowded > 0 and F.small > 0
+        assert S.indices.size < schur_complement(A, F, 0.0).indices.size
         seen.append((*vars(F).values(), *S))
     for other in seen[1:]:
         for a, b in zip(seen[0], other, strict=True):

@@ -343,6 +343,16 @@ def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
     np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
 
 
+def test_the_default_order_is_minimum_degree_but_rcm_without_small_separators(backend):
+    n = 6000
+    random = sp.random(n, n, 10 / n, rng=np.random.default_rng(0)) + 30 * sp.identity(n)
+    for A, taken, other in ((gallery.poisson5(40), "mmd", "rcm"), (sp.csr_matrix(random), "rcm", None)):
+        F, G, H = (MultilevelILU(**o).factor(backend.move(A)) for o in ({}, {"ordering": taken}, {"ordering": other}))
+        assert MultilevelILU().ordering == "auto" and F.nnz == G.nnz != H.nnz
+        b = backend.move(values(A.shape[0], "float64"))
+        np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(G.solve(b)))
+
+
 @pytest.mark.parametrize("ordering", [None, "rcm", "mmd", "nd"])
 def test_orderings(backend, ordering):
     if ordering == "nd":
@@ -550,6 +560,56 @@ def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
     F = MultilevelILU(dense_size=0).factor(A)
     told = [facts.get("smallest_pivot", facts.get("rcond")) for facts in F.report["levels"]]
     assert min(told) < 1e-12 and np.isfinite(F.solve(np.ones(18))).all()
+
+
+def laplacian(dtype):
+    """Of a graph with weights: its rows sum to 0, but for rounding."""
+    A = gallery.poisson5(9, 8)
+    W = sp.triu(A, 1)
+    W.data = 1 + np.random.default_rng(3).random(W.nnz)
+    W = W + W.T
+    return real(sp.diags(W @ np.ones(72)) - W, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dense_size", [0, 500])
+@pytest.mark.parametrize("symmetric", [None, False])
+def test_a_matrix_that_is_singular_but_for_rounding_has_a_warning(backend, dtype, dense_size, symmetric):
+    A = laplacian(dtype)
+    F = MultilevelILU(**EXACT, dense_size=dense_size, symmetric=symmetric).factor(backend.move(A))
+    where = "smallest pivot of level 1" if dense_size == 0 else "reciprocal condition of what the levels leave"
+    warning = F.report["warning"]
+    assert warning.startswith("A is singular to working precision, or nearly: ") and "\n" not in warning
+    assert where in warning and "shift" in warning
+    F.update(backend.move(real(A + 0.1 * sp.identity(72), dtype)))
+    assert "warning" not in F.report
+    F.update(backend.move(A))
+    assert F.report["warning"] == warning
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dense_size", [0, 500])
+def test_the_warning_begins_at_100_rounding_errors(dtype, dense_size):
+    eps = np.finfo(dtype).eps
+    for distance, warned in ((10 * eps, True), (1e4 * eps, False)):
+        A = sp.block_diag([gallery.poisson5(4), np.array([[1.0, 1], [1, 1 + distance]])])
+        F = MultilevelILU(dense_size=dense_size).factor(real(A, dtype))
+        assert ("warning" in F.report) == warned
+
+
+@pytest.mark.parametrize("symmetric", [None, False])
+def test_a_regular_matrix_in_bad_scale_has_no_warning(backend, symmetric):
+    d = sp.diags(10.0 ** np.random.default_rng(0).uniform(-100, 100, 182))
+    F = MultilevelILU(symmetric=symmetric, dense_size=4).factor(
+        backend.move(real(d @ gallery.poisson5(14, 13) @ d, "f8"))
+    )
+    assert "warning" not in F.report
+
+
+@pytest.mark.parametrize("low_memory", [True, False, None])
+def test_the_report_says_what_is_kept(backend, low_memory):
+    F = MultilevelILU(**ROUGH, low_memory=low_memory).factor(backend.move(gallery.poisson5(14, 13)))
+    assert F.report["low_memory"] is (backend.name == "cpu" if low_memory is None else low_memory)
 
 
 # By fuzz

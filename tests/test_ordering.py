@@ -28,8 +28,13 @@ from finelu import ParameterError, gallery
 from finelu.kernels import kernels_for, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.ordering import (
+    CORE,
+    _core,
+    _graph,
     _separator,
+    _widest_level,
     amd,
+    automatic,
     hermitian_pattern,
     minimum_degree,
     nested_dissection,
@@ -141,7 +146,7 @@ def fill(A, order):
 
 def fill_reducing():
     """The orderings that keep fill low and can be tried here."""
-    return [minimum_degree] + ([nested_dissection] if find_spec("pymetis") else [])
+    return [minimum_degree, automatic] + ([nested_dissection] if find_spec("pymetis") else [])
 
 
 @PATTERNS
@@ -178,6 +183,84 @@ def test_orders_look_at_the_pattern_only():
         want = ordering(A)
         for B in (1e300 * A, 1j * A, with_index(A, np.int64), A - 4 * sp.identity(A.shape[0])):
             np.testing.assert_array_equal(ordering(B), want)
+
+
+def powers_of_two_apart(n):
+    """Rows i and j are neighbours where |i - j| is a power of 2, as in Trefethen_20000: no small separator."""
+    offsets = 2 ** np.arange(int(n - 1).bit_length())
+    half = sp.diags([np.ones(n - k) for k in offsets], offsets)
+    return sp.csr_matrix(half + half.T + sp.identity(n))
+
+
+def cube(n):
+    """A grid of n^3 points, each a neighbour of the 26 around it."""
+    line = sp.diags([np.ones(n - 1), np.ones(n), np.ones(n - 1)], [-1, 0, 1])
+    return sp.csr_matrix(sp.kron(line, sp.kron(line, line)))
+
+
+def bordered(A, borders):
+    return sp.csr_matrix(sp.block_array([[A, borders.T], [borders, sp.identity(borders.shape[0])]]))
+
+
+def hubs(leaves):
+    """30 rows that know each other, and rows that know one of these only, as in a circuit."""
+    borders = sp.csr_matrix((np.ones(leaves), (np.arange(leaves) % 30, np.arange(leaves))), shape=(30, leaves))
+    A = bordered(sp.identity(leaves), borders).tolil()
+    A[-30:, -30:] = 1
+    return sp.csr_matrix(A)
+
+
+@pytest.mark.parametrize("n", [6000, 9000])
+def test_where_there_is_no_small_separator_the_automatic_order_is_rcm(n):
+    random = sp.random(n, n, 10 / n, rng=np.random.default_rng(n))
+    for A in (powers_of_two_apart(n), sp.csr_matrix(random + sp.identity(n))):
+        np.testing.assert_array_equal(automatic(A), rcm(as_csr(A)))
+        np.testing.assert_array_equal(automatic(1e300 * with_index(A, np.int64).tosparse()), rcm(as_csr(A)))
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        pytest.param(gallery.poisson7(18), id="poisson7"),
+        pytest.param(cube(16), id="cube"),
+        pytest.param(shuffled(cube(16)), id="shuffled cube"),
+        pytest.param(bordered(cube(14), sp.csr_matrix(np.ones((2, 14**3)))), id="dense borders"),
+        pytest.param(hubs(6000), id="circuit"),
+        pytest.param(powers_of_two_apart(300), id="small"),
+    ],
+)
+def test_elsewhere_the_automatic_order_is_minimum_degree(A):
+    np.testing.assert_array_equal(automatic(A), minimum_degree(A))
+
+
+def test_the_widest_level_of_a_breadth_first_search_from_the_periphery():
+    star = sp.csr_matrix((np.ones(9), (np.zeros(9, int), np.arange(1, 10))), shape=(10, 10))
+    for A, width in (
+        (gallery.poisson5(1, 50), 1),
+        (gallery.poisson5(12), 12),  # from corner to corner
+        (shuffled(gallery.poisson5(12)), 12),
+        (star, 8),  # from a leaf: the hub, then the others
+        (sp.block_diag([gallery.poisson5(4, 4), gallery.poisson5(1, 30)]), 1),  # the larger component
+        (sp.identity(5), 1),
+    ):
+        assert _widest_level(_graph(as_csr(sp.csr_matrix(A), diagonal=False))) == width
+    assert _widest_level(sp.csr_matrix((0, 0))) == 0
+
+
+@PATTERNS
+@given(st.integers(1, 60), st.floats(0, 14), st.booleans(), st.integers(0, 2**16))
+def test_the_core_is_what_no_row_of_few_neighbours_is_left_in(n, mean, hub, seed):
+    A = sp.random(n, n, min(1.0, mean / n), rng=np.random.default_rng(seed), format="lil")
+    A = sp.block_diag([A, sp.identity(20 * n)], format="lil")  # so that a row may be dense
+    A[0, :] = A[0, :] if not hub else 1
+    S = _graph(as_csr(sp.csr_matrix(A), diagonal=False))
+    neighbours = {i: set(S.indices[S.indptr[i] : S.indptr[i + 1]].tolist()) for i in range(S.shape[0])}
+    left = {i for i in neighbours if len(neighbours[i]) <= 10 * S.nnz / S.shape[0]}
+    assert not hub or n < 30 or 0 not in left
+    while out := {i for i in left if len(neighbours[i] & left) < CORE}:
+        left -= out
+    kept = sorted(left)
+    assert (_core(S) != S[kept][:, kept]).nnz == 0 and _core(S).shape == (len(kept),) * 2
 
 
 def test_more_entries_than_superlu_counts(monkeypatch):

@@ -21,7 +21,7 @@ SEED = 1  # of METIS: the same order in every run
 DENSE = 10.0  # mean rows that a row holds, from which on it is a coupling of its own, which minimum degree puts last
 CORE = 8  # neighbours: rows with fewer are eliminated by minimum degree before any fill matters
 WIDE_SHARE = 1 / 12  # of all rows that one level of a breadth-first search holds where no small separator is
-WIDE_WORK = 20.0  # pairs of rows of that level an entry, from which on minimum degree takes longer than all the rest
+WIDE_WORK = 20.0  # pairs of rows of that level an entry, from which on minimum degree may take longer than all the rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +94,8 @@ def automatic(A) -> np.ndarray:
     with fewer than 8 neighbours have been taken away until there are none. Let w be the rows in the widest level of a
     breadth-first search from the periphery of its largest component. RCM is taken if w >= n / 12 and w^2 > 20 entries.
     Cost: O(nnz) for the look, and the ordering's.
-    Measured: minimum degree takes 0.1 to 0.6 us an entry on meshes, circuits and networks, whose w^2 is up to 17
-    entries; 35 us an entry on Trefethen_20000 (w = 0.35 n, w^2 = 90 entries), as on random graphs of that size.
+    Measured: minimum degree takes 0.1 to 2 us an entry on meshes, circuits and networks, whose w^2 is up to 8 times the
+    entries; 35 us on Trefethen_20000 (w = 0.35 n, w^2 = 93 times them), and up to 32 us on random graphs of 10000 rows.
     """
     A = as_csr(A, diagonal=False)
     S = _graph(A)

@@ -54,7 +54,7 @@ class MultilevelILU(Recipe):
         float("inf"): no limit.
     ordering : of each level: "auto", "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd"
         (nested dissection, needs pymetis), "rcm", or None. "auto" is "mmd", but "rcm" where the pattern has no small
-        separators, so that minimum degree would take longer than all the rest: if, of the graph without rows of over 10
+        separators, so that minimum degree would be slow and save nothing: if, of the graph without rows of over 10
         mean lengths and then without those of fewer than 8 neighbours, one level of a breadth-first search from the
         periphery holds w rows, at least a twelfth of all, and w^2 is over 20 times the entries (`ordering.automatic`).
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
