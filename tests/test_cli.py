@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -444,7 +445,9 @@ def test_the_program_ends_with_the_status_and_without_a_traceback():
 
 def test_ctrl_c_ends_the_program_cleanly(tmp_path):
     endless = ("--recipe", "none", "--method", "gmres", "--restart", 2, "--rtol", "1e-300", "--maxiter", 10**7)
-    process = program("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy")
+    # a shell's background job, as the tests may be, ignores SIGINT, and so would what it starts
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = program("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy", preexec_fn=heard)
     time.sleep(4)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
