@@ -451,7 +451,7 @@ class _Level:
     """
 
     def __init__(self, kind, A: CSR, made, pivots, rest, order: _Order, exponents, facts: dict[str, Any], low_memory):
-        self.kind, self.pivots, self.facts = kind, pivots.size, facts
+        self.pivots, self.facts = pivots.size, facts
         self._hermitian = kind == "hermitian"
         r, c = exponents
         numbers = np.concatenate([pivots, rest])
@@ -461,16 +461,17 @@ class _Level:
         self._row_scale, self._column_scale = (
             np.ldexp(np.ones(A.n, real), part) for part in (r[self._rows], c[self._columns])
         )
-        d, place = made.d[pivots], {"B": _places(A.n, pivots), "C": _places(A.n, rest)}
+        places = [_places(A.n, pivots)] + ([] if low_memory else [_places(A.n, rest)])  # of the columns of B, and of C
+        d = made.d[pivots]
         D = sp.diags_array(d)
         if kind == "general":
-            L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place[part]).T for part in "BC"]
-            U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place[part]) for part in "BC"]
+            L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place).T for place in places]
+            U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place) for place in places]
             self._D = None
             self._B = (L[0] + D @ (U[0] + sp.eye_array(d.size, dtype=A.dtype))).tocsr()
         else:
             e = made.e[pivots]
-            U = [_block(made.indptr, made.indices, made.data, pivots, *place[part]) for part in "BC"]
+            U = [_block(made.indptr, made.indices, made.data, pivots, *place) for place in places]
             L = [_transposed(block, "H" if self._hermitian else "T") for block in U]
             D = D + sp.diags_array([e[:-1], (e.conj() if self._hermitian else e)[:-1]], offsets=[1, -1])
             self._D = _inverse(d, e, self._hermitian)

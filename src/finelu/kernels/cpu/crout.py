@@ -171,7 +171,7 @@ def _checked_parts(A, T, parts):
         raise MatrixError(f"T has {T.data.size} entries and A {A.data.size}; the transpose of A is needed.")
     if parts.size < 2 or parts[0] != 0 or parts[-1] > n or (np.diff(parts) < 0).any():
         raise ParameterError(f"parts = {parts}: at least two numbers that ascend from 0 to at most n = {n} are needed.")
-    i, j = _first_coupling(parts, A.indptr, A.indices)
+    i, j = first_coupling(parts, A.indptr, A.indices)
     if i >= 0:
         s, t = np.searchsorted(parts, (i, j), side="right") - 1
         raise MatrixError(
@@ -181,7 +181,7 @@ def _checked_parts(A, T, parts):
 
 
 @compiled
-def _first_coupling(parts, indptr, indices):
+def first_coupling(parts, indptr, indices):
     """The first entry (row, column) between two parts, or (-1, -1)."""
     interface = parts[-1]
     for t in range(parts.size - 1):

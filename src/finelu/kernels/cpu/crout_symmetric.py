@@ -17,6 +17,7 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import fetch_add
+from finelu.kernels.cpu.crout import first_coupling
 from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.threshold import grown, members, sort, strongest
 from finelu.threads import run
@@ -207,7 +208,7 @@ def _check(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> No
         raise ParameterError(
             f"crout_symmetric: pairs[{k}] = 1, but rows {k} and {k + 1} are not of one part, or {k + 1} begins a pair."
         )
-    i, j = _first_coupling(A.indptr, A.indices, parts)
+    i, j = first_coupling(parts, A.indptr, A.indices)
     if i >= 0:
         raise MatrixError(
             f"crout_symmetric: the entry in row {i}, column {j} couples two parts; put one of the two rows"
@@ -217,19 +218,6 @@ def _check(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> No
         i = _first_not_real(A.indptr, A.indices, A.data)
         if i >= 0:
             raise MatrixError(f"crout_symmetric: the diagonal entry of row {i} is not real, so A is not Hermitian.")
-
-
-@compiled
-def _first_coupling(indptr, indices, parts):
-    """(row, column) of the first entry between two parts, or (-1, -1)."""
-    interface = parts[parts.size - 1]
-    for t in range(parts.size - 1):
-        for i in range(parts[t], parts[t + 1]):
-            for p in range(indptr[i], indptr[i + 1]):
-                j = indices[p]
-                if j < interface and not parts[t] <= j < parts[t + 1]:
-                    return i, np.int64(j)
-    return np.int64(-1), np.int64(-1)
 
 
 @compiled
