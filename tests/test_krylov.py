@@ -107,6 +107,17 @@ def test_the_answer_does_not_depend_on_how_often_the_host_looks(method, monkeypa
         np.testing.assert_array_equal(answer.history, answers[0].history)
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_the_host_looks_the_more_often_the_further_the_device_is_behind(behind, monkeypatch):
+    A, b = system("spd")
+    monkeypatch.setitem(progress.LOOK_EVERY, "numpy", 8)
+    monkeypatch.setattr(kernels_for(b).Snapshot, "ready", lambda self: not behind)
+    products = []
+    solution = cg(operator(A, lambda v: (products.append(1), A @ v)[1]), b, rtol=1e-9)
+    wasted = len(products) - solution.iterations
+    assert solution.converged and (wasted <= 4 if behind else 4 < wasted <= 2 * 8 + 1)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=name)
 def test_looking_rarely_queues_a_bounded_number_of_iterations_too_many(method, monkeypatch):
     A, b = system(kind_for(method))

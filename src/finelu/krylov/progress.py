@@ -19,8 +19,10 @@ from finelu.krylov.operators import as_operator, location, order, value_dtype
 from finelu.matrix import check_vector
 from finelu.result import Solution, Status
 
-# Iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look before, so that
-# it finds it there; up to twice as many iterations are then queued after the last that counts.
+# The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
+# before, and up to twice as many iterations are queued after the last that counts. Where the host has to wait for that
+# copy, the device is behind, looks cost nothing, and the next comes twice as early; where it finds it there, twice as
+# late.
 LOOK_EVERY = {"numpy": 1, "cupy": 8}
 
 STATUS = {
@@ -101,7 +103,9 @@ class Progress:
             self.x[:] = 0
             self.state[monitor.CODE] = monitor.CONVERGED
 
-        self.every = LOOK_EVERY[xp.__name__]
+        self.longest = LOOK_EVERY[xp.__name__]
+        self.every = 1  # iterations until the next look, from 1 to longest
+        self.due = 0  # launched, at the next look
         self.snapshots = [self.kernels.Snapshot(self.state, self.norms) for _ in range(2)]
         self.posted: list[int] = []  # the cycle in which each snapshot that waits was posted, oldest first
         self.looks = 0
@@ -212,8 +216,9 @@ class Progress:
             return False
         if self.launched >= self.maxiter:
             self._look(wait=True)  # frozen iterations do not count: the device knows how many there were
-        elif self.launched % self.every == 0:
-            self._look(wait=self.every == 1)
+        elif self.launched >= self.due:
+            self._look(wait=self.longest == 1)
+            self.due = self.launched + self.every
         if self.stopped or self.code != monitor.RUNNING or self.launched >= self.maxiter:
             return False
         self.launched += 1
@@ -284,6 +289,7 @@ class Progress:
             snapshot = self.snapshots[(self.looks - 1) % 2]
         elif len(self.posted) == 2:
             snapshot = self.snapshots[self.looks % 2]
+            self.every = min(2 * self.every, self.longest) if snapshot.ready() else max(self.every // 2, 1)
         else:
             return
         cycle = self.posted.pop(0)
@@ -294,7 +300,7 @@ class Progress:
         self.iterations, self._improved = int(state[monitor.ITERATIONS]), bool(state[monitor.IMPROVED])
         self._seen_norm, self._tolerance = float(norms[monitor.NORM]), float(norms[monitor.TOLERANCE])
         if wait:
-            self.launched = self.iterations
+            self.launched = self.due = self.iterations
         if self.watch is not None and self.cycles and self.told < self.iterations and not self.stopped:
             self.told = self.iterations
             self._ask(self.watch, self.iterations, self._seen_norm * self.scale)

@@ -132,6 +132,9 @@ class Snapshot:
     def post(self):
         self.copy = tuple(array.copy() for array in self.source)
 
+    def ready(self) -> bool:
+        return True
+
     def read(self):
         return self.copy
 

@@ -24,7 +24,8 @@ def norm(x, out):
 
 
 class Snapshot:
-    """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that."""
+    """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that,
+    `ready` tells whether it would not have to."""
 
     def __init__(self, state, norms):
         self.source = (state, norms)
@@ -35,6 +36,9 @@ class Snapshot:
         for array, copy in zip(self.source, self.copy, strict=True):
             array.get(out=copy, blocking=False)
         self.done.record()
+
+    def ready(self) -> bool:
+        return self.done.done
 
     def read(self):
         self.done.synchronize()
