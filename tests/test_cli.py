@@ -90,10 +90,17 @@ def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "none"])
 def test_every_recipe_by_its_name(capsys, recipe):
-    status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe)
+    blocks = ("--set", "block_size=2") if recipe == "block_ilu0" else ()
+    status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe, *blocks)
     assert status == 0
     assert result["reason"] == "as asked"
     assert result["recipe"].lower().replace("_", "").startswith(recipe.replace("_", ""))
+
+
+def test_block_ilu0_asks_for_the_size_of_the_blocks(capsys):
+    status, _, err = run(capsys, "solve", SMALL, "--recipe", "block_ilu0")
+    assert status == 2
+    assert "give block_size" in err
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -24,7 +24,7 @@ def approximation(A, recipe):
     F = recipe.factor(A)
     if isinstance(recipe, ILU0 | IC0):
         return (F.L @ F.U).toarray()
-    size = getattr(recipe, "block_size", 1)
+    size = getattr(recipe, "block_size", 1) or 4
     block = np.arange(A.shape[0]) // size
     return np.where(block[:, None] == block, A.toarray(), 0)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finelu import gallery
+    from finelu.blocks import BlockMatrix
     from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
     from finelu.factors import Factors
     from finelu.io import read_matrix
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         ILUK,
         ILUT,
         MILU0,
+        BlockILU0,
         BlockJacobi,
         Jacobi,
         MultilevelILU,
@@ -36,15 +38,20 @@ if TYPE_CHECKING:
         ParICT,
         ParILU,
         ParILUT,
+        SingularBlock,
+        correct,
     )
     from finelu.result import Solution, Status
+    from finelu.stencil import StencilMatrix
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "BlockILU0": "preconditioners",
     "BlockJacobi": "preconditioners",
+    "BlockMatrix": "blocks",
     "DeviceError": "errors",
     "Factors": "factors",
     "FileError": "errors",
@@ -63,14 +70,17 @@ _MODULE_OF = {
     "ParILU": "preconditioners",
     "ParILUT": "preconditioners",
     "ParameterError": "errors",
+    "SingularBlock": "preconditioners",
     "Solution": "result",
     "Status": "result",
+    "StencilMatrix": "stencil",
     "TriangularSolver": "triangular",
     "ZeroPivot": "errors",
     "as_csr": "matrix",
     "bicg": "krylov",
     "bicgstab": "krylov",
     "cg": "krylov",
+    "correct": "preconditioners",
     "fgmres": "krylov",
     "get_num_threads": "threads",
     "gmres": "krylov",
@@ -87,7 +97,9 @@ __all__ = [
     "ILUK",
     "ILUT",
     "MILU0",
+    "BlockILU0",
     "BlockJacobi",
+    "BlockMatrix",
     "DeviceError",
     "Factors",
     "FileError",
@@ -100,8 +112,10 @@ __all__ = [
     "ParILU",
     "ParILUT",
     "ParameterError",
+    "SingularBlock",
     "Solution",
     "Status",
+    "StencilMatrix",
     "TriangularSolver",
     "ZeroPivot",
     "__version__",
@@ -109,6 +123,7 @@ __all__ = [
     "bicg",
     "bicgstab",
     "cg",
+    "correct",
     "fgmres",
     "gallery",
     "get_num_threads",

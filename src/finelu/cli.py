@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
 METHODS = ("cg", "gmres", "fgmres", "bicgstab", "bicg", "minres", "sqmr")
 RECIPE_NAMES = (
-    "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, none"
+    "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, "
+    "block_ilu0 (with --set block_size=...), none"
 )
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
@@ -200,7 +201,7 @@ def inspect(matrix: Matrix, as_json: Json = False) -> int:
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree, parilut, ilupack)")],
+    name: Annotated[str, typer.Argument(help="a paper's benchmark (syncfree, parilut, ilupack, fgbilu)")],
 ) -> int:
     """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
     root = Path(finelu.__file__).resolve().parents[2]

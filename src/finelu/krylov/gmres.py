@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError
-from finelu.krylov.progress import Progress, count
+from finelu.krylov.progress import Progress
+from finelu.matrix import count
 from finelu.result import Solution
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.blocks import BlockMatrix
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import namespace, on_gpu
 from finelu.matrix import CSR, DTYPES, as_csr
+from finelu.stencil import StencilMatrix
 
 
 class Identity:
@@ -106,7 +108,7 @@ def order(A) -> int:
 
 def location(A):
     """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
-    if isinstance(A, CSR) or sp.issparse(A):
+    if isinstance(A, CSR | StencilMatrix | BlockMatrix) or sp.issparse(A):
         return A.data
     if on_gpu(A) and hasattr(A, "data"):  # cupyx.scipy.sparse and cupy arrays, not CuPy's LinearOperator
         return A.data if on_gpu(A.data) else A
@@ -117,7 +119,8 @@ def as_operator(A, name: str, like, dtype):
     """A as an `Operator` that works on vectors such as `like`, of dtype `dtype`.
 
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
-        (Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is the identity.
+        (StencilMatrix, BlockMatrix, Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is
+        the identity.
     Sparse and dense matrices are looked at for NaN and Inf, sorted and converted once, in a copy where they need it.
     `H` of the result is their conjugate transpose, or what `rmatvec` applies; a function of a vector has none.
     Raises MatrixError for a wrong shape or values, DeviceError where A and `like` are on different devices.

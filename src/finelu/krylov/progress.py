@@ -8,7 +8,6 @@ for a step; the x, the iterations and the history it returns do not depend on ho
 from __future__ import annotations
 
 import math
-import operator
 import time
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor, namespace, on_gpu
 from finelu.krylov.operators import as_operator, location, order, value_dtype
-from finelu.matrix import check_vector
+from finelu.matrix import check_vector, count
 from finelu.result import Solution, Status
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
@@ -312,17 +311,6 @@ class Progress:
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
-
-
-def count(name: str, value, least: int) -> int:
-    """`value` as an int that is at least `least`; else a ParameterError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ParameterError(f"{name}={value!r}; an integer is needed.") from None
-    if number < least:
-        raise ParameterError(f"{name}={number}; at least {least} is needed.")
-    return number
 
 
 def _tolerance(name: str, value) -> float:

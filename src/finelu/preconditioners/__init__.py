@@ -1,11 +1,13 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them."""
 
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
+from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.ic0 import IC0
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.iluk import ILUK
 from finelu.preconditioners.ilut import ILUT
-from finelu.preconditioners.jacobi import BlockJacobi, Jacobi
+from finelu.preconditioners.jacobi import Jacobi
 from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
@@ -25,6 +27,7 @@ RECIPES = {
     "multilevel": MultilevelILU,
     "jacobi": Jacobi,
     "block_jacobi": BlockJacobi,
+    "block_ilu0": BlockILU0,
 }
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "ILUT",
     "MILU0",
     "RECIPES",
+    "BlockILU0",
     "BlockJacobi",
     "Jacobi",
     "MultilevelILU",
@@ -42,4 +46,6 @@ __all__ = [
     "ParICT",
     "ParILU",
     "ParILUT",
+    "SingularBlock",
+    "correct",
 ]

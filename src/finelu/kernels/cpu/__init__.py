@@ -9,6 +9,7 @@ from finelu.kernels.cpu.arnoldi import (
     mgs_step,
     update_solution,
 )
+from finelu.kernels.cpu.blocks import blocks_times, bsr_ilu0_factor, bsr_ilu0_solve, bsr_residual, invert_blocks
 from finelu.kernels.cpu.crout import crout, schur_complement
 from finelu.kernels.cpu.crout_symmetric import crout_symmetric, schur_complement_symmetric
 from finelu.kernels.cpu.elimination import (
@@ -59,6 +60,7 @@ from finelu.kernels.cpu.recurrences import (
 )
 from finelu.kernels.cpu.scaling import first_unusable, pivots, scale, use_new_pivots
 from finelu.kernels.cpu.selection import Selection
+from finelu.kernels.cpu.stencil import block_ilu_factor, block_ilu_solve, stencil_residual
 from finelu.kernels.cpu.threshold import ict, ilut, ilut_crout
 from finelu.kernels.cpu.triangular import TRIANGULAR_METHODS, triangular_plan
 
@@ -80,6 +82,12 @@ __all__ = [
     "bicgstab_half",
     "bicgstab_record",
     "bicgstab_step",
+    "block_ilu_factor",
+    "block_ilu_solve",
+    "blocks_times",
+    "bsr_ilu0_factor",
+    "bsr_ilu0_solve",
+    "bsr_residual",
     "candidates",
     "cg_direction",
     "cg_record",
@@ -107,6 +115,7 @@ __all__ = [
     "ilut",
     "ilut_crout",
     "inspect",
+    "invert_blocks",
     "keep_verified",
     "leave",
     "levels",
@@ -133,6 +142,7 @@ __all__ = [
     "sqmr_residual",
     "sqmr_smooth",
     "sqmr_step",
+    "stencil_residual",
     "subtract_product",
     "sweep",
     "sweep_in_place",

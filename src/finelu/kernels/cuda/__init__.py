@@ -9,6 +9,7 @@ from finelu.kernels.cuda.arnoldi import (
     mgs_step,
     update_solution,
 )
+from finelu.kernels.cuda.blocks import blocks_times, bsr_ilu0_factor, bsr_ilu0_solve, bsr_residual, invert_blocks
 from finelu.kernels.cuda.candidates import candidates
 from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cuda.inspect import inspect
@@ -48,6 +49,7 @@ from finelu.kernels.cuda.recurrences import (
 from finelu.kernels.cuda.scaling import first_unusable, pivots, scale, use_new_pivots
 from finelu.kernels.cuda.schedule import levels
 from finelu.kernels.cuda.selection import Selection
+from finelu.kernels.cuda.stencil import block_ilu_factor, block_ilu_solve, stencil_residual
 from finelu.kernels.cuda.sweeps import sweep, sweep_in_place, sweeps
 from finelu.kernels.cuda.triangular import TRIANGULAR_METHODS, first_bad, triangular_plan
 
@@ -69,6 +71,12 @@ __all__ = [
     "bicgstab_half",
     "bicgstab_record",
     "bicgstab_step",
+    "block_ilu_factor",
+    "block_ilu_solve",
+    "blocks_times",
+    "bsr_ilu0_factor",
+    "bsr_ilu0_solve",
+    "bsr_residual",
     "candidates",
     "cg_direction",
     "cg_record",
@@ -91,6 +99,7 @@ __all__ = [
     "ilu0",
     "ilu0_analysis",
     "inspect",
+    "invert_blocks",
     "keep_verified",
     "leave",
     "levels",
@@ -112,6 +121,7 @@ __all__ = [
     "sqmr_residual",
     "sqmr_smooth",
     "sqmr_step",
+    "stencil_residual",
     "subtract_product",
     "sweep",
     "sweep_in_place",

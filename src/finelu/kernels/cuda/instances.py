@@ -9,6 +9,7 @@ from __future__ import annotations
 
 VALUES = ("float", "double", "Complex<float>", "Complex<double>")
 REALS = ("float", "double")
+COMPLEX = VALUES[2:]
 INDICES = ("int", "long long")
 LANES = (1, 2, 4, 8, 16, 32)
 ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
@@ -69,7 +70,55 @@ def _row_sweeps():
     return list(dict.fromkeys(every_shape + _over(["row_sweeps"], VALUES, INDICES, ("8, 2",), ("false", "true"))))
 
 
+# block size, cells a thread block: as kernels/cuda/stencil.py:cells_of_a_block chooses them
+ALONE = ("1, 96", "2, 24", "3, 32", "4, 6", "6, 8", "8, 2", "16, 1", "32, 1")
+BLOCK_SIZES = ("1, 64", "2, 16", "3, 14", "4, 4", "5, 5", "6, 3", "6, 4", "7, 2", "8, 1", "16, 1", "32, 1")
+
+
+TILES = (2, 3, 4)  # a side of a block of 33 to 128
+
+
+def _by_tiles(name, *parameters):
+    """Each number of tiles with double, and each type of value with one."""
+    every_size = _over([name], ("double",), TILES, *parameters)
+    return list(dict.fromkeys(every_size + _over([name], VALUES, TILES[:1], *parameters)))
+
+
+def _by_cells(name, sizes, *parameters):
+    """Each block size with double, and each type of value with two."""
+    every_size = _over([name], ("double",), sizes, *parameters)
+    return list(dict.fromkeys(every_size + _over([name], VALUES, (sizes[-4], "32, 1"), *parameters)))
+
+
+# block size and elements a thread as kernels/cuda/blocks.py:team_for chooses them
+TEAMS = ("1, 1", "2, 1", "3, 1", "4, 1", "5, 2", "6, 3", "7, 2", "8, 2", "9, 2", "16, 2", "32, 4")
+EXTREME_TEAMS = ("6, 3", "32, 4")
+
+
+def _by_teams(name, *parameters, indices=False, batch=False):
+    """Each block size with double and int, and each type of value and index with two of them."""
+    batches = {"32, 4": {"float": 4, "double": 4, "Complex<float>": 4, "Complex<double>": 2}}
+    every = dict.fromkeys(
+        [("double", "int", team) for team in TEAMS]
+        + [(value, index, team) for value in VALUES for index in INDICES for team in EXTREME_TEAMS]
+    )
+    found = []
+    for value, index, team in every:
+        types = f"{value}, {index}" if indices else value
+        steps = f", {batches.get(team, {}).get(value, 6)}" if batch else ""
+        found += _over([name], (f"{types}, {team}{steps}",), *parameters)
+    return list(dict.fromkeys(found))
+
+
 INSTANCES: dict[str, list[str]] = {
+    "blocks": [
+        *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
+        *_by_teams("bsr_factor", ("false", "true"), indices=True, batch=True),
+        *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
+        *_by_teams("bsr_residual", indices=True),
+        *_by_teams("invert_blocks", ("false", "true")),
+        *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
+    ],
     "inspect": _over(["inspect"], VALUES, INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
@@ -128,6 +177,30 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["use_new_pivots"], VALUES, INDICES)
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
+    "stencil": [
+        "wavefront_order",
+        *_by_cells("factor_by_cells", BLOCK_SIZES, ("false", "true"), ("false", "true")),
+        *_by_cells("solve_by_cells", BLOCK_SIZES, ("PLAIN", "TRANSPOSED")),
+        *_over(["solve_by_cells"], COMPLEX, ("6, 3", "32, 1"), ("ADJOINT",)),
+        *_by_cells("stencil_residual", ALONE),
+        *_by_tiles("factor_by_tiles", ("false", "true")),
+        *_by_tiles("solve_by_tiles", ("PLAIN", "TRANSPOSED")),
+        *_over(["solve_by_tiles"], COMPLEX, TILES[:1], ("ADJOINT",)),
+        *_by_tiles("residual_by_tiles"),
+        *_over(
+            [
+                "acc_products",
+                "acc_subtract",
+                "acc_scale",
+                "acc_eliminate",
+                "acc_invert_pivot",
+                "acc_gather",
+                "acc_apply",
+                "acc_residual",
+            ],
+            VALUES,
+        ),
+    ],
     "recurrences": _over(["begin_cycle", "minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [

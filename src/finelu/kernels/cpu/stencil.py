@@ -1,0 +1,459 @@
+"""Block matrices on the 7-point stencil of an I x J x K grid: residual, block ILU(0) and its solves.
+
+Cells are shared out as tiles, boxes of neighbouring cells, in the order of the hyperplanes ti + tj + tk = const of tile
+indices: tiles of a hyperplane do not depend on each other, nor do the cells of a hyperplane i + j + k = const, so a
+thread may run a whole tile in natural order as soon as the tiles before it in the three directions are done. Every
+cell is computed from the same numbers in the same order, whatever the tiles: the bits are those of the natural order.
+
+What is done with a single block, and what `size` and `order` are, is in dense.py.
+
+Luo, Edwards, Luo, Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from finelu.kernels.cpu.arithmetic import divide
+from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.dense import (
+    invert,
+    invert_pivoting,
+    multiply,
+    order_of,
+    sizes,
+    subtract_block,
+    subtract_product,
+    subtract_transposed,
+)
+from finelu.kernels.cpu.levels import CALL, makespan
+from finelu.kernels.cpu.recurrences import compiled
+from finelu.threads import get_num_threads, run
+
+# ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
+FACTOR, SWEEP = 1.5, 0.5
+EDGES = ((1, 1, 0), (1, 4, 0), (2, 2, 0), (4, 4, 0), (8, 8, 0), (4, 4, 4), (8, 8, 8), (16, 16, 16), (64, 64, 64))
+PENCILS = 16  # of an item of the residual
+ONE, TWO, THREE, FOUR, FIVE, SIX = (np.uint64(k) for k in range(1, 7))  # an int would turn an unsigned index to a float
+
+
+def stencil_residual(blocks, periodic, x, b, out) -> None:
+    """out = b - A x, or A x where b is None; see kernels/reference.py."""
+    _, I, J, K, n, _ = blocks.shape
+    items = -(-I * J // PENCILS)
+    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
+    flat = blocks.reshape(-1), x, (out if b is None else b), out
+    run(_residual, min(get_num_threads(), items), *sizes(n), _grid(I, J, K), state, done, periodic, b is None, *flat)
+
+
+def block_ilu_factor(blocks, d, pivoting) -> int:
+    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1. See reference.py."""
+    _, I, J, K, n, _ = blocks.shape
+    threads, after, lo, hi = tiles(I, J, K, FACTOR * n**3 + 60.0, get_num_threads())
+    state, done = np.array([0, I * J * K], np.int64), np.zeros(after.size, np.int8)
+    operands = blocks.reshape(-1), d.reshape(-1), pivoting
+    run(_factor, threads, *sizes(n), _grid(I, J, K), after, lo, hi, state, done, *operands)
+    return int(state[1]) if state[1] < I * J * K else -1
+
+
+def block_ilu_solve(blocks, d, b, x, trans) -> None:
+    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference.py. b may be x."""
+    _, I, J, K, n, _ = blocks.shape
+    threads, after, lo, hi = tiles(I, J, K, SWEEP * 4 * n**2 + 40.0, get_num_threads())
+    state, done = np.zeros(1, np.int64), np.zeros(2 * after.size, np.int8)
+    shared = *sizes(n), _grid(I, J, K), after, lo, hi, state, done, blocks.reshape(-1), d.reshape(-1), b, x
+    if trans == "N":
+        run(_solve, threads, *shared)
+    else:
+        run(_solve_transposed, threads, *shared, trans == "H" and d.dtype.kind == "c")
+
+
+def _grid(I, J, K):
+    return np.uint64(I), np.uint64(J), np.uint64(K)
+
+
+@lru_cache(maxsize=256)
+def tiles(I, J, K, cost, threads):
+    """How many threads share an I x J x K grid with profit, and its tiles: after (m,), lo and hi (m, 3) uint64.
+
+    Tile t is the cells lo[t] <= (i, j, k) < hi[t]; it needs the results of tiles before after[t] only.
+    cost : ns that a cell takes. The tiles are those of EDGES (0: the whole edge) with the shortest estimated time.
+    """
+    cells = np.array([I, J, K])
+    whole = 1, np.zeros(1, np.int64), np.zeros((1, 3), np.uint64), cells[None].astype(np.uint64)
+    best_time, best = 0.8 * cost * cells.prod(), whole
+    if threads < 2 or cost * cells.prod() < 2 * CALL:
+        return whole
+    tried = set()
+    for edges in EDGES:
+        edge = tuple(min(e, c) if e else c for e, c in zip(edges, (I, J, K)))
+        if edge in tried:
+            continue
+        tried.add(edge)
+        candidate = _cut(cells, np.array(edge))
+        work = cost * (candidate[2] - candidate[1]).prod(axis=1).astype(float)
+        time = CALL + makespan(work, candidate[0], threads)
+        if time < best_time:
+            best_time, best = time, (threads, *candidate)
+    return best
+
+
+def _cut(cells, edge):
+    counts = -(-cells // edge)
+    index = np.indices(counts).reshape(3, -1).T
+    plane = index.sum(axis=1)
+    order = np.argsort(plane, kind="stable")
+    place = np.empty(counts, np.int64)
+    place[tuple(index[order].T)] = np.arange(order.size)
+    after = np.zeros(order.size, np.int64)
+    for axis in range(3):
+        inside = index[order, axis] > 0
+        before = index[order][inside]
+        before[:, axis] -= 1
+        after[inside] = np.maximum(after[inside], place[tuple(before.T)] + 1)
+    lo = index[order] * edge
+    return after, lo.astype(np.uint64), np.minimum(lo + edge, cells).astype(np.uint64)
+
+
+@compiled
+def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, out):
+    """Threads claim runs of PENCILS lines of cells along k, and each cell is written by one of them."""
+    n = order_of(size, order)
+    nn = n * n
+    I, J, K = grid
+    lines, cells = I * J, I * J * K
+    z, pencils = np.empty(n, out.dtype), np.uint64(PENCILS)
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        first = np.uint64(t) * pencils
+        for line in range(first, min(lines, first + pencils)):
+            i, j = line // J, line % J
+            begin = line * K
+            for k in range(K):
+                c = begin + k
+                for u in range(n):
+                    z[u] = 0 if product else b[c * n + u]
+                if k > 0 or periodic[2]:
+                    at = c - ONE if k > 0 else begin + K - ONE
+                    subtract_block(size, order, blocks, c * nn, x, at * n, z, np.uint64(0))
+                if j > 0 or periodic[1]:
+                    at = c - K if j > 0 else c + (J - ONE) * K
+                    subtract_block(size, order, blocks, (cells + c) * nn, x, at * n, z, np.uint64(0))
+                if i > 0 or periodic[0]:
+                    at = c - J * K if i > 0 else c + (I - ONE) * J * K
+                    subtract_block(size, order, blocks, (TWO * cells + c) * nn, x, at * n, z, np.uint64(0))
+                subtract_block(size, order, blocks, (THREE * cells + c) * nn, x, c * n, z, np.uint64(0))
+                if i + ONE < I or periodic[0]:
+                    at = c + J * K if i + ONE < I else c - (I - ONE) * J * K
+                    subtract_block(size, order, blocks, (FOUR * cells + c) * nn, x, at * n, z, np.uint64(0))
+                if j + ONE < J or periodic[1]:
+                    at = c + K if j + ONE < J else c - (J - ONE) * K
+                    subtract_block(size, order, blocks, (FIVE * cells + c) * nn, x, at * n, z, np.uint64(0))
+                if k + ONE < K or periodic[2]:
+                    at = c + ONE if k + ONE < K else begin
+                    subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, at * n, z, np.uint64(0))
+                for u in range(n):
+                    out[c * n + u] = -z[u] if product else z[u]
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
+    """Tile by tile; several threads may run it on the same arguments, see wait_until_done."""
+    n = order_of(size, order)
+    nn = n * n
+    I, J, K = grid
+    cells = I * J * K
+    product, swaps = np.empty(nn, d.dtype), np.empty(n, np.uint64)
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for i in range(lo[t, 0], hi[t, 0]):
+            for j in range(lo[t, 1], hi[t, 1]):
+                for k in range(lo[t, 2], hi[t, 2]):
+                    c = (i * J + j) * K + k
+                    at, delta = c * nn, (THREE * cells + c) * nn
+                    for q in range(nn):
+                        d[at + q] = blocks[delta + q]
+                    if k > 0:
+                        e = c - ONE
+                        _eliminate(size, order, blocks, c * nn, e * nn, (SIX * cells + e) * nn, product, d, at)
+                    if j > 0:
+                        e = c - K
+                        _eliminate(
+                            size, order, blocks, (cells + c) * nn, e * nn, (FIVE * cells + e) * nn, product, d, at
+                        )
+                    if i > 0:
+                        e = c - J * K
+                        _eliminate(
+                            size, order, blocks, (TWO * cells + c) * nn, e * nn, (FOUR * cells + e) * nn, product, d, at
+                        )
+                    good = invert_pivoting(size, order, d, at, swaps) if pivoting else invert(size, order, d, at)
+                    if not good:
+                        fetch_min(state, 1, np.int64(c))
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)
+
+
+@compiled
+def _eliminate(size, order, blocks, lower, inverse, upper, product, d, at):
+    """(d at `at`) -= (block at lower) (d at inverse) (block at upper); product (n n,) is overwritten."""
+    zero = np.uint64(0)
+    multiply(size, order, blocks, lower, d, inverse, product, zero)
+    subtract_product(size, order, product, zero, blocks, upper, d, at)
+
+
+@compiled
+def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
+    """Items t < m are the tiles of the forward sweep, the others those of the backward sweep, counted from the end."""
+    n = order_of(size, order)
+    nn, zero = n * n, np.uint64(0)
+    I, J, K = grid
+    cells = I * J * K
+    z = np.empty(n, x.dtype)
+    m = after.size
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= 2 * m:
+            break
+        if t < m:
+            known = wait_until_done(done, known, after[t])
+            for i in range(lo[t, 0], hi[t, 0]):
+                for j in range(lo[t, 1], hi[t, 1]):
+                    for k in range(lo[t, 2], hi[t, 2]):
+                        c = (i * J + j) * K + k
+                        for u in range(n):
+                            z[u] = b[c * n + u]
+                        if k > 0:
+                            subtract_block(size, order, blocks, c * nn, x, (c - ONE) * n, z, zero)
+                        if j > 0:
+                            subtract_block(size, order, blocks, (cells + c) * nn, x, (c - K) * n, z, zero)
+                        if i > 0:
+                            subtract_block(size, order, blocks, (TWO * cells + c) * nn, x, (c - J * K) * n, z, zero)
+                        for u in range(n):
+                            total = d[c * nn + u * n] * z[0]
+                            for v in range(ONE, n):
+                                total += d[c * nn + u * n + v] * z[v]
+                            x[c * n + u] = total
+        else:
+            s = t - m
+            known = wait_until_done(done, known, m + after[s])
+            for back_i in range(lo[s, 0], hi[s, 0]):
+                i = I - ONE - back_i
+                for back_j in range(lo[s, 1], hi[s, 1]):
+                    j = J - ONE - back_j
+                    for back_k in range(lo[s, 2], hi[s, 2]):
+                        k = K - ONE - back_k
+                        c = (i * J + j) * K + k
+                        for u in range(n):
+                            z[u] = 0
+                        if back_i > 0:
+                            subtract_block(size, order, blocks, (FOUR * cells + c) * nn, x, (c + J * K) * n, z, zero)
+                        if back_j > 0:
+                            subtract_block(size, order, blocks, (FIVE * cells + c) * nn, x, (c + K) * n, z, zero)
+                        if back_k > 0:
+                            subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, (c + ONE) * n, z, zero)
+                        for u in range(n):
+                            total = d[c * nn + u * n] * z[0]
+                            for v in range(ONE, n):
+                                total += d[c * nn + u * n + v] * z[v]
+                            x[c * n + u] += total
+        store_release(done, t, 1)
+    wait_until_done(done, known, 2 * m)
+
+
+@compiled
+def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, b, x, conjugate):
+    """The same with M^T = (D^T + F^T) D^-T (D^T + E^T): the blocks are those that the neighbours have for this cell."""
+    n = order_of(size, order)
+    nn, zero = n * n, np.uint64(0)
+    I, J, K = grid
+    cells = I * J * K
+    z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
+    m = after.size
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= 2 * m:
+            break
+        forward = t < m
+        s = t if forward else t - m
+        known = wait_until_done(done, known, after[s] if forward else m + after[s])
+        for go_i in range(lo[s, 0], hi[s, 0]):
+            i = go_i if forward else I - ONE - go_i
+            for go_j in range(lo[s, 1], hi[s, 1]):
+                j = go_j if forward else J - ONE - go_j
+                for go_k in range(lo[s, 2], hi[s, 2]):
+                    k = go_k if forward else K - ONE - go_k
+                    c = (i * J + j) * K + k
+                    for u in range(n):
+                        z[u] = b[c * n + u] if forward else 0
+                        y[u] = 0
+                    if forward:
+                        if k > 0:
+                            e = c - ONE
+                            subtract_transposed(
+                                size, order, blocks, (SIX * cells + e) * nn, conjugate, x, e * n, z, zero
+                            )
+                        if j > 0:
+                            e = c - K
+                            subtract_transposed(
+                                size, order, blocks, (FIVE * cells + e) * nn, conjugate, x, e * n, z, zero
+                            )
+                        if i > 0:
+                            e = c - J * K
+                            subtract_transposed(
+                                size, order, blocks, (FOUR * cells + e) * nn, conjugate, x, e * n, z, zero
+                            )
+                    else:
+                        if go_i > 0:
+                            e = c + J * K
+                            subtract_transposed(
+                                size, order, blocks, (TWO * cells + e) * nn, conjugate, x, e * n, z, zero
+                            )
+                        if go_j > 0:
+                            e = c + K
+                            subtract_transposed(size, order, blocks, (cells + e) * nn, conjugate, x, e * n, z, zero)
+                        if go_k > 0:
+                            e = c + ONE
+                            subtract_transposed(size, order, blocks, e * nn, conjugate, x, e * n, z, zero)
+                    subtract_transposed(size, order, d, c * nn, conjugate, z, zero, y, zero)
+                    for u in range(n):
+                        x[c * n + u] = -y[u] if forward else x[c * n + u] - y[u]
+        store_release(done, t, 1)
+    wait_until_done(done, known, 2 * m)
+
+
+# The sequential global algorithm in natural order, as one writes it: what the kernels above are compared with.
+
+
+@compiled
+def sequential_factor(blocks, d):
+    """d as of block_ilu_factor without pivoting, by Algorithms 2 and 5, cell after cell. Returns the first bad cell."""
+    _, I, J, K, n, _ = blocks.shape
+    product = np.empty((n, n), d.dtype)
+    first = -1
+    for i in range(I):
+        for j in range(J):
+            for k in range(K):
+                D = d[i, j, k]
+                for u in range(n):
+                    for v in range(n):
+                        D[u, v] = blocks[3, i, j, k, u, v]
+                if k > 0:
+                    _subtract_triple(blocks[0, i, j, k], d[i, j, k - 1], blocks[6, i, j, k - 1], product, D)
+                if j > 0:
+                    _subtract_triple(blocks[1, i, j, k], d[i, j - 1, k], blocks[5, i, j - 1, k], product, D)
+                if i > 0:
+                    _subtract_triple(blocks[2, i, j, k], d[i - 1, j, k], blocks[4, i - 1, j, k], product, D)
+                for r in range(n):
+                    pivot = D[r, r]
+                    if (pivot == 0 or not np.isfinite(pivot)) and first < 0:
+                        first = (i * J + j) * K + k
+                    for u in range(n):
+                        if u != r:
+                            D[u, r] = -divide(D[u, r], pivot)
+                            D[r, u] = divide(D[r, u], pivot)
+                    for u in range(n):
+                        if u != r:
+                            for v in range(n):
+                                if v != r:
+                                    D[u, v] += D[u, r] * D[r, v] * pivot
+                    D[r, r] = divide(d.dtype.type(1), pivot)
+    return first
+
+
+@compiled
+def _subtract_triple(A, B, C, product, out):
+    """out -= A B C."""
+    n = out.shape[0]
+    for u in range(n):
+        for v in range(n):
+            total = A[u, 0] * B[0, v]
+            for w in range(1, n):
+                total += A[u, w] * B[w, v]
+            product[u, v] = total
+    for u in range(n):
+        for v in range(n):
+            total = out[u, v]
+            for w in range(n):
+                total -= product[u, w] * C[w, v]
+            out[u, v] = total
+
+
+@compiled
+def sequential_solve(blocks, d, b, x):
+    """x = M^-1 b by Algorithm 3, cell after cell; x and b (I, J, K, n)."""
+    _, I, J, K, n, _ = blocks.shape
+    z = np.empty(n, x.dtype)
+    for i in range(I):
+        for j in range(J):
+            for k in range(K):
+                for u in range(n):
+                    z[u] = b[i, j, k, u]
+                if k > 0:
+                    _subtract_product(blocks[0, i, j, k], x[i, j, k - 1], z)
+                if j > 0:
+                    _subtract_product(blocks[1, i, j, k], x[i, j - 1, k], z)
+                if i > 0:
+                    _subtract_product(blocks[2, i, j, k], x[i - 1, j, k], z)
+                for u in range(n):
+                    total = d[i, j, k, u, 0] * z[0]
+                    for v in range(1, n):
+                        total += d[i, j, k, u, v] * z[v]
+                    x[i, j, k, u] = total
+    for i in range(I - 1, -1, -1):
+        for j in range(J - 1, -1, -1):
+            for k in range(K - 1, -1, -1):
+                for u in range(n):
+                    z[u] = 0
+                if i < I - 1:
+                    _subtract_product(blocks[4, i, j, k], x[i + 1, j, k], z)
+                if j < J - 1:
+                    _subtract_product(blocks[5, i, j, k], x[i, j + 1, k], z)
+                if k < K - 1:
+                    _subtract_product(blocks[6, i, j, k], x[i, j, k + 1], z)
+                _subtract_product(d[i, j, k], -z, x[i, j, k])
+
+
+@compiled
+def sequential_residual(blocks, x, b, out):
+    """out = b - A x by Algorithm 7 on a grid that is not periodic, cell after cell; x, b and out (I, J, K, n)."""
+    _, I, J, K, _, _ = blocks.shape
+    for i in range(I):
+        for j in range(J):
+            for k in range(K):
+                r = out[i, j, k]
+                r[:] = b[i, j, k]
+                if k > 0:
+                    _subtract_product(blocks[0, i, j, k], x[i, j, k - 1], r)
+                if j > 0:
+                    _subtract_product(blocks[1, i, j, k], x[i, j - 1, k], r)
+                if i > 0:
+                    _subtract_product(blocks[2, i, j, k], x[i - 1, j, k], r)
+                _subtract_product(blocks[3, i, j, k], x[i, j, k], r)
+                if i < I - 1:
+                    _subtract_product(blocks[4, i, j, k], x[i + 1, j, k], r)
+                if j < J - 1:
+                    _subtract_product(blocks[5, i, j, k], x[i, j + 1, k], r)
+                if k < K - 1:
+                    _subtract_product(blocks[6, i, j, k], x[i, j, k + 1], r)
+
+
+@compiled
+def _subtract_product(A, x, out):
+    """out -= A x."""
+    for u in range(out.size):
+        total = out[u]
+        for v in range(x.size):
+            total -= A[u, v] * x[v]
+        out[u] = total

@@ -1,0 +1,297 @@
+"""Launchers of stencil.cu: 7-point block matrices on a grid, their block ILU(0) by wavefronts, and its ACC style."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cupy
+import numpy as np
+
+from finelu.errors import ParameterError
+from finelu.kernels.cuda.launch import blocks as blocks_for
+from finelu.kernels.cuda.launch import device_limits, kernel
+from finelu.kernels.cuda.schedule import set_pending
+from finelu.kernels.cuda.triangular import new_bad
+
+LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
+TILE, MOST_TILES = 32, 4  # a larger block is cut into tiles x tiles of at most 32 x 32, so many elements a thread
+MOST_CELLS = 2**31 - 1
+MOST_BLOCKS = 2**30 - 1  # thread blocks of a sweep; a solve launches two sweeps
+OTHER_WAYS = (
+    "Factor on the CPU, or call block_ilu_factor_acc and block_ilu_solve_acc (in finelu.kernels.cuda.stencil), which "
+    "take any size, without pivoting and transposes."
+)
+# Threads of a thread block that takes several cells, at least and at most: where nobody waits; and in sweeps, where the
+# cells of a block wait for each other, over hyperplanes that are PRELOADED or larger.
+ALONE, NARROW, WIDE = (96, 320), (64, 128), (64, 160)
+PRELOADED = 32  # cells a multiprocessor, of hyperplanes for which rows of lower blocks are worth their registers
+LARGEST_PRELOADED = 8  # n, up to which there are registers for it
+BLOCK = 256
+TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
+
+
+def cells_of_a_block(n: int, threads: tuple[int, int] = ALONE) -> int:
+    """How many cells of n x n threads fill the warps of a thread block best; of equals the fewest."""
+    least, most = threads
+    fewest = max(1, -(-least // (n * n)))
+    fits = range(fewest, most // (n * n) + 1)
+    return max(fits, key=lambda cells: cells * n * n / (-(-cells * n * n // 32)), default=1)
+
+
+def tiles_of(n: int) -> tuple[int, int]:
+    """(tiles, edge): a block of n > 32 is cut into tiles x tiles tiles of edge x edge elements, a thread each."""
+    tiles = -(-n // TILE)
+    return tiles, -(-n // tiles)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest one that is not less: few kernels to compile for many small grids."""
+    return 1 << (number - 1).bit_length()
+
+
+class StencilPlan:
+    """The cells of a grid by hyperplane i + j + k, and how many a thread block takes; made on the device, once a grid.
+
+    shape : (I, J, K).  n : block size.  cells_per_block : 0 for the rule of cells_of_a_block;
+    preload : None for that of PRELOADED; any value gives the same result, only the time differs.
+    order : (places,) int32 on the device, see stencil.cu.  starts, counts : where each hyperplane begins in it and how
+    many cells it has, on the host.  depth : number of hyperplanes, I + J + K - 2.
+    Raises ParameterError for an empty grid, n < 1, or more than 2^31 - 1 places. Cost: O(I J K), 4 bytes a cell.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], n: int, *, cells_per_block: int = 0, preload: bool | None = None):
+        self.shape = I, J, K = tuple(int(s) for s in shape)
+        self.n = int(n)
+        if min(self.shape) < 1 or self.n < 1:
+            raise ParameterError(
+                f"A grid of {I} x {J} x {K} cells with blocks of size {n} is empty; give sizes from 1 on."
+            )
+        self.cells = I * J * K
+        self.grid = tuple(np.int32(min(s, MOST_CELLS)) for s in self.shape)
+        self._kernels: dict = {}
+        self.depth = I + J + K - 2
+        ones = [np.ones(size, np.int64) for size in self.shape]
+        in_plane = np.convolve(ones[1], ones[2])  # (j, k) with j + k = 0, 1, ...
+        self.counts = np.convolve(ones[0], in_plane)
+        widest = int(self.counts.max())
+        fits = widest <= PRELOADED * device_limits()["processors"]
+        self.preload = self.n <= LARGEST_PRELOADED and (fits if preload is None else preload)
+        chosen = cells_of_a_block(self.n, NARROW if fits else WIDE)
+        self.cells_per_block = int(cells_per_block) or min(chosen, _power_of_two(widest))
+        most = 1024 // self.n**2 if self.n <= LARGEST_BLOCK else 1
+        if not 1 <= self.cells_per_block <= most:
+            raise ParameterError(
+                f"cells_per_block={cells_per_block}; with blocks of size {self.n} there is room for 1 to {most}."
+            )
+        if self.n <= LARGEST_BLOCK:
+            self._template: tuple[int, ...] = (self.n, self.cells_per_block)
+            self._block = (self.cells_per_block * self.n**2,)
+        else:
+            tiles, edge = tiles_of(self.n)
+            self._template, self._block = (tiles,), (edge * edge,)
+        padded = -(-self.counts // self.cells_per_block) * self.cells_per_block
+        ends = np.cumsum(padded)
+        if ends[-1] > MOST_CELLS:
+            raise ParameterError(
+                f"A grid of {I} x {J} x {K} cells needs {ends[-1]} places in wavefront order; at most {MOST_CELLS} are "
+                f"numbered. Divide the grid."
+            )
+        self.n_blocks = int(ends[-1]) // self.cells_per_block
+        if self.n_blocks > MOST_BLOCKS:
+            raise ParameterError(
+                f"A grid of {I} x {J} x {K} cells needs {self.n_blocks} thread blocks for a sweep; at most "
+                f"{MOST_BLOCKS} are launched. Divide the grid."
+            )
+        self.starts = ends - padded
+        self.order = cupy.empty(int(ends[-1]), np.int32)
+        set_pending(self.order)
+        starts = cupy.asarray(self.starts.astype(np.int32))
+        diagonals = cupy.asarray(np.concatenate(([0], np.cumsum(in_plane))).astype(np.int32))
+        kernel("stencil", "wavefront_order")(
+            (blocks_for(self.cells, BLOCK),), (BLOCK,), (*self.grid, starts, diagonals, self.order)
+        )
+
+    def launch(self, function: str, sweeps: int, numbers: int, dtype, parameters: tuple, arguments: tuple) -> None:
+        """Queue a kernel over the grid, `sweeps` times one after the other; `numbers` : of shared memory, a block."""
+        key = (function, dtype.char, parameters)
+        found = self._kernels.get(key)
+        if found is None:
+            _check_shared(self.n, numbers * dtype.itemsize)
+            found = self._kernels[key] = kernel("stencil", function, dtype, *self._template, *parameters)
+        found((sweeps * self.n_blocks,), self._block, arguments, shared_mem=numbers * dtype.itemsize)
+
+    def _planes(self, backward=False):
+        """(cells, their part of order) of each hyperplane."""
+        for p in range(self.depth - 1, -1, -1) if backward else range(self.depth):
+            start, count = int(self.starts[p]), int(self.counts[p])
+            yield count, self.order[start : start + count]
+
+
+@lru_cache(maxsize=8)
+def _plan_on(device: int, shape, n: int) -> StencilPlan:
+    plan = StencilPlan(shape, n)
+    cupy.cuda.get_current_stream().synchronize()  # other streams will read the order too
+    return plan
+
+
+def plan_of(blocks) -> StencilPlan:
+    """The plan for these blocks on the current device; the last eight are kept."""
+    if blocks.ndim != 6 or blocks.shape[0] != 7:
+        raise ParameterError(f"blocks are {blocks.shape}; the shape of 7-point block matrices is (7, I, J, K, n, n).")
+    return _plan_on(cupy.cuda.runtime.getDevice(), blocks.shape[1:4], blocks.shape[-1])
+
+
+def _check_block_size(n: int) -> None:
+    if n > MOST_TILES * TILE:
+        raise ParameterError(f"Blocks of size {n} do not fit a thread block of the GPU; n is at most 128. {OTHER_WAYS}")
+
+
+def _check_shared(n: int, wanted: int) -> None:
+    room = device_limits()["shared"]
+    if wanted > room:
+        raise ParameterError(
+            f"Blocks of size {n} need {wanted} bytes of shared memory, and a thread block of this GPU has {room}. "
+            f"{OTHER_WAYS}"
+        )
+
+
+def _check(shape, n: int, blocks, d, *vectors) -> None:
+    _check_array("blocks", blocks, (7, *shape, n, n), blocks.dtype)
+    if d is not None:
+        _check_array("d", d, (*shape, n, n), blocks.dtype)
+    for vector in vectors:
+        _check_array("a vector", vector, (shape[0] * shape[1] * shape[2] * n,), blocks.dtype)
+
+
+def _check_array(name, array, shape, dtype) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous or array.data.ptr % dtype.itemsize:
+        raise ParameterError(
+            f"{name} is {array.dtype} {array.shape}; {dtype} {shape}, C-contiguous and aligned, is needed here. "
+            f"Copy or convert it, or use the StencilPlan of its shape."
+        )
+
+
+def stencil_residual(blocks, periodic, x, b, out) -> None:
+    """out = b - A x, or A x if b is None; queued on the current stream.
+
+    blocks : (7, I, J, K, n, n), see stencil.cu.  periodic : three booleans, for i, j, k.  x, b, out : (I J K n,);
+    out may be b, not x. Cost: each block is read once, 7 n^2 + 3 n values a cell. By n^2 threads a cell; above n = 32
+    in tiles, above 128 by Algorithm 7 as it is in the paper, a row a thread.
+    """
+    _, I, J, K, n, _ = blocks.shape
+    _check((I, J, K), n, blocks, None, x, out, *(() if b is None else (b,)))
+    along_i, along_j, along_k = (bool(p) for p in periodic)
+    closed = np.int32(along_k | along_j << 1 | along_i << 2)
+    grid, vectors = tuple(np.int32(s) for s in (I, J, K)), (blocks, x, np.uint64(0) if b is None else b, out)
+    items, size, dtype = I * J * K, np.int32(n), x.dtype
+    if n > MOST_TILES * TILE:
+        _launch("acc_residual", dtype, items * n, (*grid, size, closed, *vectors))
+    elif n > LARGEST_BLOCK:
+        tiles, edge = tiles_of(n)
+        numbers = tiles * edge * ((edge | 1) + 7)
+        kernel("stencil", "residual_by_tiles", dtype, tiles)(
+            (items,), (edge * edge,), (*grid, size, closed, *vectors), shared_mem=numbers * dtype.itemsize
+        )
+    else:
+        cells = cells_of_a_block(n)
+        threads = cells * n * n
+        kernel("stencil", "stencil_residual", dtype, n, cells)(
+            (blocks_for(items, cells),), (threads,), (*grid, closed, *vectors), shared_mem=threads * dtype.itemsize
+        )
+
+
+def block_ilu_factor(blocks, d, pivoting, plan: StencilPlan | None = None):
+    """d (I, J, K, n, n) = inverses of the factorized diagonal blocks, in one launch; Algorithm 9.
+
+    pivoting : Gauss-Jordan takes the largest entry of a column as its pivot.  plan : None for plan_of(blocks).
+    Returns the first bad cell as a device array for first_bad; it is one whose block is singular (or, without
+    pivoting, has a zero pivot) or not finite by itself, not by another's fault. n is at most 128: above 32 a thread
+    owns several elements of a block. Nothing waits for the host.
+    """
+    plan = plan or plan_of(blocks)
+    _check_block_size(plan.n)
+    _check(plan.shape, plan.n, blocks, d)
+    n, cells = plan.n, plan.cells_per_block
+    words = cupy.empty(2, np.int32)
+    bad, counter = words[:1], words[1:]
+    set_pending(words)
+    set_pending(d)
+    rest = (plan.order, blocks, d, bad, counter)
+    if n <= LARGEST_BLOCK:
+        numbers = cells * (9 * n * n + 4 * n)
+        parameters = bool(pivoting), plan.preload
+        plan.launch("factor_by_cells", 1, numbers, d.dtype, parameters, (*plan.grid, *rest))
+    else:
+        tiles, edge = tiles_of(n)
+        numbers = tiles * edge * (2 * edge + 4)
+        plan.launch("factor_by_tiles", 1, numbers, d.dtype, (bool(pivoting),), (*plan.grid, np.int32(n), *rest))
+    return bad
+
+
+def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> None:
+    """x with M x = b ("N"), M^T x = b ("T") or M^H x = b ("H"), both sweeps in one launch; Algorithm 10.
+
+    d : of block_ilu_factor.  b, x : (I J K n,), not overlapping. n is at most 128. Nothing waits for the host.
+    """
+    plan = plan or plan_of(blocks)
+    _check_block_size(plan.n)
+    _check(plan.shape, plan.n, blocks, d, b, x)
+    if trans not in TRANS:
+        raise ParameterError(f"trans={trans!r}; choose 'N', 'T' or 'H'.")
+    if trans == "H" and x.dtype.kind != "c":
+        trans = "T"  # the same, and no other kernel to compile
+    n, cells = plan.n, plan.cells_per_block
+    y = cupy.empty(x.size + 1, x.dtype)  # and the ticket counter
+    set_pending(y)
+    set_pending(x)
+    rest = (plan.order, blocks, d, b, y, x, y[x.size :])
+    if n <= LARGEST_BLOCK:
+        arguments, numbers = (*plan.grid, np.int32(plan.n_blocks), *rest), cells * 2 * n * n
+        plan.launch("solve_by_cells", 2, numbers, x.dtype, (TRANS[trans],), arguments)
+    else:
+        tiles, edge = tiles_of(n)
+        numbers = tiles * edge * ((edge | 1) + 3)
+        plan.launch("solve_by_tiles", 2, numbers, x.dtype, (TRANS[trans],), (*plan.grid, np.int32(n), *rest))
+
+
+def _launch(function, dtype, items, arguments) -> None:
+    """A kernel of the ACC style over `items`; nothing where there are none (n = 1)."""
+    if items:
+        kernel("stencil", function, dtype)((min(blocks_for(items, BLOCK), 2**20),), (BLOCK,), arguments)
+
+
+def block_ilu_factor_acc(blocks, d, plan: StencilPlan | None = None):
+    """The same as block_ilu_factor without pivoting, in 3 n + 2 launches a hyperplane: Algorithm 4, for any n.
+
+    Kept for the comparison with block_ilu_factor. Workspace: 3 n^2 values for each cell of the widest hyperplane.
+    """
+    plan = plan or plan_of(blocks)
+    _check(plan.shape, plan.n, blocks, d)
+    bad, n, dtype = new_bad(), plan.n, d.dtype
+    s = cupy.empty(3 * int(plan.counts.max()) * n * n, dtype)
+    grid, size = plan.grid, np.int32(n)
+    for cells, plane in plan._planes():
+        count = np.int32(cells)
+        _launch("acc_products", dtype, cells * n * n, (*grid, size, count, plane, blocks, d, s))
+        _launch("acc_subtract", dtype, cells * n * n, (*grid, size, count, plane, blocks, s, d))
+        for r in range(n):
+            step = (size, np.int32(r), count, plane, d, bad)
+            _launch("acc_scale", dtype, cells * 2 * (n - 1), step)
+            _launch("acc_eliminate", dtype, cells * (n - 1) ** 2, step)
+            _launch("acc_invert_pivot", dtype, cells, step)
+    return bad
+
+
+def block_ilu_solve_acc(blocks, d, b, x, plan: StencilPlan | None = None) -> None:
+    """The same as block_ilu_solve with trans="N", in 4 launches a hyperplane: Algorithm 6, for any n."""
+    plan = plan or plan_of(blocks)
+    _check(plan.shape, plan.n, blocks, d, b, x)
+    n, dtype = plan.n, x.dtype
+    z = cupy.empty(int(plan.counts.max()) * n, dtype)
+    grid, size = plan.grid, np.int32(n)
+    for backward in (False, True):
+        way = np.int32(backward)
+        for cells, plane in plan._planes(backward):
+            count = np.int32(cells)
+            _launch("acc_gather", dtype, cells * n, (*grid, size, count, way, plane, blocks, b, x, z))
+            _launch("acc_apply", dtype, cells * n, (size, count, way, plane, d, z, x))

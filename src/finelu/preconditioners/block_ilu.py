@@ -1,0 +1,405 @@
+"""Block ILU(0) of block matrices, on the stencil of a grid or of any pattern, and the correction iteration with it.
+
+L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.blocks import BlockMatrix
+from finelu.errors import MatrixError, ParameterError, ZeroPivot
+from finelu.factors import Factors
+from finelu.kernels import kernels_for, namespace, on_gpu, to_host
+from finelu.matrix import as_csr, check_vector, count
+from finelu.preconditioners.recipe import Recipe
+from finelu.properties import LARGEST_BLOCK, block_size
+from finelu.result import Solution, Status
+from finelu.stencil import OFFSETS, StencilMatrix
+
+
+class SingularBlock(ZeroPivot):
+    """A diagonal block of the factorization that has no inverse, or none without pivoting.
+
+    cell : (i, j, k) of a StencilMatrix, the block row of any other, the first in natural order.  row : its first row.
+    condition : of the block, in the infinity norm; Inf where it is singular or not finite.
+    """
+
+    def __init__(self, recipe, cell, row, condition, what="has a pivot, or makes a block, that is zero or not finite"):
+        self.recipe, self.cell, self.row, self.value = recipe, cell, row, None
+        self.condition = condition
+        where = f"cell {cell}" if isinstance(cell, tuple) else f"block row {cell}"
+        pivoting = "" if getattr(recipe, "pivoting", True) else "pivoting=True, "
+        ArithmeticError.__init__(
+            self,
+            f"{recipe!r}: the diagonal block of {where} (from row {row} on), of condition {condition:.1e}, {what}, so "
+            f"there are no such factors. Try {pivoting}shift=1e-3 (or larger), or another recipe.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockILU0(Recipe):
+    """Block ILU without fill: (L U)_ij = A_ij for every block that A stores; the diagonal blocks of L are ones.
+
+    Of a StencilMatrix M = L U = (D + E) D^-1 (D + F): E and F are the blocks of A below and above the diagonal, D is
+    block diagonal. On a periodic grid the blocks that close it are not factored: M is then that of the same grid cut
+    open, and solves serve as a preconditioner all the same.
+    block_size : of the blocks that a matrix without blocks of its own (CSR) is cut into; entries that a block misses
+        are zeros. None for a StencilMatrix, a BlockMatrix or a BSR matrix.
+    pivoting : whether diagonal blocks are inverted with partial pivoting. Without, which is a little faster, a zero on
+        the diagonal of a block stops the factorization.
+    precision : "float32" or "float64" for the factors, None for A's own.
+    shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| in the
+        row of the diagonal block where A_ii is 0).
+    Cost, in products of n x n blocks: for each block (i, k) below the diagonal one and one for each block of row k that
+    row i has too, and two for each diagonal block; eight a cell of a grid. Memory: of a StencilMatrix one block a cell
+    besides A's, which the factors refer to (a copy where the precision is another); else the blocks of A once more.
+    Depth: the level sets of the block pattern below the diagonal; the I + J + K - 2 hyperplanes i + j + k = const of a
+    grid. The same bits on any number of CPU threads. Source: Luo, Edwards, Luo, Mueller, Algorithms 2, 3 and 5.
+    """
+
+    block_size: int | None = None
+    pivoting: bool = True
+    precision: str | None = None
+    shift: float = 0.0
+
+    def factor(self, A) -> StencilBlockILUFactors | BlockILUFactors:
+        """Factor A where it lives: a StencilMatrix, a BlockMatrix, a scipy.sparse BSR matrix, or with block_size any
+        matrix that `finelu.as_csr` takes. A is not written; a StencilMatrix must not be changed while M is in use.
+
+        Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block,
+        SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
+        """
+        if not isinstance(self.pivoting, bool):
+            raise ParameterError(f"{self!r}: pivoting must be True or False.")
+        A = as_blocks(self, A)
+        return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
+
+
+def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
+    """A in the blocks and the precision that the recipe wants, after a look at the recipe's own parameters."""
+    check_parameters(recipe)
+    size, known = recipe.block_size, isinstance(A, StencilMatrix | BlockMatrix)
+    if not known and getattr(A, "format", None) == "bsr":
+        A, known = BlockMatrix.from_bsr(A), True
+    if known and size not in (None, A.n_block):
+        n = A.n_block
+        raise ParameterError(f"{recipe!r}: A has {n} x {n} blocks; leave block_size out, or give A.tocsr() to cut it.")
+    if not known and size is None:
+        kind, A = type(A).__name__, as_csr(A, diagonal=False)
+        found = block_size(A)
+        hint = f"its pattern suggests {found}" if found > 1 else f"its pattern shows no blocks of 2 to {LARGEST_BLOCK}"
+        raise ParameterError(
+            f"{recipe!r}: A is a {kind}, which does not say how large its blocks are; give block_size ({hint}), or a "
+            "BSR matrix, a BlockMatrix or a StencilMatrix."
+        )
+    if not known:
+        A = BlockMatrix.from_csr(A, size)
+    if isinstance(A, BlockMatrix) and A.pattern.missing[0]:
+        missing, first = A.pattern.missing
+        raise MatrixError(
+            f"A stores no diagonal block in block row {first} (from row {first * A.n_block} on; {missing} such block "
+            f"{'row' if missing == 1 else 'rows'}); the factorization inverts it. Store it, or permute A so that its "
+            "block diagonal is full."
+        )
+    if recipe.precision is None:
+        return A
+    single = recipe.precision == "float32"
+    with np.errstate(over="ignore"):
+        other = A.astype(("c8" if single else "c16") if A.dtype.kind == "c" else ("f4" if single else "f8"))
+    if other is not A and single and not bool(namespace(A.data).isfinite(other.data).all()):
+        raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
+    return other
+
+
+def check_parameters(recipe) -> None:
+    """A ParameterError for a block_size, precision or shift that has no meaning."""
+    size = recipe.block_size
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1):
+        raise ParameterError(f"{recipe!r}: block_size must be an integer >= 1, or None.")
+    if not isinstance(recipe.shift, int | float) or not 0.0 <= recipe.shift < math.inf:
+        raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
+    if recipe.precision not in (None, "float32", "float64"):
+        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
+
+
+class BlockFactors(Factors):
+    """Factors of a StencilMatrix or BlockMatrix; subclasses give `_refresh` and `_solve(b, x, trans)` of a column."""
+
+    pattern: Any
+
+    def update(self, A) -> BlockFactors:
+        """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
+        self.
+
+        A : as `factor` takes it; entries of a block that it does not store are zeros. Raises MatrixError for another
+        grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.
+        """
+        A, old = as_blocks(self.recipe, A), self.pattern
+        if type(A) is not type(old) or on_gpu(A.data) != on_gpu(old.data) or not _same_places(A, old):
+            what = "grid" if isinstance(old, StencilMatrix) else "block pattern"
+            raise MatrixError(
+                f"update needs the {what} and the device that were factored, {old!r}; this is {A!r}"
+                f"{' with blocks elsewhere' if repr(A) == repr(old) else ''}."
+            )
+        if A.dtype != self.dtype:
+            if A.dtype.kind == "c" and self.dtype.kind != "c":
+                raise MatrixError(f"update needs numbers as those that were factored, {self.dtype}; these are complex.")
+            A = A.astype(self.dtype)
+        if isinstance(A, BlockMatrix):
+            A = old.with_values(A.data)  # whose pattern knows what solves need
+        with self._lock:
+            self._valid = False
+            self._refresh(A)
+            self._valid = True
+        return self
+
+    def _apply(self, R, trans: str):
+        xp = namespace(R)
+        columns = xp.ascontiguousarray(R.T)
+        X = xp.empty(columns.shape, self.dtype)
+        for c in [...] if R.ndim == 1 else range(R.shape[1]):
+            self._solve(columns[c], X[c], trans)
+        return xp.ascontiguousarray(X.T)
+
+    def _solve(self, b, x, trans: str) -> None:
+        raise NotImplementedError
+
+
+def _same_places(A, B) -> bool:
+    if isinstance(A, BlockMatrix):
+        return A.same_pattern(B)
+    return A.blocks.shape == B.blocks.shape and A.periodic == B.periodic
+
+
+class BlockILUFactors(BlockFactors):
+    """M = L U on the block pattern of A: `lu` (nb, n, n) holds the blocks of L below the diagonal, the inverses of U's
+    diagonal blocks, and the blocks of U above the diagonal, in A's order."""
+
+    def __init__(self, recipe: BlockILU0, A: BlockMatrix):
+        super().__init__(recipe, A)  # type: ignore[arg-type]
+        self.lu = namespace(A.data).empty_like(A.data)
+        self.pattern = A.with_values(self.lu)
+        self._refresh(A)
+
+    def _refresh(self, A: BlockMatrix) -> None:  # type: ignore[override]
+        start = perf_counter()
+        self.lu[...] = A.data
+        if self.recipe.shift:
+            self.lu[A.diag] = moved(A.data[A.diag], self.recipe.shift)
+        kernels = kernels_for(self.lu)
+        bad = kernels.first_bad(kernels.bsr_ilu0_factor(A.indptr, A.indices, A.diag, self.lu, self.recipe.pivoting))
+        if bad >= 0:
+            raise SingularBlock(self.recipe, bad, bad * A.n_block, condition(self._diagonal_block(A, bad)))
+        self.report["numeric_seconds"] = perf_counter() - start
+
+    def _diagonal_block(self, A: BlockMatrix, i: int):
+        """U_ii, from the rows before row i and what is left of it; on the host."""
+
+        def places(row):
+            return range(*(int(p) for p in A.indptr[row : row + 2]))
+
+        diag = int(A.diag[i])
+        block = to_host(moved(A.data[diag : diag + 1], self.recipe.shift))[0].copy()
+        for p in places(i):
+            k = int(A.indices[p])
+            for q in places(k) if k < i else ():
+                if int(A.indices[q]) == i:
+                    block -= to_host(self.lu[p]) @ to_host(self.lu[q])
+        return block
+
+    def _solve(self, b, x, trans: str) -> None:
+        kernels_for(x).bsr_ilu0_solve(*self.pattern.pattern.sweep(trans), self.lu, b, x, trans)
+
+    @property
+    def nnz(self) -> int:
+        """Entries of L and U; the diagonal blocks of L, which are ones, not counted."""
+        return self.pattern.nnz
+
+    @property
+    def L(self) -> BlockMatrix:
+        """The unit lower factor on the device of A, its diagonal blocks of ones stored."""
+        L, diag = self._triangle(lower=True)
+        L.data[diag] = namespace(L.data).eye(L.n_block, dtype=self.dtype)
+        return L
+
+    @property
+    def U(self) -> BlockMatrix:
+        """The upper factor on the device of A; its diagonal blocks are inverted back."""
+        U, diag = self._triangle(lower=False)
+        kernels, inverses = kernels_for(U.data), U.data[diag]
+        blocks = namespace(inverses).empty_like(inverses)
+        bad = kernels.first_bad(kernels.invert_blocks(inverses, blocks, True))
+        if bad >= 0:
+            number = condition(to_host(inverses[bad]))
+            raise SingularBlock(self.recipe, bad, bad * U.n_block, number, "overflows when its inverse is inverted")
+        U.data[diag] = blocks
+        return U
+
+    def _triangle(self, *, lower: bool):
+        """The blocks of `lu` on one side of the diagonal and on it as a matrix of its own; places of the latter."""
+        self._require_valid()
+        P, xp = self.pattern.pattern, namespace(self.lu)
+        rows = P.row_of()
+        kept = xp.flatnonzero(P.indices <= rows if lower else P.indices >= rows)
+        indptr = xp.searchsorted(rows[kept], xp.arange(P.rows + 1, dtype=rows.dtype)).astype(rows.dtype)
+        T = BlockMatrix(self.lu[kept], P.indices[kept], indptr)
+        return T, T.diag
+
+
+class StencilBlockILUFactors(BlockFactors):
+    """M = (D + E) D^-1 (D + F): E and F are A's own blocks, D is kept as the inverses `d` (I, J, K, n, n)."""
+
+    def __init__(self, recipe: BlockILU0, A: StencilMatrix):
+        super().__init__(recipe, A)  # type: ignore[arg-type]
+        self.A = A
+        self.d = namespace(A.data).empty(A.blocks.shape[1:], A.dtype)
+        self.report["hyperplanes"] = sum(A.shape_cells) - 2
+        self._refresh(A)
+
+    def _refresh(self, A: StencilMatrix) -> None:  # type: ignore[override]
+        start = perf_counter()
+        self.A = self.pattern = A
+        blocks = _shifted(A.blocks, self.recipe.shift)
+        kernels = kernels_for(blocks)
+        bad = kernels.first_bad(kernels.block_ilu_factor(blocks, self.d, self.recipe.pivoting))
+        if bad >= 0:
+            cell = tuple(int(c) for c in np.unravel_index(bad, A.shape_cells))
+            raise SingularBlock(self.recipe, cell, bad * A.n_block, condition(self._diagonal_block(blocks, cell)))
+        self.report["numeric_seconds"] = perf_counter() - start
+
+    def _diagonal_block(self, blocks, cell):
+        """D's block of a cell, from the inverses of the cells before it; on the host."""
+        block = to_host(blocks[(3, *cell)]).copy()
+        for place in range(3):
+            other = tuple(c + o for c, o in zip(cell, OFFSETS[place], strict=True))
+            if min(other) >= 0:
+                lower, inverse, upper = (
+                    to_host(v) for v in (blocks[(place, *cell)], self.d[other], blocks[(6 - place, *other)])
+                )
+                block -= lower @ inverse @ upper
+        return block
+
+    def _solve(self, b, x, trans: str) -> None:
+        kernels_for(x).block_ilu_solve(self.A.blocks, self.d, b, x, trans)
+
+    @property
+    def nnz(self) -> int:
+        """Entries of D, E and F."""
+        return self.pattern.nnz
+
+
+def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
+    """Solve A x = b by corrections x <- x + M^-1 (b - A x), from x = 0: equation (3) of Luo et al.
+
+    A : StencilMatrix or BlockMatrix.  F : its factors, or anything else with `solve`, on the device of A.
+    b : (N,) or (N, 1).
+    steps : the most corrections, the first of which gives M^-1 b.  rtol : stop once ||b - A x|| <= rtol ||b||; 0 makes
+    all steps. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov method with M=F does.
+    Returns a Solution: history (iterations + 1,) holds the norms of b - A x, all computed anew, ||b|| first; x is the
+    iterate with the smallest of them. Status NOT_FINITE where an iterate overflows, MAX_ITERATIONS after `steps`.
+    Cost of a step: one pass over A and one over the factors. On a GPU the next step is queued before the host looks at
+    the norm of this one, so that one may be made in vain.
+    """
+    start = perf_counter()
+    if not isinstance(A, StencilMatrix | BlockMatrix):
+        raise MatrixError(f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix.")
+    if not hasattr(F, "solve"):
+        raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
+    steps = count("steps", steps, 0)
+    if isinstance(rtol, bool) or not isinstance(rtol, int | float) or not 0 <= rtol < math.inf:
+        raise ParameterError(f"rtol={rtol!r}; a finite number, zero or larger, is needed.")
+    b = check_vector(b, A.shape[0], A.data)
+    if b.ndim == 2 and b.shape[1] != 1:
+        raise MatrixError(f"b has {b.shape[1]} columns; the correction iteration solves for one: call it for each.")
+    xp, kernels, shape = namespace(b), kernels_for(b), b.shape
+    r = b.reshape(-1).astype(np.result_type(A.dtype, b.dtype, getattr(F, "dtype", b.dtype)))
+    b, x = r, xp.zeros_like(r)
+    # One more correction than the host has seen is under way on a GPU, so that neither waits for the other.
+    ahead = 1 if on_gpu(b) else 0
+    sizes = [xp.zeros(2, r.real.dtype) for _ in range(ahead + 1)]
+    seen = [kernels.Snapshot(size[:1], size[1:]) for size in sizes]
+    queued: list = []  # iterates whose residuals the host has not seen
+    made = 0
+
+    def measure(r, x) -> None:
+        size = sizes[made % len(sizes)]
+        kernels.norm(r, size[:1])
+        kernels.norm(x, size[1:])  # NaN or Inf where x is not finite
+        seen[made % len(sizes)].post()
+
+    def look(step: int) -> tuple[float, float]:
+        residual, iterate = seen[step % len(seen)].read()
+        return float(residual[0]), float(iterate[0])
+
+    measure(r, x)
+    history = [look(0)[0]]
+    if not math.isfinite(history[0]):
+        raise MatrixError(f"the norm of b overflows in {r.real.dtype}; scale the system down.")
+    best, smallest = x, history[0]
+    status = Status.CONVERGED if smallest == 0 else Status.MAX_ITERATIONS
+    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
+        while status is Status.MAX_ITERATIONS and len(history) <= steps:
+            while len(queued) <= ahead and made < steps:
+                x = x + F.solve(r)
+                r = A.residual(b, x)
+                made += 1
+                measure(r, x)
+                queued.append(x)
+            size, length = look(len(history))
+            candidate = queued.pop(0)
+            if not (math.isfinite(size) and math.isfinite(length)):
+                status = Status.NOT_FINITE
+                break
+            history.append(size)
+            if size < smallest:
+                best, smallest = candidate, size
+            if size <= rtol * history[0]:
+                status = Status.CONVERGED
+    return Solution(
+        x=best.reshape(shape),
+        status=status,
+        iterations=len(history) - 1,
+        residual_norm=smallest,
+        history=np.array(history, r.real.dtype),
+        method="correct",
+        recipe=repr(getattr(F, "recipe", type(F).__name__)),
+        timings={"solve": perf_counter() - start},
+    )
+
+
+def _shifted(blocks, shift: float):
+    """The blocks with the diagonal of delta moved away from zero; the caller's own if shift is 0."""
+    if shift == 0:
+        return blocks
+    blocks = blocks.copy()
+    blocks[3] = moved(blocks[3], shift)
+    return blocks
+
+
+def moved(diagonal, shift: float):
+    """Diagonal blocks (..., n, n) with their diagonals moved away from zero; the caller's own if shift is 0."""
+    if shift == 0:
+        return diagonal
+    xp, diagonal = namespace(diagonal), diagonal.copy()
+    within = xp.arange(diagonal.shape[-1])
+    d = diagonal[..., within, within]
+    away = xp.where(d == 0, shift * abs(diagonal).max(axis=-1), d * (1 + shift))
+    diagonal[..., within, within] = away.astype(diagonal.dtype)
+    return diagonal
+
+
+def condition(block) -> float:
+    """||B|| ||B^-1|| in the infinity norm; Inf for a singular block or one that is not finite."""
+    if not np.isfinite(block).all():
+        return math.inf
+    try:
+        number = float(np.linalg.cond(block.astype(np.complex128), np.inf))
+    except np.linalg.LinAlgError:
+        return math.inf
+    return number if math.isfinite(number) else math.inf

@@ -1,0 +1,160 @@
+"""Block Jacobi: the baseline that every block preconditioner has to beat."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from finelu.blocks import BlockMatrix
+from finelu.factors import Factors, checked
+from finelu.kernels import kernels_for, namespace, to_host
+from finelu.matrix import CSR
+from finelu.preconditioners.block_ilu import (
+    BlockFactors,
+    SingularBlock,
+    as_blocks,
+    check_parameters,
+    condition,
+    moved,
+)
+from finelu.preconditioners.recipe import Recipe
+from finelu.stencil import StencilMatrix
+
+OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
+LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockJacobi(Recipe):
+    """M = the diagonal blocks of A, inverted: by Gauss-Jordan with pivoting, by LAPACK or cuSOLVER beyond 32 rows.
+
+    Of a StencilMatrix they are the blocks delta (a periodic grid is cut open), of a BlockMatrix or BSR matrix its
+    diagonal blocks; any other A is cut into blocks of `block_size` rows, of which the last may have fewer.
+    block_size : rows of a block; None for those of a StencilMatrix, a BlockMatrix or a BSR matrix, and 4 for any other.
+    precision : "float32" or "float64" for the factors, None for A's own.
+    shift : moves the diagonal away from zero, by this fraction of |A_ii| (of the largest |A_ij| in the row of the
+        diagonal block where A_ii is 0).
+    Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
+    """
+
+    block_size: int | None = None
+    precision: str | None = None
+    shift: float = 0.0
+
+    def factor(self, A) -> BlockJacobiFactors | CutBlockJacobiFactors:
+        """A : a StencilMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr` takes, where it lives.
+
+        Raises MatrixError where A has no full diagonal, SingularBlock, naming cell or block row, first row and
+        condition, where a block is singular to working precision.
+        """
+        check_parameters(self)
+        if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
+            return BlockJacobiFactors(self, as_blocks(self, A))
+        return CutBlockJacobiFactors(self, checked(self, A))
+
+
+class BlockJacobiFactors(BlockFactors):
+    """M = diag(B_0, B_1, ...) of a StencilMatrix or BlockMatrix, kept as the `inverses` (rows, n, n)."""
+
+    def __init__(self, recipe: BlockJacobi, A: StencilMatrix | BlockMatrix):
+        super().__init__(recipe, A)  # type: ignore[arg-type]
+        self._refresh(A)
+
+    def _refresh(self, A) -> None:
+        self.pattern = A
+        n, in_cells = A.n_block, isinstance(A, StencilMatrix)
+        blocks = A.blocks[3].reshape(-1, n, n) if in_cells else A.data[A.diag]
+
+        def cell(bad: int):
+            return tuple(int(c) for c in np.unravel_index(bad, A.shape_cells)) if in_cells else bad
+
+        self.inverses = inverted(self.recipe, blocks, cell)
+
+    def _apply(self, R, trans: str):
+        return times(self.inverses, R, trans)
+
+    @property
+    def nnz(self) -> int:
+        """Entries of the blocks, zeros among them."""
+        return self.inverses.size
+
+
+class CutBlockJacobiFactors(Factors):
+    """The same of a CSR matrix that is cut into blocks; the last one is filled up by ones on its diagonal."""
+
+    def __init__(self, recipe: BlockJacobi, A: CSR):
+        super().__init__(recipe, A)
+        xp, size = namespace(A.data), recipe.block_size or OTHERWISE
+        rows = xp.searchsorted(A.indptr, xp.arange(A.nnz, dtype=A.indptr.dtype), side="right") - 1
+        inside = rows // size == A.indices // size
+        self._places = xp.flatnonzero(inside)
+        rows, columns = rows[inside], A.indices[inside]
+        self._where = (rows // size, rows % size, columns % size)
+        self._refresh(A)
+
+    def _refresh(self, A: CSR) -> None:
+        xp, size = namespace(A.data), self.recipe.block_size or OTHERWISE
+        count = -(-A.n // size)
+        blocks = xp.zeros((count, size, size), A.dtype)
+        blocks[self._where] = A.data[self._places]
+        fill = xp.arange(A.n, count * size) - (count - 1) * size
+        blocks[-1, fill, fill] = 1
+        self.inverses = inverted(self.recipe, blocks, int)
+
+    def _apply(self, R, trans: str):
+        return times(self.inverses, R, trans)
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of A inside the blocks."""
+        return int(self._places.size)
+
+
+def inverted(recipe, blocks, cell):
+    """The inverses of blocks (m, n, n), their diagonals shifted; SingularBlock names the first bad one by `cell(k)`.
+
+    Rows are scaled first, for good pivots and a condition that says something.
+    """
+    xp, kernels = namespace(blocks), kernels_for(blocks)
+    n = blocks.shape[1]
+    blocks = moved(blocks, recipe.shift)
+    scale = abs(blocks).max(axis=2)
+    empty = scale < xp.finfo(blocks.dtype).tiny
+    scaled = blocks / xp.where(empty, 1, scale)[:, :, None]
+    if n <= LARGEST_KERNEL:
+        inverse = xp.empty_like(scaled)
+        kernels.invert_blocks(scaled, inverse, True)  # a singular one shows in the condition
+    else:
+        singular = empty.any(axis=1) | ~xp.isfinite(xp.linalg.slogdet(scaled)[1])  # LAPACK would stop without a name
+        inverse = xp.linalg.inv(xp.where(singular[:, None, None], xp.eye(n, dtype=blocks.dtype), scaled))
+        inverse[singular] = math.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        number = abs(scaled).sum(axis=2).max(axis=1) * abs(inverse).sum(axis=2).max(axis=1)
+        inverse = inverse / scale[:, None, :]
+    sound = (number < 1 / xp.finfo(blocks.dtype).eps) & xp.isfinite(inverse).all(axis=(1, 2))
+    bad = xp.flatnonzero(~sound | empty.any(axis=1))
+    if bad.size:
+        k = int(bad[0])
+        of_it = math.inf if bool(empty[k].any()) else condition(to_host(scaled[k]))
+        raise SingularBlock(recipe, cell(k), k * n, of_it, "is singular to working precision")
+    return inverse
+
+
+def times(blocks, R, trans: str):
+    """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
+    xp = namespace(R)
+    m, n = blocks.shape[:2]
+    columns = xp.zeros((m * n, R.size // R.shape[0]), R.dtype)
+    columns[: R.shape[0]] = R.reshape(R.shape[0], -1)
+    if n > LARGEST_KERNEL:
+        B = blocks if trans == "N" else blocks.transpose(0, 2, 1)
+        out = ((B.conj() if trans == "H" else B) @ columns.reshape(m, n, -1)).reshape(m * n, -1)
+    else:
+        out = xp.empty_like(columns)
+        column = xp.empty(m * n, R.dtype)
+        for c in range(columns.shape[1]):
+            kernels_for(R).blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
+            out[:, c] = column
+    return out[: R.shape[0]].reshape(R.shape)
