@@ -24,6 +24,10 @@ class StructurallySingular(MatrixError):
         )
 
 
+class SingularMatrix(FineluError, ArithmeticError):
+    """A matrix without an inverse, as far as its precision can tell."""
+
+
 class FileError(FineluError, ValueError):
     """A file that cannot be read as a matrix or vector, or cannot be written."""
 

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import spilu
 
 from finelu.errors import ParameterError
 from finelu.kernels import namespace, to_host
+from finelu.kernels.cpu.cholesky_fill import column_counts, elimination_tree
 from finelu.kernels.cpu.matching import lightest_matching
 from finelu.kernels.csr import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
@@ -125,6 +126,30 @@ def nested_dissection(A) -> np.ndarray:
     S = _graph(as_csr(A, diagonal=False))
     order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What a complete L U takes. nnz : entries of L and U, a unit diagonal not counted.  flops : of its numeric part."""
+
+    nnz: int
+    flops: float
+
+
+def complete_fill(A, order=None) -> Fill:
+    """The fill and the work of the complete L U of A by rows `order`, with pivots from the diagonal, without doing it.
+
+    A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts. order : (n,), None for A's.
+    A bound where A's pattern is not symmetric; pivots from elsewhere may fill in more. Cost: nearly O(nnz).
+    """
+    S = _graph(as_csr(A, diagonal=False))
+    if order is not None:
+        S = S[order][:, order]
+    parent, count = np.empty(S.shape[0], np.int64), np.empty(S.shape[0], np.int64)
+    elimination_tree(S.indptr, S.indices, parent)
+    column_counts(S.indptr, S.indices, parent, count)
+    below = (count - 1).astype(float)
+    return Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
 
 
 def parts(A, count: int) -> tuple[np.ndarray, np.ndarray]:

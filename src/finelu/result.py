@@ -31,6 +31,29 @@ class Status(Enum):
         "and x differ too much in size for this precision: scale the system, or use float64"
     )
     INTERRUPTED = "stopped by the caller; x is the best iterate known"
+    OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
+    SINGULAR = (
+        "A is singular to working precision, and b is outside of its range: no x solves A x = b. Remove the dependent "
+        "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One recipe with one method, as `finelu.solve` tried it.
+
+    why : the reason it was tried.  outcome : how it ended.  setup_seconds : of the factors, 0 where they were there.
+    seconds : of the iterations.  residual : ||b - A x|| / ||b|| of the x that it left.
+    """
+
+    recipe: str
+    method: str
+    why: str
+    outcome: str
+    iterations: int
+    setup_seconds: float
+    seconds: float
+    residual: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +66,7 @@ class Solution:
     history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between.
     method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
     timings : seconds; "solve" is the whole call.
+    seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     """
 
     x: Any
@@ -53,6 +77,8 @@ class Solution:
     method: str = ""
     recipe: str = ""
     timings: dict[str, float] = field(default_factory=dict)
+    seen: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -63,8 +89,21 @@ class Solution:
         """SciPy's info: 0 when converged, the number of iterations when not, -1 on a breakdown."""
         if self.converged:
             return 0
-        limits = (Status.MAX_ITERATIONS, Status.STAGNATED, Status.INTERRUPTED)
+        limits = (Status.MAX_ITERATIONS, Status.STAGNATED, Status.INTERRUPTED, Status.OUT_OF_TIME)
         return max(self.iterations, 1) if self.status in limits else -1
+
+    def explain(self) -> str:
+        """What was seen, what was tried and why, and how it ended, line by line."""
+        lines = [f"Seen: {sentence}" for sentence in self.seen]
+        for number, a in enumerate(self.attempts, 1):
+            lines.append(
+                f"{number}. {a.method} with {a.recipe or 'no preconditioner'}, because {a.why}: {a.outcome}, "
+                f"{a.iterations} iterations, {a.setup_seconds:.3g} s of set-up and {a.seconds:.3g} s of iterations, "
+                f"relative residual {a.residual:.2e}"
+            )
+        if not self.attempts:
+            lines.append(f"{self.method} with {self.recipe or 'no preconditioner'}, {self.iterations} iterations")
+        return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __iter__(self):
         return iter((self.x, self.info))

@@ -2,6 +2,7 @@
 
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
 from finelu.preconditioners.block_jacobi import BlockJacobi
+from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
@@ -28,6 +29,7 @@ RECIPES = {
     "jacobi": Jacobi,
     "block_jacobi": BlockJacobi,
     "block_ilu0": BlockILU0,
+    "lu": SparseLU,
 }
 
 __all__ = [
@@ -47,5 +49,6 @@ __all__ = [
     "ParILU",
     "ParILUT",
     "SingularBlock",
+    "SparseLU",
     "correct",
 ]

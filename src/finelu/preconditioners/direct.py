@@ -1,0 +1,134 @@
+"""A complete sparse L U, for systems that are small enough: SciPy's SuperLU behind the face of the other recipes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import splu
+
+from finelu.errors import ParameterError, SingularMatrix
+from finelu.factors import Factors, checked
+from finelu.kernels import namespace, on_gpu, to_host
+from finelu.kernels.csr import INT32_LIMIT
+from finelu.matrix import CSR, as_csr
+from finelu.ordering import ORDERINGS, ORDERS, complete_fill
+from finelu.preconditioners.recipe import Recipe
+from finelu.scaling import matching
+
+COLAMD = "colamd"
+PIVOT = 0.01  # a diagonal entry is the pivot unless it is so much smaller than the largest of its column
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SparseLU(Recipe):
+    """Complete L U of A by SuperLU, after a maximum product matching, its scaling and a fill-reducing ordering.
+
+    With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
+    matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
+        the diagonal has gaps or zeros.
+    ordering : of the rows and columns together, as `finelu.ordering` names them; or "colamd", SuperLU's own of the
+        columns alone, with partial pivoting: for patterns that are far from symmetric.
+    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it.
+    precision : "float32" or "float64" for the factors, None for A's own.
+    The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
+    Cost: `finelu.ordering.complete_fill` tells it before. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
+    J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
+    """
+
+    matching: bool | None = None
+    ordering: str | None = "auto"
+    shift: float = 0.0
+    precision: str | None = None
+
+    def factor(self, A) -> SparseLUFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
+
+        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
+        """
+        if self.matching not in (None, True, False):
+            raise ParameterError(f"{self!r}: matching must be True, False or None.")
+        if self.ordering not in (*ORDERINGS, COLAMD):
+            raise ParameterError(f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}.")
+        return SparseLUFactors(self, checked(self, A, diagonal=False))
+
+
+class SparseLUFactors(Factors):
+    """M = A up to rounding. report : fill and flops expected, levels of time, where it works."""
+
+    def __init__(self, recipe: SparseLU, A: CSR):
+        super().__init__(recipe, A)
+        start = perf_counter()
+        host = as_csr(_on_host(A), diagonal=False)
+        self._rows = self._columns = np.arange(A.n)
+        self._row_scale = self._column_scale = np.ones(A.n, A.data.real.dtype)
+        self._by_columns = recipe.ordering == COLAMD
+        wanted = recipe.matching
+        if wanted is None:
+            wanted = not self._by_columns and (host.missing > 0 or not bool((host.data[host.diag] != 0).all()))
+        if wanted:
+            m = matching(host)
+            self._rows = np.argsort(m.columns)  # row of A that is matched to each column
+            self._row_scale, self._column_scale = m.row_scale, m.column_scale
+        matched = self._arranged(host)
+        if recipe.ordering is not None and not self._by_columns:
+            order = ORDERS[recipe.ordering](matched)
+            self._rows, self._columns = self._rows[order], order
+            matched = matched[order][:, order]
+        if not self._by_columns:
+            expected = complete_fill(matched)
+            if expected.nnz > INT32_LIMIT:
+                raise MemoryError(
+                    f"{recipe!r}: the factors would have about {expected.nnz} entries, more than SuperLU's 32-bit "
+                    "indices count; use an incomplete factorization."
+                )
+            self.report |= {"expected_nnz": expected.nnz, "expected_flops": expected.flops}
+        self.report |= {"matched": wanted, "factored_on": "CPU", "applied_on": "CPU"}
+        self.report["analysis_seconds"] = perf_counter() - start
+        self._refresh(A)
+
+    def _arranged(self, A: CSR):
+        """Rows and columns scaled and permuted as far as is known, on the host."""
+        S = sp.csr_matrix(A.tosparse())
+        S.data = S.data * np.repeat(self._row_scale, np.diff(S.indptr)) * self._column_scale[S.indices]
+        return S[self._rows][:, self._columns]
+
+    def _refresh(self, A: CSR) -> None:
+        start = perf_counter()
+        S = self._arranged(_on_host(A))  # relax=1: subtrees of its order are not neighbours, and would be filled up
+        if self.recipe.shift:
+            S = S + self.recipe.shift * sp.diags(S.diagonal())
+        try:
+            if self._by_columns:
+                self._lu = splu(_narrow(S.tocsc()), permc_spec="COLAMD")
+            else:
+                self._lu = splu(_narrow(S.tocsc()), permc_spec="NATURAL", diag_pivot_thresh=PIVOT, relax=1)
+        except RuntimeError as error:
+            if "singular" not in str(error):
+                raise
+            raise SingularMatrix(f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0.") from error
+        self.report["numeric_seconds"] = perf_counter() - start
+
+    @property
+    def nnz(self) -> int:
+        return int(self._lu.nnz) - self.shape[0]
+
+    def _apply(self, R, trans: str):
+        xp, r = namespace(R), to_host(R)
+        into, out = (self._rows, self._columns) if trans == "N" else (self._columns, self._rows)
+        before, after = (self._row_scale, self._column_scale) if trans == "N" else (self._column_scale, self._row_scale)
+        columns = (slice(None),) + (None,) * (r.ndim - 1)
+        x = np.empty_like(r)
+        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)
+        return xp.asarray(x * after[columns])
+
+
+def _on_host(A: CSR) -> CSR:
+    return CSR(*(to_host(part) for part in (A.indptr, A.indices, A.data, A.diag))) if on_gpu(A.data) else A
+
+
+def _narrow(S):
+    """S with the 32-bit indices that SuperLU takes."""
+    return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
