@@ -1,15 +1,20 @@
 """What several test files share: closeness in ulps, matrices in every dtype and index type, random patterns."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from finelu.matrix import CSR, as_csr
 
+# Of a test that takes `backend`: where there is a GPU only.
+ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 # The `backend` fixture keeps no state, so hypothesis may use one for all examples; a first example may compile kernels.
 PATTERNS = settings(
@@ -73,6 +78,14 @@ def one_line(error):
     text = str(error.value)
     assert text and "\n" not in text
     return text
+
+
+def documented(page, what):
+    """The examples of docs/<page>.md that begin with ```python <what>, which need that package."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / f"{page}.md").read_text()
+    found = re.findall(rf"^```python {what}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found
+    return found
 
 
 def run_at_once(work, count=6):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from finelu.blocks import BlockMatrix
     from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
     from finelu.factors import Factors
+    from finelu.interop.superlu import spilu
     from finelu.io import read_matrix
     from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
     from finelu.matrix import as_csr
@@ -87,6 +88,7 @@ _MODULE_OF = {
     "minres": "krylov",
     "read_matrix": "io",
     "set_num_threads": "threads",
+    "spilu": "interop.superlu",
     "sqmr": "krylov",
 }
 
@@ -131,6 +133,7 @@ __all__ = [
     "minres",
     "read_matrix",
     "set_num_threads",
+    "spilu",
     "sqmr",
 ]
 

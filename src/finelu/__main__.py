@@ -1,5 +1,7 @@
 """`python -m finelu`: the command line, where the `finelu` command is not on the path."""
 
+import sys
+
 from finelu.cli import main
 
-main()
+sys.exit(main())

@@ -1,4 +1,4 @@
-"""finelu solve | inspect | bench: from a matrix file to a solution in the terminal.
+"""finelu solve | compare | inspect | bench: from a matrix file to a solution in the terminal.
 
 Exit status: 0 converged, 1 not converged, 2 bad input, 70 an error in finelu itself, 130 interrupted. Errors are one
 line on stderr, or with --json one object {"error": ...} on stdout; FINELU_DEBUG=1 in the environment puts the traceback
@@ -161,39 +161,99 @@ def solve(
 
 
 @app.command()
-def inspect(matrix: Matrix, as_json: Json = False) -> int:
+def compare(
+    matrix: Matrix,
+    b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
+    html: Annotated[str | None, typer.Option(metavar="PAGE.html", help="write a page with tables and pictures")] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="for all measurements: 60s, 5m, 1h")] = "60s",
+    rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
+    device: Annotated[
+        Literal["cpu", "cuda", "auto"], typer.Option(help="auto: the CPU, and the GPU if there is one")
+    ] = "auto",
+    recipes: Annotated[
+        str | None, typer.Option(metavar="A,B", help="only these recipes; spilu and splu are SciPy's")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+    as_json: Json = False,
+) -> int:
+    """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
+    seconds = _duration(budget)
+    names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
+    if html is not None:
+        from finelu.report import check_page
+
+        check_page(html)
+    if threads is not None:
+        finelu.set_num_threads(threads)
+    from finelu.compare import compare as measured
+
+    with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
+        from finelu.matrix import as_csr
+
+        progress.stage(f"reading {matrix}")
+        A = as_csr(_load(matrix), diagonal=False)
+        rhs, rhs_name, _ = _right_hand_side(b, A)
+        result = measured(
+            A,
+            rhs,
+            rtol=rtol,
+            budget=seconds,
+            device=device,
+            recipes=names,
+            pictures=html is not None,
+            watch=progress.stage,
+        )
+        if html is not None:
+            from finelu.report import write_page
+
+            progress.stage(f"writing {html}")
+            write_page(html, result, A, matrix, b, rhs_name, version=finelu.__version__)
+    if as_json:
+        from finelu.report import comparison_facts
+
+        _print_json({"matrix": matrix, "rhs": rhs_name, "page": html, **comparison_facts(result, matrix, b)})
+    else:
+        from finelu.report import print_comparison
+
+        print_comparison(_console(), result, matrix, b, html)
+    if result.interrupted:
+        if not as_json:
+            print("finelu: interrupted; what was measured before is shown", file=sys.stderr)
+        raise _Reported
+    return CONVERGED if any(m.solved for m in result.measurements) else NOT_CONVERGED
+
+
+@app.command()
+def inspect(
+    matrix: Matrix,
+    plot: Annotated[str | None, typer.Option(metavar="P.png", help="draw pattern, levels, rows to this file")] = None,
+    as_json: Json = False,
+) -> int:
     """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and which recipe fits."""
+    if plot is not None:
+        from finelu.report import check_plot
+
+        check_plot(plot)
     from finelu.matrix import as_csr
     from finelu.properties import properties, suggest
 
     A = as_csr(_load(matrix), diagonal=False)
     found, suggestion = properties(A), suggest(A)
+    if plot is not None:
+        from finelu.report import plot_matrix
+
+        plot_matrix(plot, A, title=f"{matrix}, n = {A.n}")
     if as_json:
-        _print_json({"matrix": matrix, **asdict(found), "suggestion": asdict(suggestion)})
+        _print_json({"matrix": matrix, **asdict(found), "suggestion": asdict(suggestion), "plot": plot})
         return CONVERGED
 
-    from finelu.report import table
+    from finelu.report import properties_in_words, table
 
-    d = found.diagonal
-    if d.missing:
-        diagonal = f"missing in {d.missing} rows (first: row {d.first_missing})"
-    elif d.zero:
-        diagonal = f"zero in {d.zero} rows (first: row {d.first_zero})"
-    else:
-        diagonal = "full, all positive" if d.positive else "full, of mixed sign, negative or complex"
-    rows = {
-        "n": f"{found.n}",
-        "nnz": f"{found.nnz} ({found.dtype})",
-        "entries a row": f"{found.row_shortest} to {found.row_longest}, mean {found.row_mean:.2f}",
-        "symmetric pattern": "yes" if found.pattern_symmetric else "no",
-        "Hermitian": "yes" if found.hermitian else f"no (max |A - A^H| / max |A| = {found.asymmetry:.1e})",
-        "diagonal": diagonal,
-        "dominant rows": f"{100 * found.dominant_rows:.1f} %",
-        "bandwidth": f"{found.bandwidth}",
-        "levels": f"{found.levels_lower} lower, {found.levels_upper} upper",
-        "block size": f"{found.block_size}" if found.block_size > 1 else "1 (no dense blocks found)",
-        "suggestion": f"--recipe {suggestion.recipe} --method {suggestion.method} ({suggestion.reason})",
+    rows = properties_in_words(found) | {
+        "suggestion": f"--recipe {suggestion.recipe} --method {suggestion.method} ({suggestion.reason})"
     }
+    if plot is not None:
+        rows["plot"] = plot
     _console().print(table(matrix, rows))
     return CONVERGED
 
@@ -218,6 +278,15 @@ def bench(
         raise ParameterError(f"there is no benchmark {name!r}; one of {', '.join(sorted(modules))} is needed.")
     sys.path.insert(0, str(root))
     return int(import_module(modules[name]).main(context.args) or 0)
+
+
+def _duration(text: str) -> float:
+    """The seconds of "90", "60s", "5m" or "1h"."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|)", text.strip().lower())
+    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < value < math.inf:
+        raise ParameterError(f"--budget {text}: a time larger than 0 is needed, such as 60s, 5m or 1h.")
+    return value
 
 
 def _named_values(settings: Sequence[str]) -> dict[str, str]:
@@ -367,6 +436,10 @@ def _compile_time() -> Iterator[Callable[[], float]]:
         yield lambda: listener.duration if listener.done else 0.0
 
 
+class _Reported(Exception):
+    """Ctrl-C, of which the command has told the rest already: `finelu compare` shows what it had."""
+
+
 class _Progress:
     """A spinner and a bar on stderr, or nothing at all."""
 
@@ -375,9 +448,9 @@ class _Progress:
         self.enabled = bar is not None
         self.task = bar.add_task("starting", total=None) if bar is not None else None
 
-    def stage(self, text: str) -> None:
+    def stage(self, text: str, done: int | None = None, of: int | None = None) -> None:
         if self.bar is not None:
-            self.bar.update(self.task, description=text)
+            self.bar.update(self.task, description=text, completed=done, total=of)
 
     def watcher(self, method: str, norm_b: float, rtol: float, maxiter: int) -> Callable[[int, float], None]:
         """A callback for a Krylov method: the bar shows the decades gained of those wanted, or the iterations spent."""
@@ -479,6 +552,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, error = BAD_INPUT, _message(problem)
     except KeyboardInterrupt:
         status, error = INTERRUPTED, "interrupted"
+    except _Reported:
+        status, error = INTERRUPTED, None
     except Exception as problem:  # a defect: not to be taken for a solve that has not converged
         if debug := os.environ.get("FINELU_DEBUG"):
             traceback.print_exc()

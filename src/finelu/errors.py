@@ -65,3 +65,18 @@ class NoFactors(FineluError, RuntimeError):
 
     def __init__(self, recipe):
         super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")
+
+
+class NotConverged(FineluError, ArithmeticError):
+    """A solve whose answer is used for more than itself, such as gradients, did not converge.
+
+    solution : the `Solution` it ended with.
+    """
+
+    def __init__(self, what: str, solution, rtol: float):
+        self.solution = solution
+        name = f"{solution.method} with {solution.recipe}" if solution.recipe else solution.method
+        super().__init__(
+            f"{what} did not converge to rtol={rtol:g}: {name} ended after {solution.iterations} iterations with "
+            f"residual norm {solution.residual_norm:.3e}; it {solution.status.value}."
+        )

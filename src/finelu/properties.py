@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.kernels import to_host
+from finelu.kernels import kernels_for, to_host
 from finelu.matrix import CSR, as_csr
-from finelu.triangular import levels
+from finelu.triangular import levels, triangle
 
 ROUNDINGS = 1000  # a matrix that was assembled counts as symmetric up to so many roundings of its largest entry
 LARGEST_BLOCK = 8
@@ -169,3 +169,38 @@ def suggest(A: CSR) -> Suggestion:
     if found.positive and is_hermitian(A):
         return Suggestion(recipe="ic0", method="cg", reason="A is Hermitian with a positive diagonal")
     return Suggestion(recipe="ilu0", method="gmres", reason="A is not Hermitian with a positive diagonal")
+
+
+def dominance(A: CSR) -> np.ndarray:
+    """|a_ii| / sum over j != i of |a_ij|, (n,) float64 on the host; inf where the row has nothing beside its diagonal.
+
+    Cost: one pass over the entries. A row of zeros has 0.
+    """
+    S = to_host(A.tosparse())
+    rows = np.repeat(np.arange(A.n), np.diff(S.indptr))
+    beside = np.bincount(rows, np.where(rows == S.indices, 0.0, abs(S.data).astype(np.float64)), minlength=A.n)
+    on_diagonal = abs(S.diagonal()).astype(np.float64)
+    alone = np.where(on_diagonal > 0, np.inf, 0.0)
+    return np.divide(on_diagonal, beside, out=alone, where=beside > 0)
+
+
+def level_sizes(A: CSR) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows each level set of A's lower and of its upper triangle holds, on the host: (levels,) each.
+
+    Cost: one pass over the entries a triangle.
+    """
+    kernels = kernels_for(A.data)
+    lower, upper = (to_host(kernels.levels(triangle(A, below, True))[0]) for below in (True, False))
+    return np.bincount(lower), np.bincount(upper)
+
+
+def density(S, bins: int) -> np.ndarray:
+    """How many entries of S fall into each of (m, m) equal squares, m = min(n, bins); S (n, n) scipy.sparse, CSR.
+
+    Cost: one pass over the entries.
+    """
+    n = S.shape[0]
+    m = min(n, bins)
+    rows = np.repeat(np.arange(n, dtype=np.int64) * m // n, np.diff(S.indptr))
+    columns = S.indices.astype(np.int64) * m // n
+    return np.bincount(rows * m + columns, minlength=m * m).reshape(m, m)

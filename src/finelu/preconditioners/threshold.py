@@ -112,10 +112,7 @@ class ThresholdFactors(TriangularFactors):
             return Attempt(drop_tol, result, good, not good and result.stored <= limit, count)
 
         self._solvers = {}  # of another pattern
-        if recipe.nnz is None:
-            made, attempts = attempt(recipe.drop_tol, LARGEST), 1
-        else:
-            made, attempts = search(attempt, recipe.nnz, self._guess)
+        made, attempts = self._chosen(attempt)
         if not made.good:
             raise self._no_factors(made)
         self._guess = made.drop_tol
@@ -128,6 +125,12 @@ class ThresholdFactors(TriangularFactors):
             if not meets(made, recipe.nnz):
                 why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried came nearer"
                 self.report["warning"] = f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}"
+
+    def _chosen(self, attempt: Callable[[float, int], Attempt]) -> tuple[Attempt, int]:
+        """What is kept, or broke down, and how many attempts it took."""
+        if self.recipe.nnz is None:
+            return attempt(self.recipe.drop_tol, LARGEST), 1
+        return search(attempt, self.recipe.nnz, self._guess)
 
     def _no_factors(self, made: Attempt) -> ZeroPivot:
         pivot = made.result.pivot

@@ -1,0 +1,227 @@
+"""Linear solves inside JAX: `solve(A, b)` can be differentiated in reverse mode, compiled by jit and mapped by vmap."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from finelu.errors import DeviceError, MatrixError
+from finelu.interop.adjoint import Options, System
+from finelu.kernels import namespace, require_gpu
+from finelu.matrix import DTYPES, as_csr, sparse_module
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import sparse
+except ImportError as error:
+    raise ImportError("finelu.interop.jax needs JAX: pip install 'finelu[jax]'.") from error
+
+KEPT = 4  # factorizations that wait for their gradients
+NO_TOKEN = np.zeros(2, np.uint32)
+
+_systems: OrderedDict[bytes, System] = OrderedDict()  # by token, those used last at the end
+_lock = threading.Lock()
+
+
+def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
+    """x with A x = b, differentiable in reverse mode as often as wanted.
+
+    A : (n, n), a BCSR or BCOO of jax.experimental.sparse, or a tuple (data, indices, indptr) of arrays, as in SciPy.
+    b : (n,) or (n, k); k solves with the same factors.
+    recipe, method, rtol, maxiter : as in `finelu.interop.adjoint.Options`; gradients are solved for in the same way.
+    Returns x of b's shape, in the wider dtype of A and b.
+    Raises NotConverged rather than return what is no solution or no gradient; MatrixError, DeviceError and
+    ParameterError for what cannot be worked with; what `recipe.factor` raises. Under jit, JAX wraps what is raised
+    while the program runs into an error of its own, which has this text.
+    Outside of jit and vmap, arrays are read where they are, through DLPack on a GPU. Under jit and vmap the solve is a
+    `jax.pure_callback`, which hands arrays over on the host; on a GPU they are copied back to it, and solved there.
+    vmap over b alone factors A once.
+    Cost: the factors, k solves, and k more for the gradients, with the same factors if these are among the last 4 made.
+    """
+    data, places = _parts(A)
+    b = jnp.asarray(b)
+    n = b.shape[0] if b.ndim in (1, 2) else -1
+    if n < 1:
+        raise MatrixError(f"b has shape {b.shape}; (n,) or (n, k) is needed.")
+    if isinstance(A, sparse.BCSR | sparse.BCOO):
+        rows = A.shape[0]
+    else:
+        rows = places[1].shape[0] - 1
+    if rows != n:
+        raise MatrixError(f"b has shape {b.shape}, but A has {rows} rows; shape ({rows},) or ({rows}, k) is needed.")
+    data = data.astype(jnp.promote_types(data.dtype, jnp.float32)) if data.dtype.kind in "biu" else data
+    dtype = jnp.promote_types(data.dtype, b.dtype)
+    for name, found in (("A", data.dtype), ("b", dtype)):
+        if found.name not in DTYPES:
+            raise MatrixError(f"{name} holds {found.name}; one of {', '.join(DTYPES)} is needed.")
+    options = Options(recipe=recipe, method=method, rtol=rtol, maxiter=maxiter)
+    return _solve(options, "N", data, places, b.astype(dtype), NO_TOKEN)[0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _solve(options, trans, data, places, b, token):
+    """(A^-1 b, or A^-T b if trans is "T"; the token of the factors).  token : theirs, if they have been made."""
+    return _call(options, trans, data, places, b, token)
+
+
+def _forward(options, trans, data, places, b, token):
+    x, token = _solve(options, trans, data, places, b, token)  # itself: a second derivative goes through it
+    return (x, token), (data, places, x, token)
+
+
+def _backward(options, trans, residual, gradients):
+    """JAX's gradients are not conjugated: b' = A^-T x' and A' = -b' x^T; of x = A^-T b, A' = -x b'^T."""
+    (data, places, x, token), (gradient, _) = residual, gradients
+    of_b, _ = _solve(options, "T" if trans == "N" else "N", data, places, gradient, token)
+    left, right = (of_b, x) if trans == "N" else (x, of_b)
+    rows, columns = _coordinates(places, data.shape[0])
+    take = partial(jnp.take, axis=0, mode="fill", fill_value=0)  # what pads a BCOO lies outside, and has no gradient
+    of_data = -(take(left, rows) * take(right, columns)).reshape(data.shape[0], -1).sum(axis=1)
+    of_data = of_data if jnp.iscomplexobj(data) else of_data.real
+    return of_data.astype(data.dtype), None, of_b, None
+
+
+_solve.defvjp(_forward, _backward)
+
+
+def _call(options, trans, data, places, b, token):
+    """(x, the token of the factors)."""
+    arguments = (data, *places, b, token)
+    if not any(isinstance(part, jax.core.Tracer) for part in arguments):
+        device = _device(data)
+        with _current(device):
+            arrays = [_array(part, device) for part in arguments[:-1]]
+            x, token = _solved(options, trans, arrays, np.asarray(token))
+            return jnp.asarray(x) if isinstance(x, np.ndarray) else jnp.from_dlpack(x), token
+    shapes = jax.ShapeDtypeStruct(b.shape, b.dtype), jax.ShapeDtypeStruct(token.shape, token.dtype)
+    ranks = tuple(part.ndim for part in arguments)
+
+    def callback(on_gpu, *arguments):
+        return jax.pure_callback(
+            partial(_on_host, options, trans, ranks, on_gpu), shapes, *arguments, vmap_method="expand_dims"
+        )
+
+    return jax.lax.platform_dependent(*arguments, cpu=partial(callback, False), cuda=partial(callback, True))
+
+
+def _on_host(options, trans, ranks, on_gpu: bool, *arguments):
+    """What the callback does: arguments with the axes of vmap in front, 1 long where they are not mapped over."""
+    given = [_view(part) for part in arguments]
+    batches = [part.shape[: part.ndim - rank] for part, rank in zip(given, ranks, strict=True)]
+    batch, b = np.broadcast_shapes(*batches), given[-2]
+    x = np.empty((*batch, *b.shape[len(batch) :]), b.dtype)
+    tokens = np.empty((*batch, 2), np.uint32)
+    made: dict[Any, np.ndarray] = {}  # the tokens of this call, by the matrix
+    for at in np.ndindex(batch):
+        own = [tuple(i if long > 1 else 0 for i, long in zip(at, axes, strict=True)) for axes in batches]
+        *arrays, known = (part[i] for part, i in zip(given, own, strict=True))
+        matrix = tuple(own[:-2])
+        known = made.get(matrix, known)
+        if on_gpu:
+            arrays = [require_gpu().asarray(part) for part in arrays]
+        solution, made[matrix] = _solved(options, trans, arrays, known)
+        x[at] = solution.get() if on_gpu else solution
+        tokens[at] = made[matrix]
+    return x, tokens
+
+
+def _solved(options, trans, arrays, token):
+    """(x, token), for (data, *places, b) on one device."""
+    *matrix, b = arrays
+    with _lock:
+        system = _systems.get(token.tobytes())
+    if system is None:
+        system = System(_matrix(*matrix, n=b.shape[0]), options)
+        token = np.frombuffer(os.urandom(NO_TOKEN.nbytes), NO_TOKEN.dtype).copy()
+    x = system.solve(b, trans).astype(b.dtype, copy=False)
+    with _lock:
+        _systems[token.tobytes()] = system
+        _systems.move_to_end(token.tobytes())
+        while len(_systems) > KEPT:
+            _systems.popitem(last=False)
+    return x, token
+
+
+def _matrix(data, indices, indptr=None, *, n: int):
+    module = sparse_module(data)
+    if indptr is not None:
+        return as_csr(module.csr_matrix((data, indices, indptr), shape=(n, n)), diagonal=False)
+    xp = namespace(data)
+    inside = (indices >= 0).all(axis=1) & (indices < n).all(axis=1)
+    if not bool(inside.all()):
+        if bool(xp.asarray(data[~inside] != 0).any()):
+            raise MatrixError("A stores entries other than zero outside of its shape.")
+        data, indices = data[inside], indices[inside]
+    return as_csr(module.coo_matrix((data, (indices[:, 0], indices[:, 1])), shape=(n, n)), diagonal=False)
+
+
+def _parts(A):
+    """(data, places): places (indices, indptr) by rows, or (indices (nse, 2),)."""
+    if isinstance(A, sparse.BCSR | sparse.BCOO):
+        if A.ndim != 2 or A.shape[0] != A.shape[1] or A.n_batch or A.n_dense:
+            raise MatrixError(
+                f"A has shape {A.shape}, n_batch={A.n_batch}, n_dense={A.n_dense}; "
+                "one square matrix of numbers is needed."
+            )
+        return A.data, (A.indices, A.indptr) if isinstance(A, sparse.BCSR) else (A.indices,)
+    if not isinstance(A, tuple | list) or len(A) != 3:
+        raise MatrixError(f"A is a {type(A).__name__}; a BCSR, a BCOO or (data, indices, indptr) is needed.")
+    data, indices, indptr = (jnp.asarray(part) for part in A)
+    if {part.ndim for part in (data, indices, indptr)} != {1} or data.shape != indices.shape:
+        raise MatrixError(
+            f"data, indices and indptr have shapes {data.shape}, {indices.shape} and {indptr.shape}; "
+            "(nnz,), (nnz,) and (n + 1,) are needed."
+        )
+    return data, (indices, indptr)
+
+
+def _coordinates(places, nnz: int):
+    if len(places) == 1:
+        return places[0][:, 0], places[0][:, 1]
+    indices, indptr = places
+    return jnp.repeat(jnp.arange(indptr.shape[0] - 1), jnp.diff(indptr), total_repeat_length=nnz), indices
+
+
+def _device(x):
+    """The one device that a JAX array lies on, which finelu can work on."""
+    if len(x.devices()) != 1:
+        raise DeviceError(f"A lies on {len(x.devices())} devices; put A and b on one.")
+    (device,) = x.devices()
+    if device.platform not in ("cpu", "gpu", "cuda"):
+        raise DeviceError(f"A is on {device}; finelu works on the CPU and on NVIDIA GPUs: move A and b there.")
+    return device
+
+
+def _current(device) -> AbstractContextManager[Any]:
+    """CuPy's current device made that of JAX."""
+    return nullcontext() if device.platform == "cpu" else require_gpu().cuda.Device(device.local_hardware_id)
+
+
+def _array(x, device):
+    """The memory of x as a NumPy or CuPy array. What is no array of JAX's, such as a gradient of ones, moves there."""
+    x = x if isinstance(x, jax.Array) else jax.device_put(x, device)
+    if _device(x) != device:
+        raise DeviceError(f"A's values are on {device}, but an array that belongs to them is on {_device(x)}.")
+    return _view(x) if device.platform == "cpu" else require_gpu().from_dlpack(x)
+
+
+class _Memory:
+    """Memory that others own, without their note that it is not to be written."""
+
+    def __init__(self, owner: np.ndarray):
+        self.owner = owner
+        self.__array_interface__ = owner.__array_interface__ | {"data": (owner.ctypes.data, False)}
+
+
+def _view(x) -> np.ndarray:
+    """x as a NumPy array that is not marked as read-only, though nothing writes to it: Numba would compile every
+    kernel once more for the mark."""
+    x = np.asarray(x)
+    return x if x.flags.writeable else np.asarray(_Memory(x))

@@ -1,0 +1,89 @@
+"""Smoothers and coarse solvers for PyAMG's multigrid hierarchies, made of any recipe."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from finelu.errors import ParameterError
+from finelu.factors import TRANSPOSES, Factors
+from finelu.krylov.progress import count
+from finelu.preconditioners import MultilevelILU
+
+
+class _OfMatrix:
+    """The factors of each matrix that comes along, made when it comes first, kept as long as it lives."""
+
+    def __init__(self, recipe: Any):
+        if not hasattr(recipe, "factor"):
+            raise ParameterError(f"recipe={recipe!r}; a recipe such as finelu.ILU0() is needed.")
+        self.recipe = recipe
+        self._known: dict[int, tuple[Any, Factors]] = {}
+
+    def __call__(self, A) -> Factors:
+        known, key = self._known, id(A)
+        if key not in known:
+            known[key] = weakref.ref(A, lambda _: known.pop(key, None)), self.recipe.factor(A)
+        return known[key][1]
+
+
+def smoother(recipe, *, iterations: int = 1, trans: str = "N"):
+    """A function f(A, x, b) that does x <- x + M^-1 (b - A x), in place, as the levels of a PyAMG hierarchy take it.
+
+    recipe : makes M of the matrix of each level, when it is smoothed first; values changed in place go unnoticed.
+    iterations : how often.  trans : "H" takes M^-H, for a postsmoother: with M^-1 before and M^-H after it a cycle
+        for a Hermitian A is Hermitian, too, as cg needs it of a preconditioner. A Hermitian M, as of IC0, is its own.
+
+        ml = pyamg.smoothed_aggregation_solver(A)
+        for level in ml.levels[:-1]:
+            level.presmoother, level.postsmoother = smoother(fl.ILU0()), smoother(fl.ILU0(), trans="H")
+
+    `change_smoothers` does this, sharing the factors. Raises what `recipe.factor` raises, at the first cycle.
+    Cost an iteration: a product with A and a solve with M.
+    """
+    return _smoother(_OfMatrix(recipe), iterations, trans)
+
+
+def _smoother(factors: _OfMatrix, iterations: int, trans: str):
+    count("iterations", iterations, 1)
+    if trans not in TRANSPOSES:
+        raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
+
+    def smooth(A, x, b):
+        M = factors(A)
+        for _ in range(iterations):
+            x += M.solve(b - A @ x, trans)
+
+    smooth.__name__ = f"finelu_{type(factors.recipe).__name__}"
+    return smooth
+
+
+def change_smoothers(ml, recipe, *, iterations: int = 1):
+    """Smooth all levels of `ml` but the coarsest with M before the coarse correction and with M^H after it. Returns ml.
+
+    ml : a MultilevelSolver of PyAMG, changed in place; a cycle is then Hermitian where A is.  recipe, iterations : as
+    in `smoother`. M is made here, once for each level; what `recipe.factor` raises comes from here.
+    """
+    factors = _OfMatrix(recipe)
+    for level in ml.levels[:-1]:
+        factors(level.A)
+        level.presmoother = _smoother(factors, iterations, "N")
+        level.postsmoother = _smoother(factors, iterations, "H")
+    ml.symmetric_smoothing = True
+    return ml
+
+
+def coarse_solver(recipe=None):
+    """A function f(A, b) that gives M^-1 b, as PyAMG's `coarse_solver=` takes it.
+
+    recipe : makes M of the coarsest matrix at the first cycle; None: MultilevelILU(), which is LAPACK's LU up to 500
+        rows, and needs little memory beyond them.
+
+        ml = pyamg.ruge_stuben_solver(A, max_coarse=5000, coarse_solver=coarse_solver())
+    """
+    factors = _OfMatrix(MultilevelILU() if recipe is None else recipe)
+
+    def solve(A, b):
+        return factors(A).solve(b)
+
+    return solve
