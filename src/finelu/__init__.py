@@ -40,9 +40,11 @@ if TYPE_CHECKING:
         ParILU,
         ParILUT,
         SingularBlock,
+        SparseLU,
         correct,
     )
     from finelu.result import Solution, Status
+    from finelu.solver import Sequence, solve
     from finelu.stencil import StencilMatrix
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
@@ -71,7 +73,9 @@ _MODULE_OF = {
     "ParILU": "preconditioners",
     "ParILUT": "preconditioners",
     "ParameterError": "errors",
+    "Sequence": "solver",
     "SingularBlock": "preconditioners",
+    "SparseLU": "preconditioners",
     "Solution": "result",
     "Status": "result",
     "StencilMatrix": "stencil",
@@ -88,6 +92,7 @@ _MODULE_OF = {
     "minres": "krylov",
     "read_matrix": "io",
     "set_num_threads": "threads",
+    "solve": "solver",
     "spilu": "interop.superlu",
     "sqmr": "krylov",
 }
@@ -114,8 +119,10 @@ __all__ = [
     "ParILU",
     "ParILUT",
     "ParameterError",
+    "Sequence",
     "SingularBlock",
     "Solution",
+    "SparseLU",
     "Status",
     "StencilMatrix",
     "TriangularSolver",
@@ -133,6 +140,7 @@ __all__ = [
     "minres",
     "read_matrix",
     "set_num_threads",
+    "solve",
     "spilu",
     "sqmr",
 ]

@@ -29,7 +29,7 @@ RECIPES = {
     "jacobi": Jacobi,
     "block_jacobi": BlockJacobi,
     "block_ilu0": BlockILU0,
-    "lu": SparseLU,
+    "sparse_lu": SparseLU,
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from finelu.factors import Factors, checked
 from finelu.kernels import namespace, on_gpu, to_host
 from finelu.kernels.csr import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
-from finelu.ordering import ORDERINGS, ORDERS, complete_fill
+from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import Recipe
 from finelu.scaling import matching
 
@@ -56,9 +56,10 @@ class SparseLU(Recipe):
 
 
 class SparseLUFactors(Factors):
-    """M = A up to rounding. report : fill and flops expected, levels of time, where it works."""
+    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on."""
 
-    def __init__(self, recipe: SparseLU, A: CSR):
+    def __init__(self, recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None = None):
+        """known : the order, and its fill, that the recipe would find for A without a matching."""
         super().__init__(recipe, A)
         start = perf_counter()
         host = as_csr(_on_host(A), diagonal=False)
@@ -72,22 +73,29 @@ class SparseLUFactors(Factors):
             m = matching(host)
             self._rows = np.argsort(m.columns)  # row of A that is matched to each column
             self._row_scale, self._column_scale = m.row_scale, m.column_scale
-        matched = self._arranged(host)
-        if recipe.ordering is not None and not self._by_columns:
-            order = ORDERS[recipe.ordering](matched)
-            self._rows, self._columns = self._rows[order], order
-            matched = matched[order][:, order]
         if not self._by_columns:
-            expected = complete_fill(matched)
-            if expected.nnz > INT32_LIMIT:
+            matched = self._arranged(host) if wanted else host
+            order, fill = known if known is not None and not wanted else self._ordered(matched)
+            self._rows, self._columns = self._rows[order], order
+            if fill.nnz > INT32_LIMIT:
                 raise MemoryError(
-                    f"{recipe!r}: the factors would have about {expected.nnz} entries, more than SuperLU's 32-bit "
-                    "indices count; use an incomplete factorization."
+                    f"{recipe!r}: the factors would have about {fill.nnz} entries, more than SuperLU's 32-bit indices "
+                    "count; use an incomplete factorization."
                 )
-            self.report |= {"expected_nnz": expected.nnz, "expected_flops": expected.flops}
+            self.report |= {"expected_nnz": fill.nnz, "expected_flops": fill.flops}
         self.report |= {"matched": wanted, "factored_on": "CPU", "applied_on": "CPU"}
         self.report["analysis_seconds"] = perf_counter() - start
         self._refresh(A)
+
+    def _ordered(self, A) -> tuple[np.ndarray, Fill]:
+        if self.recipe.ordering == "auto":
+            return with_little_fill(A)
+        order = (
+            np.arange(self.shape[0])
+            if self.recipe.ordering is None
+            else ORDERS[self.recipe.ordering](as_csr(A, diagonal=False))
+        )
+        return order, complete_fill(A, order)
 
     def _arranged(self, A: CSR):
         """Rows and columns scaled and permuted as far as is known, on the host."""
@@ -121,7 +129,7 @@ class SparseLUFactors(Factors):
         before, after = (self._row_scale, self._column_scale) if trans == "N" else (self._column_scale, self._row_scale)
         columns = (slice(None),) + (None,) * (r.ndim - 1)
         x = np.empty_like(r)
-        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)
+        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)  # type: ignore[call-overload]
         return xp.asarray(x * after[columns])
 
 

@@ -20,17 +20,19 @@ import scipy.sparse as sp
 
 from finelu import krylov
 from finelu.errors import FineluError, MatrixError, ParameterError, SingularMatrix, StructurallySingular, ZeroPivot
-from finelu.kernels import namespace, on_gpu, require_gpu, synchronize, to_host
+from finelu.kernels import kernels_for, namespace, on_gpu, require_gpu, synchronize, to_host
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector
-from finelu.ordering import ORDERS, Fill, complete_fill
+from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import IC0, ICT, ILU0, ILUT, MILU0, RECIPES, MultilevelILU, ParICT, ParILUT, SparseLU
+from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, symmetry
 from finelu.result import Attempt, Solution, Status
 
 METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 RESTART = 50
+FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
 MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than the look at anything else
 
@@ -38,14 +40,20 @@ MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than 
 # matter, since the pace of the first attempt corrects them.
 STEP = {"cg": 12e-9, "bicgstab": 24e-9, "gmres": 20e-9}  # an iteration with factors of A's own pattern
 ANALYSIS = 0.3e-6  # ordering, elimination tree and column counts of the direct solve
-THRESHOLD, MULTILEVEL = 1.0e-6, 4.0e-6  # set-up and iterations together
+THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 COLUMNWISE = 1.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
 DIRECT_ENTRY, DIRECT_FLOP = 20e-9, 0.25e-9  # of the complete factors
 SHORT = 12  # mean entries a row
+OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
 BYTES = 16  # an entry of factors
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
+ROUNDINGS = 8  # of the terms of A v, up to which it is 0
+CAUTION = 4.0  # how many times longer than the other an iteration that has just begun must be expected to take
+PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
+PATIENCE = 0.05  # seconds that old factors get in any case
+LEAST = 5  # iterations before anything is expected
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ def solve(
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
         the other with the factors that the first has chosen.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
-    recipe : "auto", or the name of a recipe, or a recipe: then only that is tried.  method : "auto", or a method's name.
+    recipe : "auto", or a recipe or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors, estimated before they are made; None: what the machine has free.
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
@@ -209,20 +217,27 @@ class _Ladder:
         self.broken: dict[str, str] = {}
         self.proven_singular = ""
         self.asked = recipe != "auto"
-        self.recipes: dict[str, Recipe | None] = {"asked": recipe} if self.asked else self._rungs()
+        self.recipes: dict[str, tuple[Recipe | None, ...]] = {"asked": (recipe,)} if self.asked else self._rungs()
         self.preferred: str | None = None  # the rung that solved the column before
 
-    def _rungs(self) -> dict[str, Recipe | None]:
+    @property
+    def by_columns(self) -> bool:
+        """Whether the direct solve orders columns alone: where rows and columns differ, or rows are to be permuted."""
+        return self.seen.paired < SYMMETRIC_PATTERN or (
+            not self.seen.diagonal.usable and self.seen.nnz <= SHORT * self.seen.n
+        )
+
+    def _rungs(self) -> dict[str, tuple[Recipe | None, ...]]:
+        """The recipes of each rung: the first, and others for where it finds no factors."""
         seen = self.seen
-        rungs: dict[str, Recipe | None] = {}
+        rungs: dict[str, tuple[Recipe | None, ...]] = {}
         if seen.diagonal.usable:
-            rungs["cheap"] = MILU0() if seen.m_matrix else IC0() if seen.definite else ILU0()
-            if seen.gpu:
-                rungs["threshold"] = ParICT() if seen.definite else ParILUT()
-            else:
-                rungs["threshold"] = ICT() if seen.definite else ILUT()
-        rungs["direct"] = SparseLU() if seen.paired >= SYMMETRIC_PATTERN else SparseLU(ordering="colamd")
-        rungs["multilevel"] = MultilevelILU()
+            plain: Recipe = IC0() if seen.definite else ILU0()
+            rungs["cheap"] = (MILU0(), plain) if seen.m_matrix else (plain,)
+            general = ParILUT() if seen.gpu else ILUT()
+            rungs["threshold"] = (ParICT() if seen.gpu else ICT(), general) if seen.definite else (general,)
+        rungs["direct"] = (SparseLU(ordering="colamd") if self.by_columns else SparseLU(),)
+        rungs["multilevel"] = (MultilevelILU(),)
         return rungs
 
     # what a rung costs
@@ -231,7 +246,7 @@ class _Ladder:
         """Seconds that a rung is expected to take, its iterations included; Inf where it finds no room."""
         seen = self.seen
         if rung == "direct":
-            if seen.paired < SYMMETRIC_PATTERN:
+            if self.by_columns:
                 return COLUMNWISE * seen.nnz if seen.nnz <= SHORT * seen.n else math.inf
             if self.fill is None:
                 return ANALYSIS * seen.nnz
@@ -246,10 +261,8 @@ class _Ladder:
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
-        if self.fill is None and self.seen.paired >= SYMMETRIC_PATTERN:
-            host = as_csr(to_host(self.A.tosparse()), diagonal=False)
-            self.order = ORDERS["auto"](host)
-            self.fill = complete_fill(host, self.order)
+        if self.fill is None and not self.by_columns:
+            self.order, self.fill = with_little_fill(self.A)
 
     def next_rung(self, left: list[str]) -> str | None:
         """The cheapest of those left that fits the memory and the time; without an order among equals lost."""
@@ -264,18 +277,21 @@ class _Ladder:
         return min(fits, key=lambda rung: costs[rung]) if fits else None
 
     def better(self, left: list[str], elapsed: float, rest: float) -> str | None:
-        """The rung to change to, if one is expected to end well before `rest` more seconds."""
-        if "direct" in left and self.fill is None and self.seen.paired >= SYMMETRIC_PATTERN:
+        """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
+
+        What is expected is uncertain, so the less has been spent, compared with what the other costs, the larger must
+        be the gain; that bounds the loss by a wrong expectation. The fill of the direct solve is counted when its
+        ordering costs little beside what is expected anyway.
+        """
+        uncounted = "direct" in left and self.fill is None and not self.by_columns
+        if uncounted:
             analysis = self.pace * ANALYSIS * self.seen.nnz
-            if elapsed > analysis and rest > 2 * analysis:
+            if worth(analysis * 2, elapsed, rest):
                 self.count_fill()
-        costs = {rung: self.cost(rung) for rung in left}
-        if "direct" in left and self.fill is None and self.seen.paired >= SYMMETRIC_PATTERN:
-            costs.pop("direct")
+                uncounted = False
+        costs = {rung: self.cost(rung) for rung in left if not (uncounted and rung == "direct")}
         rung = min(costs, key=lambda rung: costs[rung], default=None)
-        if rung is None or not elapsed > costs[rung] / 2 or not rest > 1.5 * costs[rung]:
-            return None
-        return rung
+        return rung if rung is not None and worth(costs[rung], elapsed, rest) else None
 
     # a right-hand side
 
@@ -313,7 +329,7 @@ class _Ladder:
                 if status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and change is None:
                     break
             rung, before = change or self.next_rung(left), rung
-            why = change and f"{self._name(before)} was expected to take longer" or f"{self._name(before)} failed"
+            why = (change and f"{self._name(before)} was expected to take longer") or f"{self._name(before)} failed"
         if status is not Status.CONVERGED and status not in (Status.INTERRUPTED, Status.OUT_OF_TIME):
             if self._singular(b):
                 status = Status.SINGULAR
@@ -334,64 +350,87 @@ class _Ladder:
 
     def _attempt(self, rung, why, b, x, residual, scale, left):
         """(Solution or None, Attempt, the rung to change to or None)."""
-        recipe, start = self.recipes[rung], perf_counter()
-        label, made = repr(recipe) if recipe else "", 0.0
-        try:
-            if rung not in self.factors:
-                self.factors[rung] = self._factor(rung, recipe)
-                synchronize(self.A.data)
-                made = perf_counter() - start
-        except (ZeroPivot, SingularMatrix, MatrixError, MemoryError) as error:
-            if self.asked:
-                raise
-            self.broken[rung] = str(error)
-            if isinstance(error, StructurallySingular):
-                self.proven_singular = str(error)
-            outcome = f"no factors ({str(error).split(': ', 1)[-1].rstrip('.')})"
-            return None, Attempt(label, "", why, outcome, 0, perf_counter() - start, 0.0, residual), None
-        F = self.factors[rung]
-        method = self._method(rung)
+        start, made = perf_counter(), 0.0
+        if rung not in self.factors:
+            outcome = self._factor(rung)
+            made = perf_counter() - start
+            if outcome:
+                self.broken[rung] = outcome
+                return None, Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, residual), None
+        F, method, begin = self.factors[rung], self._method(rung), perf_counter()
         judge = _Judge(self, rung, method, left, scale)
-        options = {"restart": RESTART} if method in ("gmres", "fgmres") else {}
-        begin = perf_counter()
-        xp = namespace(b)
-        r = b if residual == 1.0 else b - self.product @ x  # corrections are solved for, so that rtol keeps its meaning
-        start_norm = _norm(r)
-        target = self.rtol * scale
-        total, iterations, history = None, 0, None
-        for once in (method, "gmres"):
-            found = getattr(krylov, once)(
-                self.A, r, M=F, rtol=0.0, atol=target, maxiter=MAXITER, watch=judge, **options
-            )
-            iterations += found.iterations
-            total = x + found.x if total is None else total + found.x
-            history = found.history
-            if found.status not in (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE) or once == "gmres":
-                break
-            if method == "gmres" or rung == "direct" or self.method != "auto":
-                break
-            r, options = b - self.product @ total, {"restart": RESTART}
-        reached = _norm(b - self.product @ total) / (scale or 1.0)
+        total, r, iterations, history = x, b if residual == 1.0 else b - self.product @ x, 0, [scale * residual]
+        refined = self._refine(F, total, b, r, judge.target) if rung == "direct" else None
+        if refined is not None:
+            total, r, history = refined
+            iterations, status = len(history) - 1, Status.CONVERGED if history[-1] <= judge.target else Status.STAGNATED
+        methods = [method, "gmres"] if self.method == "auto" and method != "gmres" else [method]
+        if refined is None or status is not Status.CONVERGED:  # corrections are solved for: rtol keeps its meaning
+            for method in methods:
+                found = self._iterate(method, r, F, judge, FEW if rung == "direct" else RESTART)
+                iterations, history, status = iterations + found.iterations, found.history, found.status
+                total = total + found.x
+                r = b - self.product @ total
+                if judge.status or status not in (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE):
+                    break
+        reached = _norm(r) / (scale or 1.0)
         if not math.isfinite(reached):
             total, reached = x, residual
-        status = judge.status or found.status
-        outcome = "solved" if reached <= self.rtol else judge.why or found.status.name.lower().replace("_", " ")
-        seconds = perf_counter() - begin
-        attempt = Attempt(label, method, why, outcome, iterations, made, seconds, reached)
-        del xp, start_norm
-        return replace(found, x=total, status=status, history=history), attempt, judge.change
+        status = judge.status or status
+        outcome = "solved" if reached <= self.rtol else judge.why or status.name.lower().replace("_", " ")
+        method = "refinement" if refined is not None and status is Status.CONVERGED else method
+        attempt = Attempt(self._name(rung), method, why, outcome, iterations, made, perf_counter() - begin, reached)
+        found = Solution(total, status, iterations, reached * scale, np.asarray(history), method, self._name(rung))
+        return found, attempt, judge.change
 
-    def _factor(self, rung, recipe):
-        if recipe is None:
-            return None
-        return recipe.factor(self.A)
+    def _iterate(self, method: str, r, F, judge, restart: int) -> Solution:
+        options = {"restart": restart} if method in ("gmres", "fgmres") else {}
+        most = restart * restart if restart == FEW else MAXITER
+        return getattr(krylov, method)(
+            self.A, r, M=F, rtol=0.0, atol=judge.target, maxiter=most, watch=judge, **options
+        )
+
+    def _refine(self, F, x, b, r, target: float):
+        """(x, b - A x, history) after x <- x + M^-1 (b - A x), as long as that at least halves the residual; None if
+        the first does not."""
+        history = [_norm(r)]
+        while history[-1] > target and len(history) <= FEW:
+            better = x + F.solve(r)
+            rest = b - self.product @ better
+            size = _norm(rest)
+            if not size <= history[-1] / 2:
+                break
+            x, r = better, rest
+            history.append(size)
+        return (x, r, history) if len(history) > 1 else None
+
+    def _factor(self, rung: str) -> str:
+        """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
+        outcome = ""
+        for recipe in self.recipes[rung]:
+            try:
+                if isinstance(recipe, SparseLU) and self.order is not None and self.fill is not None:
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=(self.order, self.fill))
+                else:
+                    self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
+            except (ZeroPivot, SingularMatrix, MatrixError, MemoryError) as error:
+                if self.asked:
+                    raise
+                outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
+                if isinstance(error, StructurallySingular):
+                    self.proven_singular = str(error)
+            else:
+                self.recipes[rung] = (recipe,)
+                synchronize(self.A.data)
+                return ""
+        return outcome
 
     def _method(self, rung: str) -> str:
         if self.method != "auto":
             return self.method
         if rung == "direct":
             return "gmres"
-        if self.seen.definite and (rung != "asked" or _keeps_definite(self.recipes[rung])):
+        if self.seen.definite and (rung not in ("asked", "threshold") or _keeps_definite(self.recipes[rung][0])):
             return "gmres" if rung == "multilevel" else "cg"
         return "gmres" if rung in ("multilevel", "asked") else "bicgstab"
 
@@ -408,7 +447,8 @@ class _Ladder:
         return "the diagonal has gaps or zeros" if not seen.diagonal.usable else "it is the strongest"
 
     def _name(self, rung) -> str:
-        return repr(self.recipes[rung]) if self.recipes[rung] is not None else "no preconditioner"
+        recipe = self.recipes[rung][0]
+        return "no preconditioner" if recipe is None else repr(recipe)
 
     def _singular(self, b) -> bool:
         """Whether a vector of the null space of A, found by inverse iteration, shows that b is outside of A's range."""
@@ -417,8 +457,8 @@ class _Ladder:
         F = next((self.factors[rung] for rung in ("direct", "multilevel") if rung in self.factors), None)
         try:
             if F is None and any("singular" in text for text in self.broken.values()):
-                F = SparseLU(shift=1e-10, ordering=self.recipes["direct"].ordering).factor(self.A)
-        except (FineluError, MemoryError, KeyError):
+                F = SparseLU(shift=1e-10).factor(self.A)
+        except (FineluError, MemoryError):
             return False
         if F is None:
             return False
@@ -435,7 +475,7 @@ class _Ladder:
                 if not (math.isfinite(size) and size > 0):
                     return False
                 v = w / size
-            if _norm(matrix @ v) > 1000 * eps * largest:
+            if _norm(matrix @ v) > ROUNDINGS * eps * _norm(abs(matrix) @ abs(v)):
                 return False
             vectors.append(v)
         outside = abs(complex((vectors[1].conj() * b).sum())) / (_norm(b) or 1.0)
@@ -448,6 +488,11 @@ class _Ladder:
         return True
 
 
+def worth(cost: float, elapsed: float, rest: float) -> bool:
+    """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`."""
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / cost)) if 0 < cost < math.inf else False
+
+
 class _Judge:
     """Called at each look at the iteration: whether it goes on, and else why not."""
 
@@ -457,7 +502,7 @@ class _Judge:
         self.target = ladder.rtol * scale
         self.first: float | None = None
         self.smallest = math.inf
-        self.next = 0.0
+        self.next = self.apart = 0.0  # seconds of its own before the next look; of what it spent on looks
         self.status: Status | None = None
         self.change: str | None = None
         self.why = ""
@@ -474,20 +519,20 @@ class _Judge:
             self.first = norm
         if norm < self.smallest:
             self.smallest = norm
-        elapsed = now - self.start
-        if iteration < 5 or elapsed < self.next or not self.left or ladder.asked or self.rung == "direct":
+        elapsed = now - self.start - self.apart
+        if iteration < LEAST or elapsed < self.next or not self.left or ladder.asked or self.rung == "direct":
             return False
-        self.next = 1.2 * elapsed
+        self.next = 1.1 * elapsed
         if self.rung == "cheap" and not ladder.seen.gpu:
-            ladder.pace = min(max(elapsed / iteration / (self.expected + 1e-4), 1.0), 5.0)
+            ladder.pace = min(max(elapsed / iteration / (self.expected + OVERHEAD), 1.0), 5.0)
         wanted = math.log(max(self.first / self.target, 1.0)) if self.target > 0 else math.inf
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
-        rest = elapsed * (wanted / gained - 1) if gained > 0 else math.inf
+        rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
         self.change = ladder.better(self.left, elapsed, rest)
+        self.apart += perf_counter() - now
         if self.change is None:
             return False
-        expected = "too long" if rest == math.inf else f"{rest:.2g} s more"
-        self.why = f"given up: it was expected to take {expected}"
+        self.why = f"given up: it was expected to take {rest:.2g} s more"
         return True
 
 
@@ -505,9 +550,145 @@ def _keeps_definite(recipe) -> bool:
 
 
 def _norm(v) -> float:
-    return float(namespace(v).linalg.norm(v))
+    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
+    v = namespace(v).ascontiguousarray(v)
+    out = namespace(v).zeros(1, v.real.dtype)
+    kernels_for(v).norm(v, out)
+    return float(out[0])
 
 
 def _free_memory() -> float:
     """Bytes that the machine has free, 80% of them."""
     return 0.8 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Sequence:
+    """Solves A_k x_k = b_k one after the other, as in time steps and Newton's method, and keeps factors while they pay.
+
+    A : the first matrix, or None to take that of the first step.  rtol, recipe, method : as in `solve`.
+    The first step solves as `solve` does, and keeps what worked. Each later one decides first:
+    - reuse the factors, if A is the same object or has the pattern that was factored, and the last solve was not slower
+      than with fresh factors by more than an update takes;
+    - update them (`F.update`) with the values of A_k, if it was;
+    - rebuild, where the pattern has changed.
+    A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
+    given up for a rebuild, and that, if it fails, for `solve` from the beginning, which may choose another recipe.
+    The last x is the first guess where its residual is smaller than b.
+    decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
+    """
+
+    def __init__(self, A=None, *, rtol=1e-8, recipe="auto", method="auto"):
+        self.rtol, self.recipe, self.method = _number("rtol", rtol, least=0.0), recipe, method
+        _chosen(recipe)
+        self.decisions: list[str] = []
+        self._first, self._A, self._F, self._x = A, None, None, None
+        self._pattern: CSR | None = None
+        self._name = ""
+        self._fresh = self._last = 0.0  # seconds of the iterations with fresh factors, and of the last solve
+        self._made = self._updated = 0.0  # seconds to make the factors, and to update them
+
+    def step(self, A=None, b=None) -> Solution:
+        """Solve A x = b; A=None: the matrix of the step before. Returns a Solution whose `explain()` tells the decision.
+
+        Raises as `solve` does.
+        """
+        A = self._first if A is None and self._A is None else self._A if A is None else A
+        if A is None or b is None:
+            raise ParameterError("Sequence.step(A, b): a matrix, here or when the Sequence was made, and b are needed.")
+        A = as_csr(A, diagonal=False)
+        b = check_vector(b, A.n, A.data)
+        if b.ndim == 2 and b.shape[1] != 1:
+            raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
+        decision, why = self._decide(A)
+        solution = None
+        if decision != "solve":
+            solution, decision, why = self._with_factors(A, b.reshape(-1), decision, why)
+        if solution is None or not solution.converged:
+            decision, why = "solve", why if self.decisions else "there are no factors yet"
+            solution = self._from_the_beginning(A, b.reshape(-1))
+        self._A, self._x = A, solution.x if solution.converged else None
+        self.decisions.append(decision)
+        return replace(solution, x=solution.x.reshape(b.shape), seen=(*solution.seen, f"{decision}: {why}"))
+
+    def _decide(self, A: CSR) -> tuple[str, str]:
+        if self._F is None or self._pattern is None:
+            return "solve", "there are no factors yet"
+        if on_gpu(A.data) != on_gpu(self._pattern.data) or A.n != self._pattern.n:
+            return "solve", "A has another size or device"
+        if A is not self._A and not self._pattern.same_pattern(A):
+            return "rebuild", "the pattern of A has changed"
+        if A is self._A:
+            return "reuse", "A is the same"
+        excess = self._last - self._fresh
+        price = self._updated or self._made
+        if excess > price:
+            return "update", f"the last solve took {excess:.2g} s more than with fresh factors, an update {price:.2g} s"
+        return "reuse", f"an update takes {price:.2g} s, and old factors cost {max(excess, 0.0):.2g} s at the last step"
+
+    def _with_factors(self, A: CSR, b, decision: str, why: str):
+        """(Solution or None, what was done in the end, why)."""
+        for attempt in dict.fromkeys((decision, "update" if decision == "reuse" else "rebuild", "rebuild")):
+            if attempt == "update" and self._pattern is not None and not self._pattern.same_pattern(A):
+                continue
+            start = perf_counter()
+            try:
+                if attempt == "update":
+                    self._F.update(A)
+                elif attempt == "rebuild":
+                    self._F = self._F.recipe.factor(A)
+                    self._pattern = A
+            except (FineluError, ArithmeticError, MemoryError) as error:
+                why = f"{attempt} failed ({error})"
+                if attempt == "rebuild":
+                    self._F = None
+                continue
+            synchronize(A.data)
+            spent = perf_counter() - start
+            if attempt == "update":
+                self._updated = spent
+            elif attempt == "rebuild":
+                self._made = spent
+            patience = (
+                math.inf if attempt == "rebuild" else 2 * (self._fresh + (self._updated or self._made)) + PATIENCE
+            )
+            solution = self._iterate(A, b, patience)
+            if solution.converged:
+                if attempt != "reuse":
+                    self._fresh = self._last
+                return solution, attempt, why
+            why = f"{attempt} did not converge ({solution.status.name.lower().replace('_', ' ')})"
+        return None, decision, why
+
+    def _iterate(self, A: CSR, b, patience: float) -> Solution:
+        """With the factors at hand, for at most `patience` seconds."""
+        begin = perf_counter()
+        x0, r, scale = None, b, _norm(b)
+        if self._x is not None:
+            product = as_operator(A, "A", b, np.result_type(A.dtype, b.dtype))
+            rest = b - product @ self._x
+            if _norm(rest) < scale:
+                x0, r = self._x, rest
+        options = {"restart": RESTART} if self._name in ("gmres", "fgmres") else {}
+        solution = getattr(krylov, self._name)(
+            A,
+            r,
+            M=self._F,
+            rtol=0.0,
+            atol=self.rtol * scale,
+            maxiter=MAXITER,
+            watch=lambda *_: perf_counter() - begin > patience,
+            **options,
+        )
+        self._last = perf_counter() - begin
+        return solution if x0 is None else replace(solution, x=x0 + solution.x)
+
+    def _from_the_beginning(self, A: CSR, b) -> Solution:
+        ladder = _Ladder(A, self.rtol, _chosen(self.recipe), self.method, None, None, None, perf_counter())
+        solution = ladder.solve(b)
+        self._F = None
+        if solution.converged and ladder.preferred is not None:
+            done = solution.attempts[-1]
+            self._F, self._pattern = ladder.factors[ladder.preferred], A
+            self._name = "gmres" if done.method == "refinement" else done.method
+            self._made, self._updated, self._fresh, self._last = done.setup_seconds, 0.0, done.seconds, done.seconds
+        return solution
