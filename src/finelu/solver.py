@@ -588,7 +588,7 @@ class Sequence:
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them
 
     def step(self, A=None, b=None) -> Solution:
-        """Solve A x = b; A=None: the matrix of the step before. Returns a Solution whose `explain()` tells the decision.
+        """Solve A x = b; A=None: the matrix of the step before. `explain()` of the Solution tells the decision.
 
         Raises as `solve` does.
         """
