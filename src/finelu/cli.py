@@ -39,6 +39,7 @@ RECIPE_NAMES = (
 )
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
+MAXITER = 2000
 # Hermitian positive for a Hermitian positive A: fit for cg
 SPD_RECIPES = ("ic0", "ict", "paric", "parict", "jacobi", "block_jacobi", "none")
 SEED = 0  # of the right-hand side that is made where none is given
@@ -75,9 +76,14 @@ def solve(
     method: Annotated[str, typer.Option(help=f"Krylov method: auto, {', '.join(METHODS)}")] = "auto",
     device: Annotated[Literal["cpu", "cuda", "auto"], typer.Option(help="auto: cuda if a GPU can be used")] = "cpu",
     rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
-    maxiter: Annotated[int, typer.Option(help="largest number of iterations")] = 2000,
+    maxiter: Annotated[
+        int | None, typer.Option(help=f"largest number of iterations, with a --recipe (default: {MAXITER})")
+    ] = None,
     restart: Annotated[
         int | None, typer.Option(help=f"cycle of {' and '.join(RESTARTED)} (default: {RESTART})")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="where the recipe is chosen: seconds for everything")
     ] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="X.npy", help="write x to this file")] = None,
     plot: Annotated[str | None, typer.Option(metavar="C.png", help="draw the residual norms to this file")] = None,
@@ -88,7 +94,14 @@ def solve(
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | _named_values(settings or [])
     _check_iteration(method, rtol, maxiter, restart)
-    made = None if recipe == "auto" else _recipe(recipe, parameters)
+    automatic = recipe == "auto"
+    if automatic:
+        for name, value in {**parameters, "maxiter": maxiter, "restart": restart}.items():
+            if value is not None:
+                raise ParameterError(f"{name} has no effect where the recipe is chosen; name one with --recipe.")
+    elif time_limit is not None:
+        raise ParameterError("time_limit has no effect with a recipe; use --maxiter.")
+    made = None if automatic else _recipe(recipe, parameters)
     _check_outputs(output, plot)
     if threads is not None:
         finelu.set_num_threads(threads)
@@ -96,29 +109,31 @@ def solve(
     with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
         from finelu.kernels import to_host
         from finelu.matrix import as_csr
-        from finelu.properties import suggest
 
         gpu = _gpu(device)
         progress.stage(f"reading {matrix}")
         A = as_csr(_load(matrix), diagonal=recipe not in ("auto", "multilevel", "none"))
         rhs, rhs_name, norm_b = _right_hand_side(b, A)
-        reason = "as asked"
-        if recipe == "auto":
-            suggestion = suggest(A)
-            recipe, reason = suggestion.recipe, suggestion.reason
-            made = _recipe(recipe, parameters)
-        if method == "auto":
-            method = _method(recipe, A)
-        options: dict[str, Any] = {"rtol": rtol, "maxiter": maxiter}
-        if method in RESTARTED:
-            options["restart"] = restart or RESTART
-        elif restart is not None:
-            raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
+        options: dict[str, Any] = {"rtol": rtol}
+        if automatic:
+            options |= {"method": method, "time_limit": time_limit}
+        else:
+            method = _method(recipe, A) if method == "auto" else method
+            options["maxiter"] = maxiter or MAXITER
+            if method in RESTARTED:
+                options["restart"] = restart or RESTART
+            elif restart is not None:
+                raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
         if progress.enabled:
-            options["watch"] = progress.watcher(method, norm_b, rtol, maxiter)
+            label = "solve" if automatic else method
+            options["watch"] = progress.watcher(label, norm_b, rtol, maxiter or MAXITER)
         if gpu is not None:
             A, rhs = _to_gpu(gpu, A, rhs)
-        F, solution, times = _run(A, rhs, made, method, options, progress)
+        if automatic:
+            solution, times = _run_auto(A, rhs, options, progress)
+            F, method = None, solution.method
+        else:
+            F, solution, times = _run(A, rhs, made, method, options, progress)
 
     scale = norm_b if norm_b > 0 else 1.0
     if output is not None:
@@ -129,7 +144,12 @@ def solve(
         from finelu.report import plot_convergence
 
         relative = to_host(solution.history) / scale
-        plot_convergence(plot, {f"{method}, {recipe}": relative}, rtol, title=f"{matrix}, n = {A.n}")
+        plot_convergence(
+            plot,
+            {f"{method}, {solution.recipe if automatic else recipe}": relative},
+            rtol,
+            title=f"{matrix}, n = {A.n}",
+        )
     result = {
         "matrix": matrix,
         "n": A.n,
@@ -137,10 +157,11 @@ def solve(
         "dtype": str(A.dtype),
         "rhs": rhs_name,
         "device": "cpu" if gpu is None else "cuda",
-        "recipe": "none" if made is None else repr(made),
-        "reason": reason,
-        "factors_nnz": 0 if F is None else F.nnz,
-        "fill": 0.0 if F is None else F.nnz / A.nnz,
+        "recipe": solution.recipe if automatic else "none" if made is None else repr(made),
+        "reason": "chosen" if automatic else "as asked",
+        "explanation": solution.explain().splitlines() if automatic else [],
+        "factors_nnz": None if automatic else 0 if F is None else F.nnz,
+        "fill": None if automatic else 0.0 if F is None else F.nnz / A.nnz,
         "method": method,
         "restart": options.get("restart"),
         "converged": solution.converged,
@@ -332,7 +353,7 @@ def _converted(name: str, text: str, hint) -> Any:
     raise ParameterError(f"{name}={text!r}; {' or '.join(getattr(k, '__name__', str(k)) for k in kinds)} is needed.")
 
 
-def _check_iteration(method: str, rtol: float, maxiter: int, restart: int | None) -> None:
+def _check_iteration(method: str, rtol: float, maxiter: int | None, restart: int | None) -> None:
     if method not in ("auto", *METHODS):
         raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
     if not (math.isfinite(rtol) and rtol >= 0):
@@ -427,6 +448,19 @@ def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Pro
     return F, solution, times
 
 
+def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
+    """finelu.solve: the solution, and the seconds that its parts took."""
+    with _compile_time() as compiled:
+        progress.stage("choosing")
+        solution = finelu.solve(A, b, **options)
+        times = {
+            "factor_seconds": sum(a.setup_seconds for a in solution.attempts),
+            "solve_seconds": sum(a.seconds for a in solution.attempts),
+            "compile_seconds": compiled(),
+        }
+    return solution, times
+
+
 @contextmanager
 def _compile_time() -> Iterator[Callable[[], float]]:
     """A clock of the seconds that Numba has spent compiling since the block began (0 once kernels are cached)."""
@@ -494,8 +528,10 @@ def _print_solution(result: dict[str, Any]) -> None:
         "device": result["device"],
         "recipe": f"{result['recipe']} ({result['reason']})",
     }
-    if result["recipe"] != "none":
+    rows |= {"tried" if k == 0 else " " * k: line for k, line in enumerate(result["explanation"][:-1])}
+    if result["fill"]:
         rows["fill"] = f"{result['fill']:.3g} ({result['factors_nnz']} entries in the factors)"
+    if result["recipe"] != "none":
         rows["factor time"] = seconds(result["factor_seconds"])
     rows |= {
         "method": result["method"] if result["restart"] is None else f"{result['method']}({result['restart']})",

@@ -360,7 +360,7 @@ class _Ladder:
         F, method, begin = self.factors[rung], self._method(rung), perf_counter()
         judge = _Judge(self, rung, method, left, scale)
         total, r, iterations, history = x, b if residual == 1.0 else b - self.product @ x, 0, [scale * residual]
-        refined = self._refine(F, total, b, r, judge.target) if rung == "direct" else None
+        refined = self._refine(F, total, b, r, judge.target) if rung == "direct" and self.method == "auto" else None
         if refined is not None:
             total, r, history = refined
             iterations, status = len(history) - 1, Status.CONVERGED if history[-1] <= judge.target else Status.STAGNATED
