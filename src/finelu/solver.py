@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -149,10 +152,34 @@ def solve(
     if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4 and rtol < 1e-5:
         dtype = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, dtype.char.lower() if A.dtype.kind != "c" else dtype))
-    ladder = _Ladder(A, rtol, chosen, method, limits[0], limits[1], watch, start)
-    columns = b.reshape(A.n, -1)
-    found = [ladder.solve(columns[:, c]) for c in range(columns.shape[1])]
+    with _word_about_compiling(watch is None and sys.stderr is not None and sys.stderr.isatty()):
+        ladder = _Ladder(A, rtol, chosen, method, limits[0], limits[1], watch, start)
+        columns = b.reshape(A.n, -1)
+        found = [ladder.solve(columns[:, c]) for c in range(columns.shape[1])]
     return _together(found, b.shape, home, start)
+
+
+@contextmanager
+def _word_about_compiling(wanted: bool) -> Iterator[None]:
+    """One line on stderr when Numba begins to compile: the first use on a machine takes seconds."""
+    if not wanted:
+        yield
+        return
+    from numba.core import event
+
+    class Word(event.Listener):
+        said = False
+
+        def on_start(self, _):
+            if not self.said:
+                self.said = True
+                print("finelu: compiling its CPU kernels, once on this machine; seconds ...", file=sys.stderr)
+
+        def on_end(self, _):
+            """Nothing to say."""
+
+    with event.install_listener("numba:compile", Word()):
+        yield
 
 
 def _number(name: str, value, least: float) -> float:
