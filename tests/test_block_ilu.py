@@ -220,13 +220,17 @@ def test_the_correction_iteration_says_what_it_did(backend):
 
 def test_where_corrections_diverge_the_best_iterate_comes_back(backend):
     blocks = random_blocks((4, 4, 4), 2)
-    A, F = factored(backend, blocks)
-    other = StencilMatrix(backend.move(-50 * blocks))
-    b = backend.move(values(A.shape[0], "float64"))
-    solution = correct(other, F, b, steps=1000)
-    assert solution.status is Status.NOT_FINITE
-    assert not backend.fetch(solution.x).any() and solution.residual_norm == solution.history[0]
-    assert np.isfinite(solution.history).all()
+    b = backend.move(values(128, "float64"))
+    for of_m, of_a, steps, status, iterations in (
+        (1, -50, 1000, Status.DIVERGED, 5),  # 51^4 < 1e8 < 51^5: no more of it
+        (1, -50, 2, Status.DIVERGED, 2),  # the residual has grown
+        (1e-200, 1e200, 1000, Status.NOT_FINITE, 0),
+    ):
+        _, F = factored(backend, of_m * blocks)
+        solution = correct(StencilMatrix(backend.move(of_a * blocks)), F, b, steps=steps)
+        assert (solution.status, solution.iterations) == (status, iterations) and solution.info != 0
+        assert not backend.fetch(solution.x).any() and solution.residual_norm == solution.history[0]
+        assert np.isfinite(solution.history).all()
 
 
 def test_float32_factors_serve_float64_corrections(backend):

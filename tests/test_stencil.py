@@ -162,6 +162,17 @@ def test_from_a_scalar_matrix_of_the_gallery():
     assert_close(A @ x, P @ x, 8)
 
 
+@pytest.mark.parametrize("periodic", [OPEN, (True, True, True)], ids=str)
+def test_scalar_recipes_take_it_as_a(backend, periodic):
+    blocks = random_blocks((2, 3, 4), 3)
+    A = StencilMatrix(backend.move(blocks), periodic)
+    b = backend.move(values(A.shape[0], "float64"))
+    csr = A.tocsr()
+    for M in (A, fl.BlockMatrix.from_csr(csr, 3)):
+        want, got = (backend.fetch(fl.ILU0().factor(S).solve(b)) for S in (csr, M))
+        np.testing.assert_array_equal(got, want)
+
+
 def test_krylov_methods_take_it_as_a(backend):
     blocks = random_blocks((4, 3, 5), 2)
     A = StencilMatrix(backend.move(blocks))
@@ -183,6 +194,15 @@ def test_not_finite_names_block_and_cell():
         StencilMatrix(blocks)
     one_line(error)
     assert NAMES[4] == "epsilon"
+
+
+def test_finite_numbers_whose_sum_is_not_are_fine():
+    for dtype, large in (("float64", 1e308), ("float32", 3e38), ("complex128", 1e308 - 1e308j)):
+        blocks = np.full((7, 2, 2, 2, 2, 2), large, dtype)
+        assert StencilMatrix(blocks).dtype == fl.BlockMatrix(blocks[0, 0, 0], [0, 1], [0, 1, 2]).dtype == dtype
+        blocks[3, 0, 1, 0], blocks[3, 1, 1, 0] = np.inf, -np.inf  # of which a sum is NaN
+        with pytest.raises(MatrixError, match=r"in delta of cell \(0, 1, 0\) \(2 such"):
+            StencilMatrix(blocks)
 
 
 @pytest.mark.parametrize(

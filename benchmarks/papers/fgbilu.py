@@ -1,4 +1,4 @@
-"""Claim: on one GPU block ILU(0) factors 200 times, solves 60 times as fast as one core, 8 and 3 times as cuSPARSE.
+"""Wanted: on one GPU block ILU(0) factors 200 times, solves 60 times as fast as one core, 8 and 3 times as cuSPARSE.
 
 Tables 1 to 4 and Figures 9 and 10 of L. Luo, J. R. Edwards, H. Luo, F. Mueller, "A fine-grained block ILU scheme on
 regular structures for GPGPUs", the paper's numbers beside ours. The matrices are Jacobians of the channel flow of
@@ -209,11 +209,13 @@ def edge_for(n: int, entries: float) -> int:
 
 
 def patient_cpu_time(call: Callable[[int], Any]) -> Timing:
-    """Time call(i) on the host; once where it takes a second or more. What compiles must have been compiled before."""
-    start = time.perf_counter()
-    call(0)
-    first = 1e3 * (time.perf_counter() - start)
-    return Timing.of([first], [first]) if first >= ONCE else cpu_time(call, min(repeats_for(first), 5))
+    """Time call(i) on the host, warm; only once more where it takes a second or more."""
+    found = []
+    for i in range(2):
+        start = time.perf_counter()
+        call(i)
+        found.append(1e3 * (time.perf_counter() - start))
+    return Timing.of([found[1]], [found[1]]) if found[1] >= ONCE else cpu_time(call, min(repeats_for(found[1]), 5))
 
 
 @cache

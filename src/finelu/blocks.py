@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.kernels.csr import INT32_LIMIT, sparse_module
-from finelu.matrix import CSR, DTYPES, BlockProducts, as_csr
+from finelu.matrix import CSR, DTYPES, BlockProducts, all_finite, as_csr
 
 
 class Sweep(NamedTuple):
@@ -135,8 +135,8 @@ class BlockMatrix(BlockProducts):
         if not bool((key[1:] > key[:-1]).all()):
             pattern, data = _sorted_copy(xp, pattern, key, data)
         self.pattern, self.data = pattern, xp.ascontiguousarray(data)
-        finite = xp.isfinite(self.data).all(axis=(1, 2))
-        if not bool(finite.all()):
+        if not all_finite(self.data):
+            finite = xp.isfinite(self.data).all(axis=(1, 2))
             place = int(xp.argmin(finite))
             row, count = int(pattern.row_of()[place]), int((~finite).sum())
             raise MatrixError(

@@ -18,8 +18,9 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
     """Turn A into a checked `CSR` on the device where it lives.
 
-    A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format (matrix or array), a NumPy or CuPy array, a
-        np.matrix, or a CSR (returned as it is). Integers and booleans become float64. Explicit zeros are entries.
+    A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format (matrix or array), a StencilMatrix or BlockMatrix (all
+        entries of its blocks, zeros among them), a NumPy or CuPy array, a np.matrix, or a CSR (returned as it is).
+        Integers and booleans become float64. Explicit zeros are entries.
     diagonal : whether every diagonal entry must be stored (an incomplete factorization divides by them).
     dtype : convert the values to this dtype.
     Raises MatrixError, naming the first bad row and their number, for a matrix that is not square, is empty, holds
@@ -113,7 +114,7 @@ def _require_diagonal(A: CSR, found=None) -> None:
 
 def _to_csr_format(A):
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
-    if sp.issparse(A):
+    if sp.issparse(A) or isinstance(A, BlockProducts):
         return A.tocsr()
     if on_gpu(A):
         import cupyx.scipy.sparse as csp
@@ -175,6 +176,16 @@ def check_vector(b, n: int, like, name: str = "b"):
     return b
 
 
+def all_finite(values) -> bool:
+    """Whether `values` holds neither NaN nor Inf, in one pass that needs no memory: their sum would show it.
+
+    A sum of finite numbers may overflow too; only then each of them is looked at.
+    """
+    xp = namespace(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(xp.isfinite(values.sum())) or bool(xp.isfinite(values).all())
+
+
 def count(name: str, value, least: int) -> int:
     """`value` as an int that is at least `least`; else a ParameterError."""
     try:
@@ -189,14 +200,15 @@ def count(name: str, value, least: int) -> int:
 class BlockProducts:
     """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
 
-    Subclasses give data, shape, dtype, astype, H, and `_product(x, b, out)` for contiguous vectors of the own dtype:
-    out = b - A x, or A x where b is None.
+    Subclasses give data, shape, dtype, astype, tocsr, H, and `_product(x, b, out)` for contiguous vectors of the own
+    dtype: out = b - A x, or A x where b is None.
     """
 
     data: Any
     shape: Any
     dtype: Any
     astype: Any
+    tocsr: Any
     H: Any
     _wider: dict[np.dtype, Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
 

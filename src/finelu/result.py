@@ -17,6 +17,10 @@ class Status(Enum):
         "conditioning allow, or A is singular and b outside its range: relax rtol, or use a better scaled A or a "
         "stronger preconditioner"
     )
+    DIVERGED = (
+        "the residual grew instead of falling, since the spectral radius of 1 - M^-1 A is not below 1; use gmres with "
+        "the same M, or a stronger M"
+    )
     INDEFINITE = "met p^H A p <= 0: A is not positive definite; use gmres or bicgstab"
     INDEFINITE_PRECONDITIONER = (
         "met r^H M r <= 0: the preconditioner M is not positive definite; use gmres or bicgstab, or IC0 with a shift"
@@ -89,7 +93,13 @@ class Solution:
         """SciPy's info: 0 when converged, the number of iterations when not, -1 on a breakdown."""
         if self.converged:
             return 0
-        limits = (Status.MAX_ITERATIONS, Status.STAGNATED, Status.INTERRUPTED, Status.OUT_OF_TIME)
+        limits = (
+            Status.MAX_ITERATIONS,
+            Status.STAGNATED,
+            Status.DIVERGED,
+            Status.INTERRUPTED,
+            Status.OUT_OF_TIME,
+        )
         return max(self.iterations, 1) if self.status in limits else -1
 
     def explain(self) -> str:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for, namespace, on_gpu
 from finelu.kernels.csr import INT32_LIMIT, sparse_module
-from finelu.matrix import DTYPES, BlockProducts
+from finelu.matrix import DTYPES, BlockProducts, all_finite
 
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
@@ -51,8 +51,8 @@ class StencilMatrix(BlockProducts):
             blocks = blocks.astype(np.float64)
         self.periodic: tuple[bool, bool, bool] = _checked_periodic(periodic)
         self.blocks = _without_outside(xp, xp.ascontiguousarray(blocks), self.periodic)
-        finite = xp.isfinite(self.blocks).all(axis=(4, 5))
-        if not bool(finite.all()):
+        if not all_finite(self.blocks):
+            finite = xp.isfinite(self.blocks).all(axis=(4, 5))
             place, *cell = (int(c) for c in np.unravel_index(int(xp.argmin(finite)), finite.shape))
             count = int((~finite).sum())
             raise MatrixError(

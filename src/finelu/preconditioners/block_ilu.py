@@ -16,11 +16,13 @@ from finelu.blocks import BlockMatrix
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
-from finelu.matrix import as_csr, check_vector, count
+from finelu.matrix import all_finite, as_csr, check_vector, count
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import LARGEST_BLOCK, block_size
 from finelu.result import Solution, Status
 from finelu.stencil import OFFSETS, StencilMatrix
+
+GROWN = 1e8  # how many times its first size the residual may have before `correct` gives up
 
 
 class SingularBlock(ZeroPivot):
@@ -35,10 +37,11 @@ class SingularBlock(ZeroPivot):
         self.condition = condition
         where = f"cell {cell}" if isinstance(cell, tuple) else f"block row {cell}"
         pivoting = "" if getattr(recipe, "pivoting", True) else "pivoting=True, "
+        shift = f"a shift above {recipe.shift:g}" if recipe.shift else "shift=1e-3 (or larger)"
         ArithmeticError.__init__(
             self,
             f"{recipe!r}: the diagonal block of {where} (from row {row} on), of condition {condition:.1e}, {what}, so "
-            f"there are no such factors. Try {pivoting}shift=1e-3 (or larger), or another recipe.",
+            f"there are no such factors. Try {pivoting}{shift}, or another recipe.",
         )
 
 
@@ -112,7 +115,7 @@ def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
     single = recipe.precision == "float32"
     with np.errstate(over="ignore"):
         other = A.astype(("c8" if single else "c16") if A.dtype.kind == "c" else ("f4" if single else "f8"))
-    if other is not A and single and not bool(namespace(A.data).isfinite(other.data).all()):
+    if other is not A and single and not all_finite(other.data):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
@@ -210,7 +213,8 @@ class BlockILUFactors(BlockFactors):
             k = int(A.indices[p])
             for q in places(k) if k < i else ():
                 if int(A.indices[q]) == i:
-                    block -= to_host(self.lu[p]) @ to_host(self.lu[q])
+                    with np.errstate(all="ignore"):  # what is not finite shows in the condition
+                        block -= to_host(self.lu[p]) @ to_host(self.lu[q])
         return block
 
     def _solve(self, b, x, trans: str) -> None:
@@ -282,7 +286,8 @@ class StencilBlockILUFactors(BlockFactors):
                 lower, inverse, upper = (
                     to_host(v) for v in (blocks[(place, *cell)], self.d[other], blocks[(6 - place, *other)])
                 )
-                block -= lower @ inverse @ upper
+                with np.errstate(all="ignore"):  # what is not finite shows in the condition
+                    block -= lower @ inverse @ upper
         return block
 
     def _solve(self, b, x, trans: str) -> None:
@@ -300,15 +305,20 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
     A : StencilMatrix or BlockMatrix.  F : its factors, or anything else with `solve`, on the device of A.
     b : (N,) or (N, 1).
     steps : the most corrections, the first of which gives M^-1 b.  rtol : stop once ||b - A x|| <= rtol ||b||; 0 makes
-    all steps. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov method with M=F does.
+    all steps that do not diverge. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov
+    method with M=F does.
     Returns a Solution: history (iterations + 1,) holds the norms of b - A x, all computed anew, ||b|| first; x is the
-    iterate with the smallest of them. Status NOT_FINITE where an iterate overflows, MAX_ITERATIONS after `steps`.
+    iterate with the smallest of them, x = 0 among them. Status MAX_ITERATIONS after `steps`; DIVERGED where the
+    residual is then not below ||b||, or at once where it is beyond GROWN ||b||; NOT_FINITE where it overflows.
     Cost of a step: one pass over A and one over the factors. On a GPU the next step is queued before the host looks at
     the norm of this one, so that one may be made in vain.
     """
     start = perf_counter()
     if not isinstance(A, StencilMatrix | BlockMatrix):
-        raise MatrixError(f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix.")
+        raise MatrixError(
+            f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix, as of "
+            "BlockMatrix.from_bsr(A), or BlockMatrix.from_csr(A, n) with n rows a block."
+        )
     if not hasattr(F, "solve"):
         raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
     steps = count("steps", steps, 0)
@@ -361,6 +371,10 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
                 best, smallest = candidate, size
             if size <= rtol * history[0]:
                 status = Status.CONVERGED
+            elif size > GROWN * history[0]:
+                status = Status.DIVERGED
+    if status is Status.MAX_ITERATIONS and len(history) > 1 and history[-1] >= history[0]:
+        status = Status.DIVERGED
     return Solution(
         x=best.reshape(shape),
         status=status,
