@@ -11,18 +11,20 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import report
+from finelu import cli, report, solver
 from finelu.cli import METHODS, main
 from finelu.kernels import require_gpu
 from finelu.preconditioners import RECIPES
 
 SMALL = "gallery:poisson7:6"
+LARGER = "gallery:poisson7:8"  # more rows than are solved directly at once
 
 
 def run(capsys, *arguments):
@@ -51,14 +53,73 @@ def gpu_is_there():
     return True
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """finelu.solve does not change to another recipe by the clock."""
+    monkeypatch.setattr(solver, "worth", lambda cost, elapsed, rest: False)
+
+
 # Good input
 
 
 def test_solve_prints_what_it_did(capsys):
-    status, out, err = run(capsys, "solve", SMALL)
+    status, out, err = run(capsys, "solve", SMALL, "--recipe", "ic0")
     assert (status, err) == (0, "")
-    for text in (SMALL, "216", "IC0(", "cg", "converged", "seed 0", "relative residual", "fill", "cpu"):
+    for text in (SMALL, "216", "IC0(", "cg", "converged", "seed 0", "relative residual", "fill", "cpu", "total time"):
         assert text in out
+    assert "tried" not in out and "seen" not in out
+
+
+def test_solve_prints_what_it_saw_and_chose(capsys, monkeypatch, patient):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = run(capsys, "solve", LARGER)
+    assert (status, err) == (0, "")
+    for text in ("512 rows", "Hermitian", "MILU0(", "row sums", "cg", "converged", "factor time", "total time"):
+        assert text in out
+    assert "tried" not in out  # one attempt solved it: the other rows tell it
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_what_was_tried_is_told_shortly_and_in_the_json_in_full(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    n = 450  # its leading block has the pivots 1 and 0
+    A = sp.block_diag([np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]), sp.eye(n - 3)], format="csr")
+    path = write_matrix(tmp_path / "A.mtx", A)
+    status, out, err = run(capsys, "solve", path)
+    assert (status, err) == (0, "")
+    assert re.search(r"tried +IC0\(\): no factors: .*row 1 ", out)
+    assert "Try " not in out  # the advice is for those who name the recipe
+    assert max(map(len, out.splitlines())) <= 80
+    _, result = run_json(capsys, "solve", path)
+    first, last = result["attempts"][0], result["attempts"][-1]
+    assert first["recipe"] == "IC0()" and first["method"] == "" and first["outcome"].startswith("no factors: ")
+    assert last["outcome"] == "solved" and last["residual"] <= 1e-8
+    assert (result["recipe"], result["method"], result["reason"]) == (last["recipe"], last["method"], last["why"])
+    assert result["iterations"] == sum(a["iterations"] for a in result["attempts"])
+    assert result["explanation"][-1].startswith("Result: converged")
+    assert len(result["explanation"]) == len(result["seen"]) + len(result["attempts"]) + 1
+    assert result["total_seconds"] >= result["factor_seconds"] + result["solve_seconds"]
+
+
+def test_the_progress_shows_the_iterations_of_a_chosen_recipe(capsys, monkeypatch, patient):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    told = []
+    watcher = cli._Progress.watcher
+
+    def listening(self, *arguments):
+        watch = watcher(self, *arguments)
+
+        def both(*state):
+            watch(*state)
+            told.append(self.bar.tasks[0].description)
+
+        return both
+
+    monkeypatch.setattr(cli._Progress, "watcher", listening)
+    status, out, _ = run(capsys, "solve", LARGER)
+    assert status == 0 and "converged" in out
+    assert len(told) > 5 and re.fullmatch(r"solving: iteration \d+, relative residual \d\.\d\de-\d\d", told[-1])
 
 
 def test_the_residual_in_the_json_is_that_of_the_x_written(capsys, tmp_path):
@@ -80,11 +141,14 @@ def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
     x = np.arange(20.0)
     np.save(tmp_path / "b.npy", A @ x)
     matrix = write_matrix(tmp_path / "A.mtx", A)
-    status, result = run_json(capsys, "solve", matrix, "-b", tmp_path / "b.npy", "-o", tmp_path / "x.npy")
+    arguments = ("-b", tmp_path / "b.npy", "-o", tmp_path / "x.npy")
+    status, result = run_json(capsys, "solve", matrix, "--recipe", "ilu0", *arguments)
     assert status == 0
     assert result["recipe"].startswith("ILU0(")
     assert result["method"] == "gmres"
     assert result["iterations"] == 1  # ILU(0) of a tridiagonal matrix is its LU
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x, atol=1e-6)
+    assert run(capsys, "solve", matrix, *arguments)[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x, atol=1e-6)
 
 
@@ -104,10 +168,15 @@ def test_block_ilu0_asks_for_the_size_of_the_blocks(capsys):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_by_its_name(capsys, method):
-    status, result = run_json(capsys, "solve", SMALL, "--method", method)
+@pytest.mark.parametrize("recipe", ["auto", "jacobi"])
+def test_every_method_by_its_name(capsys, method, recipe):
+    status, result = run_json(capsys, "solve", LARGER, "--recipe", recipe, "--method", method)
     assert status == 0
     assert result["method"] == method
+
+
+def test_the_methods_are_those_of_the_solver():
+    assert set(METHODS) == set(solver.METHODS)
 
 
 def test_parameters_reach_the_recipe(capsys):
@@ -148,9 +217,9 @@ def test_restart_reaches_gmres(capsys):
     assert short["iterations"] > full["iterations"]
 
 
-def test_rtol_reaches_the_method(capsys):
-    _, loose = run_json(capsys, "solve", SMALL, "--rtol", "1e-2")
-    _, tight = run_json(capsys, "solve", SMALL, "--rtol", "1e-12")
+def test_rtol_reaches_the_method(capsys, patient):
+    _, loose = run_json(capsys, "solve", LARGER, "--rtol", "1e-2")
+    _, tight = run_json(capsys, "solve", LARGER, "--rtol", "1e-12")
     assert loose["iterations"] < tight["iterations"]
     assert tight["relative_residual"] <= 1e-12
 
@@ -162,16 +231,42 @@ def test_not_converged_is_status_1_and_says_what_to_try(capsys):
     assert "stronger preconditioner" in out
 
 
+def test_a_time_limit_ends_the_solve_with_status_1_and_what_there_is(capsys, tmp_path):
+    limited = ("solve", LARGER, "--time-limit", "0.000001s", "-o", tmp_path / "x.npy", "--plot", tmp_path / "c.svg")
+    status, out, err = run(capsys, *limited)
+    assert (status, err) == (1, "")
+    assert "out_of_time" in out and "nothing: the time limit or the memory left no room" in " ".join(out.split())
+    assert np.isfinite(np.load(tmp_path / "x.npy")).all()
+    status, result = run_json(capsys, *limited)
+    assert (status, result["status"], result["attempts"]) == (1, "out_of_time", [])
+    assert run_json(capsys, "solve", LARGER, "--time-limit", "1m")[0] == 0
+
+
 def test_a_zero_right_hand_side_is_solved(capsys, tmp_path):
     np.save(tmp_path / "b.npy", np.zeros(216))
     status, result = run_json(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
     assert (status, result["relative_residual"]) == (0, 0.0)
 
 
-def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, tmp_path):
+class Drawn:
+    """plot_convergence, with a memory of the curves."""
+
+    def __init__(self, plot):
+        self.plot = plot
+
+    def __call__(self, path, histories, rtol, title=""):
+        self.histories = histories
+        self.plot(path, histories, rtol, title=title)
+
+
+@pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "gmres, ilu0")])
+def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, monkeypatch, tmp_path, patient, options, curve):
     pytest.importorskip("matplotlib")
-    status, _, _ = run(capsys, "solve", SMALL, "--plot", tmp_path / "c.png")
+    monkeypatch.setattr(report, "plot_convergence", drawn := Drawn(report.plot_convergence))
+    status, _, _ = run(capsys, "solve", LARGER, *options, "--plot", tmp_path / "c.png")
     assert status == 0
+    assert list(drawn.histories) == [curve]
+    assert drawn.histories[curve][-1] <= 1e-8
     assert os.listdir(tmp_path) == ["c.png"]
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG\r\n")
 
@@ -212,7 +307,18 @@ def test_inspect_a_poisson_problem(capsys):
     assert found["bandwidth"] == 25
     assert (found["levels_lower"], found["levels_upper"]) == (13, 13)  # planes i + j + k = const of a 5^3 grid
     assert found["block_size"] == 1
-    assert (found["suggestion"]["recipe"], found["suggestion"]["method"]) == ("ic0", "cg")
+
+
+@pytest.mark.parametrize("problem", [SMALL, LARGER, "gallery:ani4", "gallery:convection_diffusion:12"])
+def test_inspect_suggests_what_solve_tries_first(capsys, problem):
+    _, found = run_json(capsys, "inspect", problem)
+    _, solved = run_json(capsys, "solve", problem)
+    first = solved["attempts"][0]
+    assert found["suggestion"]["recipe"] == first["recipe"]
+    assert found["suggestion"]["reason"] == first["why"]
+    assert found["suggestion"]["method"] == first["method"] or first["method"] == "refinement"
+    _, out, _ = run(capsys, "inspect", problem)
+    assert f"finelu solve chooses by itself; first {first['recipe']}" in " ".join(out.split())
 
 
 def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
@@ -222,7 +328,7 @@ def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
     assert (status, err) == (0, "")
     assert "missing in 2 rows (first: row 0)" in out
     _, found = run_json(capsys, "inspect", matrix)
-    assert found["suggestion"]["recipe"] == "multilevel"
+    assert found["suggestion"]["recipe"].startswith("SparseLU(")
     assert found["diagonal"]["positive"] is False
     assert not found["pattern_symmetric"]
 
@@ -235,7 +341,18 @@ def test_inspect_a_matrix_without_entries(capsys, tmp_path):
     _, found = run_json(capsys, "inspect", matrix)
     assert (found["nnz"], found["row_longest"], found["bandwidth"], found["block_size"]) == (0, 0, 0, 1)
     assert found["diagonal"]["missing"] == 8 and not found["diagonal"]["positive"]
-    assert found["suggestion"]["recipe"] == "multilevel"
+    assert list(found["suggestion"]) == ["recipe", "method", "reason"]
+
+
+def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
+    A = sp.random(450, 450, density=0.03, rng=np.random.default_rng(0))
+    A = (A + A.T).tolil()
+    A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
+    path = write_matrix(tmp_path / "A.mtx", A)
+    monkeypatch.setattr(solver, "_free_memory", lambda: 0.0)
+    status, out, _ = run(capsys, "inspect", path)
+    assert status == 0 and "too little memory is free" in " ".join(out.split())
+    assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
@@ -259,7 +376,22 @@ def test_inspect_asymmetry(capsys, tmp_path):
     _, found = run_json(capsys, "inspect", write_matrix(tmp_path / "A.mtx", A))
     assert found["pattern_symmetric"] and not found["hermitian"]
     assert found["asymmetry"] == 0.5  # |3 - 1| / 4
-    assert found["suggestion"]["recipe"] == "ilu0"
+
+
+def test_compiling_is_told_while_it_lasts_and_counted():
+    class Told(cli._Progress):
+        stages = ["factoring"]
+        text = property(lambda self: self.stages[-1])
+
+        def stage(self, text, done=None, of=None):
+            self.stages.append(text)
+
+    progress = Told()
+    with cli._compile_time(progress) as compiled:
+        assert compiled() == 0.0
+        numba.njit(lambda x: x + 1)(1)
+        assert compiled() > 0.0
+    assert "compiling" in progress.stages[1] and progress.stages[-1] == "factoring"
 
 
 # Bad input: status 2, one line, no traceback
@@ -281,7 +413,14 @@ BAD = [
     bad("no such device", SMALL, "--device", "tpu", match="tpu"),
     bad("no such option", SMALL, "--frob", match="--frob"),
     bad("no such problem", "gallery:poison7:6", match="poison7.*poisson7"),
-    bad("restart of cg", SMALL, "--method", "cg", "--restart", "5", match="restart has no meaning for cg"),
+    bad("restart of cg", SMALL, "--recipe", "ic0", "--restart", "5", match="restart has no meaning for cg"),
+    bad("parameter of none", SMALL, "--shift", "1", match="shift is a parameter of a recipe; name the recipe with"),
+    bad("setting of none", SMALL, "--set", "drop-tol=1", match="drop_tol is a parameter of a recipe"),
+    bad("maxiter of none", SMALL, "--maxiter", "5", match="--maxiter is for a named recipe; .* use --time-limit"),
+    bad("restart of none", SMALL, "--method", "gmres", "--restart", "5", match="--restart is for a named recipe"),
+    bad("time limit of a recipe", SMALL, "--recipe", "ilu0", "--time-limit", "9", match="use --maxiter"),
+    bad("no time", SMALL, "--time-limit", "0", match="--time-limit 0: a time larger than 0 is needed"),
+    bad("no such time", SMALL, "--time-limit", "soon", match="--time-limit soon: a time larger than 0 is needed"),
     bad("negative rtol", SMALL, "--rtol", "-1", match="rtol=-1"),
     bad("no iterations", SMALL, "--maxiter", "0", match="maxiter=0"),
     bad("no threads", SMALL, "--threads", "0", match="0"),
@@ -330,27 +469,36 @@ def files(tmp_path):
 @pytest.mark.parametrize("name", ["truncated", "text", "nan", "hole", "wide", "pivot"])
 def test_bad_file(capsys, tmp_path, name):
     path, message = files(tmp_path)[name]
-    status, out, err = run(capsys, "solve", path, *(["--recipe", "ilu0"] if name == "hole" else []))
+    status, out, err = run(capsys, "solve", path, *(["--recipe", "ilu0"] if name in ("hole", "pivot") else []))
     assert (status, out) == (2, "")
     assert message in err
     assert err.startswith("finelu: ") and err.count("\n") == 1
 
 
-def test_a_hole_in_the_diagonal_does_not_hinder_a_solve_without_recipe(capsys, tmp_path):
+@pytest.mark.parametrize("recipe", ["auto", "none", "multilevel", "sparse_lu"])
+def test_a_hole_in_the_diagonal_does_not_hinder_what_needs_none(capsys, tmp_path, recipe):
     path, _ = files(tmp_path)["hole"]
-    assert run_json(capsys, "solve", path, "--recipe", "none", "--method", "gmres")[0] == 0
+    status, result = run_json(capsys, "solve", path, "--recipe", recipe)
+    assert status == 0 and result["relative_residual"] <= 1e-8
 
 
-def test_a_hole_in_the_diagonal_asks_for_multilevel(capsys, tmp_path):
-    status, found = run_json(capsys, "solve", files(tmp_path)["hole"][0])
-    assert status == 0 and found["recipe"].startswith("MultilevelILU(")
+def test_a_pivot_that_is_zero_does_not_hinder_where_the_recipe_is_chosen(capsys, tmp_path):
+    assert run_json(capsys, "solve", files(tmp_path)["pivot"][0])[0] == 0
 
 
-def test_a_matrix_that_no_permutation_can_help(capsys, tmp_path):
+def test_a_matrix_that_no_permutation_can_help(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
     path = write_matrix(tmp_path / "A.mtx", sp.csr_matrix(np.array([[1.0, 2.0, 3.0], [4.0, 0, 0], [5.0, 0, 0]])))
     status, out, err = run(capsys, "solve", path)
-    assert (status, out) == (2, "")
-    assert "structurally singular" in err and err.count("\n") == 1
+    assert (status, err) == (1, "")
+    for text in ("A is structurally singular", "tried", "no factors", "status", "no x solves A x = b"):
+        assert text in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    status, result = run_json(capsys, "solve", path)
+    assert (status, result["status"], result["converged"]) == (1, "singular", False)
+    assert any("structurally singular" in line for line in result["explanation"])
+    status, out, err = run(capsys, "solve", path, "--recipe", "multilevel")
+    assert (status, out) == (2, "") and "structurally singular" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("b", [np.ones(215), np.ones((216, 2)), np.full(216, np.nan)], ids=["short", "columns", "nan"])
@@ -425,15 +573,16 @@ def test_a_missing_matplotlib_is_said_before_the_work(capsys, monkeypatch, tmp_p
     assert "finelu[report]" in err
 
 
-def test_an_interrupt_leaves_no_file_and_is_one_line(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("recipe", ["auto", "ic0"])
+def test_an_interrupt_leaves_no_file_and_is_one_line(capsys, monkeypatch, tmp_path, recipe):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("finelu.krylov.cg", interrupted)
-    status, out, err = run(capsys, "solve", SMALL, "-o", tmp_path / "x.npy")
+    status, out, err = run(capsys, "solve", LARGER, "--recipe", recipe, "-o", tmp_path / "x.npy")
     assert (status, out, err) == (130, "", "finelu: interrupted\n")
     assert os.listdir(tmp_path) == []
-    assert run_json(capsys, "solve", SMALL) == (130, {"error": "interrupted"})
+    assert run_json(capsys, "solve", LARGER, "--recipe", recipe) == (130, {"error": "interrupted"})
 
 
 # The program itself

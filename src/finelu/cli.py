@@ -1,8 +1,9 @@
 """finelu solve | compare | inspect | bench: from a matrix file to a solution in the terminal.
 
-Exit status: 0 converged, 1 not converged, 2 bad input, 70 an error in finelu itself, 130 interrupted. Errors are one
-line on stderr, or with --json one object {"error": ...} on stdout; FINELU_DEBUG=1 in the environment puts the traceback
-of an error in finelu itself before it. Every import that costs time stands inside the command that needs it.
+Exit status: 0 converged, 1 not converged, or A is singular and has no solution, 2 bad input, 70 an error in finelu
+itself, 130 interrupted. Errors are one line on stderr, or with --json one object {"error": ...} on stdout;
+FINELU_DEBUG=1 in the environment puts the traceback of an error in finelu itself before it. Every import that costs
+time stands inside the command that needs it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 
 METHODS = ("cg", "gmres", "fgmres", "bicgstab", "bicg", "minres", "sqmr")
 RECIPE_NAMES = (
     "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, "
-    "block_ilu0 (with --set block_size=...), none"
+    "block_ilu0 (with --set block_size=...), sparse_lu, none; auto tries what fits A, and others where that fails"
 )
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
@@ -77,34 +78,35 @@ def solve(
     device: Annotated[Literal["cpu", "cuda", "auto"], typer.Option(help="auto: cuda if a GPU can be used")] = "cpu",
     rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
     maxiter: Annotated[
-        int | None, typer.Option(help=f"largest number of iterations, with a --recipe (default: {MAXITER})")
+        int | None, typer.Option(help=f"largest number of iterations, with a named recipe (default: {MAXITER})")
     ] = None,
     restart: Annotated[
-        int | None, typer.Option(help=f"cycle of {' and '.join(RESTARTED)} (default: {RESTART})")
+        int | None,
+        typer.Option(help=f"cycle of {' and '.join(RESTARTED)}, with a named recipe (default: {RESTART})"),
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="where the recipe is chosen: seconds for everything")
+        str | None, typer.Option(metavar="TIME", help="for everything, with --recipe auto: 60s, 5m, 1h")
     ] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="X.npy", help="write x to this file")] = None,
     plot: Annotated[str | None, typer.Option(metavar="C.png", help="draw the residual norms to this file")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     as_json: Json = False,
 ) -> int:
-    """Solve A x = b: read, factor, iterate, print what happened."""
+    """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | _named_values(settings or [])
     _check_iteration(method, rtol, maxiter, restart)
     automatic = recipe == "auto"
     if automatic:
-        for name, value in {**parameters, "maxiter": maxiter, "restart": restart}.items():
-            if value is not None:
-                raise ParameterError(f"{name} has no effect where the recipe is chosen; name one with --recipe.")
+        _refuse_without_recipe(parameters, maxiter, restart)
     elif time_limit is not None:
-        raise ParameterError("time_limit has no effect with a recipe; use --maxiter.")
+        raise ParameterError("--time-limit is for --recipe auto; with a named recipe, use --maxiter.")
+    limit = None if time_limit is None else _duration("--time-limit", time_limit)
     made = None if automatic else _recipe(recipe, parameters)
     _check_outputs(output, plot)
     if threads is not None:
         finelu.set_num_threads(threads)
+    finelu.get_num_threads()  # a wrong FINELU_NUM_THREADS is told even where no kernel asks for it
 
     with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
         from finelu.kernels import to_host
@@ -112,11 +114,11 @@ def solve(
 
         gpu = _gpu(device)
         progress.stage(f"reading {matrix}")
-        A = as_csr(_load(matrix), diagonal=recipe not in ("auto", "multilevel", "none"))
+        A = as_csr(_load(matrix), diagonal=False)  # gaps are for the recipe to judge
         rhs, rhs_name, norm_b = _right_hand_side(b, A)
         options: dict[str, Any] = {"rtol": rtol}
         if automatic:
-            options |= {"method": method, "time_limit": time_limit}
+            options |= {"method": method, "time_limit": limit}
         else:
             method = _method(recipe, A) if method == "auto" else method
             options["maxiter"] = maxiter or MAXITER
@@ -125,15 +127,17 @@ def solve(
             elif restart is not None:
                 raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
         if progress.enabled:
-            label = "solve" if automatic else method
+            label = "solving" if automatic else method
             options["watch"] = progress.watcher(label, norm_b, rtol, maxiter or MAXITER)
         if gpu is not None:
             A, rhs = _to_gpu(gpu, A, rhs)
         if automatic:
-            solution, times = _run_auto(A, rhs, options, progress)
-            F, method = None, solution.method
+            F, (solution, times) = None, _run_auto(A, rhs, options, progress)
+            name, method = solution.recipe, solution.method
+            reason = solution.attempts[-1].why if solution.attempts else "the time limit or the memory left no room"
         else:
             F, solution, times = _run(A, rhs, made, method, options, progress)
+            name, reason = "none" if made is None else repr(made), "as asked"
 
     scale = norm_b if norm_b > 0 else 1.0
     if output is not None:
@@ -144,12 +148,8 @@ def solve(
         from finelu.report import plot_convergence
 
         relative = to_host(solution.history) / scale
-        plot_convergence(
-            plot,
-            {f"{method}, {solution.recipe if automatic else recipe}": relative},
-            rtol,
-            title=f"{matrix}, n = {A.n}",
-        )
+        curve = f"{method}, {name if automatic else recipe}" if method else reason
+        plot_convergence(plot, {curve: relative}, rtol, title=f"{matrix}, n = {A.n}")
     result = {
         "matrix": matrix,
         "n": A.n,
@@ -157,9 +157,11 @@ def solve(
         "dtype": str(A.dtype),
         "rhs": rhs_name,
         "device": "cpu" if gpu is None else "cuda",
-        "recipe": solution.recipe if automatic else "none" if made is None else repr(made),
-        "reason": "chosen" if automatic else "as asked",
-        "explanation": solution.explain().splitlines() if automatic else [],
+        "recipe": name,
+        "reason": reason,
+        "seen": solution.seen,
+        "attempts": [asdict(attempt) for attempt in solution.attempts],
+        "explanation": solution.explain().splitlines(),
         "factors_nnz": None if automatic else 0 if F is None else F.nnz,
         "fill": None if automatic else 0.0 if F is None else F.nnz / A.nnz,
         "method": method,
@@ -198,7 +200,7 @@ def compare(
     as_json: Json = False,
 ) -> int:
     """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
-    seconds = _duration(budget)
+    seconds = _duration("--budget", budget)
     names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
     if html is not None:
         from finelu.report import check_page
@@ -250,29 +252,30 @@ def inspect(
     plot: Annotated[str | None, typer.Option(metavar="P.png", help="draw pattern, levels, rows to this file")] = None,
     as_json: Json = False,
 ) -> int:
-    """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and which recipe fits."""
+    """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
     if plot is not None:
         from finelu.report import check_plot
 
         check_plot(plot)
     from finelu.matrix import as_csr
-    from finelu.properties import properties, suggest
+    from finelu.properties import properties
 
     A = as_csr(_load(matrix), diagonal=False)
-    found, suggestion = properties(A), suggest(A)
+    found, first = properties(A), _first(A)
     if plot is not None:
         from finelu.report import plot_matrix
 
         plot_matrix(plot, A, title=f"{matrix}, n = {A.n}")
     if as_json:
-        _print_json({"matrix": matrix, **asdict(found), "suggestion": asdict(suggestion), "plot": plot})
+        _print_json({"matrix": matrix, **asdict(found), "suggestion": first, "plot": plot})
         return CONVERGED
 
     from finelu.report import properties_in_words, table
 
-    rows = properties_in_words(found) | {
-        "suggestion": f"--recipe {suggestion.recipe} --method {suggestion.method} ({suggestion.reason})"
-    }
+    words = (
+        f"{first['recipe']} with {first['method']}: {first['reason']}" if first else "none: too little memory is free"
+    )
+    rows = properties_in_words(found) | {"suggestion": f"finelu solve chooses by itself; first {words}"}
     if plot is not None:
         rows["plot"] = plot
     _console().print(table(matrix, rows))
@@ -301,13 +304,22 @@ def bench(
     return int(import_module(modules[name]).main(context.args) or 0)
 
 
-def _duration(text: str) -> float:
-    """The seconds of "90", "60s", "5m" or "1h"."""
+def _duration(option: str, text: str) -> float:
+    """The seconds of "90", "60s", "5m" or "1h", as an option was given it."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|h|)", text.strip().lower())
     value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if not 0 < value < math.inf:
-        raise ParameterError(f"--budget {text}: a time larger than 0 is needed, such as 60s, 5m or 1h.")
+        raise ParameterError(f"{option} {text}: a time larger than 0 is needed, such as 60s, 5m or 1h.")
     return value
+
+
+def _refuse_without_recipe(parameters: dict[str, str], maxiter: int | None, restart: int | None) -> None:
+    """What only a named recipe heeds, told where none is named."""
+    if parameters:
+        raise ParameterError(f"{next(iter(parameters))} is a parameter of a recipe; name the recipe with --recipe.")
+    for option, value in (("--maxiter", maxiter), ("--restart", restart)):
+        if value is not None:
+            raise ParameterError(f"{option} is for a named recipe; with --recipe auto, use --time-limit.")
 
 
 def _named_values(settings: Sequence[str]) -> dict[str, str]:
@@ -427,12 +439,23 @@ def _method(recipe: str, A: CSR) -> str:
     return "cg" if recipe in SPD_RECIPES and diagonal(A).positive and is_hermitian(A) else "gmres"
 
 
+def _first(A: CSR) -> dict[str, str]:
+    """What finelu.solve tries first on A: recipe, method and the reason; {} where nothing fits the free memory."""
+    from finelu.solver import _Ladder
+
+    ladder = _Ladder(A, 1e-8, "auto", "auto", None, None, None, time.perf_counter())
+    rung = ladder.next_rung(list(ladder.recipes))
+    if rung is None:
+        return {}
+    return {"recipe": ladder._name(rung), "method": ladder._method(rung), "reason": ladder._reason(rung)}
+
+
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):
     """Factor and solve: the factors (None without a recipe), the solution, and the seconds that each part took."""
     from finelu import krylov
     from finelu.kernels import synchronize
 
-    with _compile_time() as compiled:
+    with _compile_time(progress) as compiled:
 
         def timed(work):
             start, before = time.perf_counter(), compiled()
@@ -445,28 +468,42 @@ def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Pro
         progress.stage(method)
         solution, solve_seconds = timed(lambda: getattr(krylov, method)(A, b, M=F, **options))
         times = {"factor_seconds": factor_seconds, "solve_seconds": solve_seconds, "compile_seconds": compiled()}
+        times["total_seconds"] = sum(times.values())
     return F, solution, times
 
 
 def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
-    """finelu.solve: the solution, and the seconds that its parts took."""
-    with _compile_time() as compiled:
-        progress.stage("choosing")
+    """finelu.solve: the solution, and the seconds that its parts took; those of compiling are within the others."""
+    with _compile_time(progress) as compiled:
+        progress.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)
         times = {
             "factor_seconds": sum(a.setup_seconds for a in solution.attempts),
             "solve_seconds": sum(a.seconds for a in solution.attempts),
             "compile_seconds": compiled(),
+            "total_seconds": solution.timings["solve"],
         }
     return solution, times
 
 
 @contextmanager
-def _compile_time() -> Iterator[Callable[[], float]]:
+def _compile_time(progress: _Progress) -> Iterator[Callable[[], float]]:
     """A clock of the seconds that Numba has spent compiling since the block began (0 once kernels are cached)."""
     from numba.core import event
 
-    with event.install_listener("numba:compile", event.TimingListener()) as listener:
+    interrupted: list[str] = []  # what was going on before; one kernel's compilation may start another's
+
+    class Clock(event.TimingListener):
+        def on_start(self, started):
+            interrupted.append(progress.text)
+            progress.stage("compiling the CPU kernels, at their first use")
+            super().on_start(started)
+
+        def on_end(self, ended):
+            super().on_end(ended)
+            progress.stage(interrupted.pop())
+
+    with event.install_listener("numba:compile", Clock()) as listener:
         yield lambda: listener.duration if listener.done else 0.0
 
 
@@ -481,6 +518,10 @@ class _Progress:
         self.bar = bar
         self.enabled = bar is not None
         self.task = bar.add_task("starting", total=None) if bar is not None else None
+
+    @property
+    def text(self) -> str:
+        return self.bar.tasks[0].description if self.bar is not None else ""
 
     def stage(self, text: str, done: int | None = None, of: int | None = None) -> None:
         if self.bar is not None:
@@ -526,26 +567,48 @@ def _print_solution(result: dict[str, Any]) -> None:
         "nnz": f"{result['nnz']} ({result['dtype']})",
         "right-hand side": result["rhs"],
         "device": result["device"],
-        "recipe": f"{result['recipe']} ({result['reason']})",
     }
-    rows |= {"tried" if k == 0 else " " * k: line for k, line in enumerate(result["explanation"][:-1])}
+    attempts = result["attempts"]
+    if result["seen"]:
+        rows["seen"] = "\n".join(result["seen"])
+    if len(attempts) > 1 or (attempts and not result["converged"]):  # one that solved is told by the rows below
+        rows["tried"] = "\n".join(map(_tried, attempts))
+    if result["method"]:
+        rows["recipe"] = f"{result['recipe']} ({result['reason']})"
+    elif not attempts:
+        rows["tried"] = f"nothing: {result['reason']}"
     if result["fill"]:
         rows["fill"] = f"{result['fill']:.3g} ({result['factors_nnz']} entries in the factors)"
-    if result["recipe"] != "none":
+    if result["factor_seconds"] > 0:
         rows["factor time"] = seconds(result["factor_seconds"])
+    if result["method"]:
+        rows["method"] = result["method"] if result["restart"] is None else f"{result['method']}({result['restart']})"
     rows |= {
-        "method": result["method"] if result["restart"] is None else f"{result['method']}({result['restart']})",
         "status": f"{result['status']}: {result['advice']}",
         "iterations": f"{result['iterations']}",
         "relative residual": f"{result['relative_residual']:.3e} (true, of the x returned; wanted {result['rtol']:g})",
         "solve time": seconds(result["solve_seconds"]),
+        "total time": seconds(result["total_seconds"]),
     }
     if result["compile_seconds"] > 0:
-        rows["compiling"] = f"{seconds(result['compile_seconds'])} besides (the CPU kernels, at their first use)"
+        rows["compiling"] = f"{seconds(result['compile_seconds'])} of the total (the CPU kernels, at their first use)"
     rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
     if result["plot"] is None:
         rows["residual norms"] = sparkline(result["history"])
     _console().print(table(result["matrix"], rows))
+
+
+def _tried(attempt: dict[str, Any]) -> str:
+    """An attempt of finelu.solve in two short lines, or one where it found no factors."""
+    from finelu.report import seconds
+
+    took = seconds(attempt["setup_seconds"] + attempt["seconds"])
+    if not attempt["method"]:  # without the advice for those who name this recipe
+        return f"{attempt['recipe']}: {attempt['outcome'].partition('. ')[0]}"
+    return (
+        f"{attempt['recipe']}, {attempt['method']}: {attempt['outcome']}\n"
+        f"  {attempt['iterations']} iterations, {took}, relative residual {attempt['residual']:.1e}"
+    )
 
 
 def _print_json(result: dict[str, Any]) -> None:
