@@ -81,9 +81,9 @@ def one_line(error):
 
 
 def documented(page, what):
-    """The examples of docs/<page>.md that begin with ```python <what>, which need that package."""
+    """The examples of docs/<page>.md that begin with ```python {.<what>}, which need that package."""
     text = (Path(__file__).resolve().parents[1] / "docs" / f"{page}.md").read_text()
-    found = re.findall(rf"^```python {what}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"^```python {{\.{what}}}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert found
     return found
 

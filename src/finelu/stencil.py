@@ -30,8 +30,8 @@ class StencilMatrix(BlockProducts):
         outside are ignored, whatever they hold: if one is not zero, `blocks` is a copy in which they are.
     Raises MatrixError for a wrong shape or dtype, and, naming block and cell, for NaN and Inf.
 
-    The unknowns of cell (i, j, k) are x[((i J + j) K + k) n:][:n]. Has shape, dtype, nnz, `@`, matvec and rmatvec, so
-    that Krylov methods take it as A. Cost of a product: one pass over the blocks for each column of x.
+    Cell (i, j, k) has the unknowns x[p:p + n], p = ((i J + j) K + k) n. Has shape, dtype, nnz, `@`, matvec and
+    rmatvec, so that Krylov methods take it as A. Cost of a product: one pass over the blocks for each column of x.
     """
 
     def __init__(self, blocks, periodic=(False, False, False)):

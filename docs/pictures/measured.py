@@ -1,0 +1,165 @@
+"""Pictures of what was measured, from the records in benchmarks/results: python docs/pictures/measured.py [NAME ...].
+
+A record counts in a ratio as in the tables beside it: "auto" of finelu, the better policy of cuSPARSE, no tridiagonal
+matrix, no result that was wrong.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+from style import COLOURS, panels, write
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+WRONG = 1e-6  # the error of factors or a backward error from which on a result is in no ratio
+
+
+def records(name, **wanted):
+    """Of the one result file that begins with `name` and an ISO date behind the machine."""
+    run = json.loads((RESULTS / f"{name}.json").read_text())
+    found = [r for r in run["records"] if all(r[key] == value for key, value in wanted.items())]
+    assert found, (name, wanted)
+    return run, found
+
+
+def best(found, total=False):
+    """matrix -> the least time in ms among its records."""
+    times = {}
+    for r in found:
+        if r["numeric_ms"] and (r["error"] is None or r["error"] < WRONG):
+            ms = r["numeric_ms"] + (r["analysis_ms"] if total else 0.0)
+            times[r["matrix"]] = min(ms, times.get(r["matrix"], math.inf))
+    return times
+
+
+def ratios(name, works, peer, ours="auto", **where):
+    """The peer's time over ours, a number a matrix and work."""
+    found = []
+    for work in works:
+        _, theirs = records(name, work=work, who=peer[0], **where)
+        _, mine = records(name, work=work, who="finelu", variant=ours, **where)
+        theirs, mine = best(theirs), best(mine)
+        found += [theirs[m] / mine[m] for m in mine if m in theirs and not m.startswith("tridiagonal")]
+    return np.array(found)
+
+
+def mean(x):
+    return float(np.exp(np.log(x).mean()))
+
+
+GPU, GMRES = "spine-gpu-nvidia-h200-2026-11-21", "spine-gpu-gmres-nvidia-h200-2026-11-21"
+CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
+BOTH = ("trsv_lower", "trsv_upper")
+
+
+def speed_rows():
+    """(label, ratios a matrix) of each line of the picture of speed."""
+    return [
+        ("GPU: triangular solve\nbeside cuSPARSE SpSV", ratios(GPU, BOTH, ("cusparse",))),
+        ("GPU: ILU(0), new values\nbeside csrilu02", ratios(GPU, ["ilu0"], ("cusparse",))),
+        ("GPU: IC(0), new values\nbeside csric02", ratios(GPU, ["ic0"], ("cusparse",))),
+        ("GPU: GMRES + ILU(0), whole solve\nbeside CuPy's spilu and gmres", gmres_ratios()),
+        ("2 CPU cores: ILU(0), new values\nbeside MKL dcsrilu0", ratios(CPU, ["ilu0"], ("mkl",), threads=2)),
+        ("2 CPU cores: triangular solve\nbeside MKL trsv", ratios(CPU, BOTH, ("mkl",), threads=2)),
+    ]
+
+
+def gmres_ratios():
+    """Of the matrices that finelu solves to 1e-8; where CuPy was stopped, what it had taken by then."""
+    _, found = records(GMRES, work="gmres")
+    ours = {r["matrix"]: r for r in found if r["who"] == "finelu"}
+    theirs = {r["matrix"]: r for r in found if r["who"] != "finelu"}
+    solved = [m for m, r in ours.items() if r["error"] <= 1e-8 * (1 + 1e-3) and m in theirs]
+    return np.array([theirs[m]["numeric_ms"] / ours[m]["numeric_ms"] for m in solved])
+
+
+def speed():
+    rows = speed_rows()
+    figure, (axis,) = panels(width=7.2, height=3.6)
+    for place, (_, x) in enumerate(rows):
+        y = -place + np.linspace(-0.17, 0.17, x.size)[np.random.default_rng(0).permutation(x.size)]
+        axis.plot(x, y, "o", ms=3, mew=0, alpha=0.55, color=COLOURS[0] if place < 4 else COLOURS[2])
+        axis.plot([mean(x)] * 2, [-place - 0.34, -place + 0.34], color=COLOURS[1], lw=2.5)
+        axis.text(mean(x), -place + 0.36, f"{mean(x):.2g}x", color=COLOURS[1], ha="center", va="bottom", fontsize=8)
+    axis.axvline(1, color="black", lw=0.8)
+    axis.set(xscale="log", yticks=[-p for p in range(len(rows))], yticklabels=[label for label, _ in rows])
+    axis.set_ylim(-len(rows) + 0.4, 0.75)
+    axis.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+    axis.minorticks_off()
+    axis.set_xlabel("peer's time over finelu's; a dot is a matrix, the bar the geometric mean")
+    write(figure, "speed")
+
+
+ROBUSTNESS = "robustness-2-core-intel-xeon-2026-11-21"
+SOLVERS = {
+    "splu": "SciPy splu (direct)",
+    "MultilevelILU": "finelu MultilevelILU",
+    "ilupp at our fill": "ilupp multilevel, same fill",
+    "spilu": "SciPy spilu",
+    "ILUT": "finelu ILUT",
+    "ParILUT": "finelu ParILUT",
+    "pyamg": "pyamg, SA or RS",
+    "ILU0": "finelu ILU0",
+    "ilupp": "ilupp multilevel, its defaults",
+}
+
+
+def solved():
+    """solver -> {matrix: seconds} of what it solved to 1e-8, set-up and iterations together."""
+    run, found = records(ROBUSTNESS)
+    times = {}
+    for r in found:
+        if r["error"] is not None and r["error"] <= 1e-8 and r["numeric_ms"]:
+            name = r["who"] if r["who"] != "ilupp" or "fill" not in r["variant"] else "ilupp at our fill"
+            of = times.setdefault(name, {})
+            of[r["matrix"]] = min(r["numeric_ms"] / 1e3, of.get(r["matrix"], math.inf))
+    return len(run["matrices"]), times
+
+
+def robustness():
+    count, times = solved()
+    figure, axes = panels(2, 4.4, 3.1)
+    for place, (name, label) in enumerate(SOLVERS.items()):
+        ours = label.startswith("finelu")
+        axes[0].barh(-place, len(times[name]), color=COLOURS[0] if ours else "#b5b5b5")
+        axes[0].text(len(times[name]) - 1, -place, len(times[name]), ha="right", va="center", fontsize=8, color="white")
+    axes[0].set(yticks=[-p for p in range(len(SOLVERS))], yticklabels=list(SOLVERS.values()), xlim=(0, count))
+    axes[0].set_xlabel(f"real systems solved to 1e-8, of {count}")
+    shown = ("MultilevelILU", "splu", "ilupp at our fill", "spilu", "pyamg", "ILU0")
+    for name, colour in zip(shown, COLOURS):
+        seconds = np.sort(list(times[name].values()))
+        axes[1].step([*seconds, 20], [*range(1, seconds.size + 1), seconds.size], where="post", label=SOLVERS[name],
+                     color=colour, lw=2 if name == "MultilevelILU" else 1.2)  # fmt: skip
+    axes[1].set(xscale="log", xlabel="seconds, 2 cores", ylabel="solved within", ylim=(0, count))
+    axes[1].legend(fontsize=7)
+    write(figure, "robustness")
+
+
+def crossover_points():
+    """(rows a level, CPU ms, GPU ms, matrix) of each lower triangular solve."""
+    run, mine = records(GPU, work="trsv_lower", who="finelu", variant="auto")
+    gpu, sizes = best(mine), run["matrices"]
+    cpu = best(records(CPU, work="trsv_lower", who="finelu", variant="auto", threads=2)[1])
+    return sorted((sizes[m]["n"] / sizes[m]["levels"], cpu[m], gpu[m], m) for m in gpu if m in cpu)
+
+
+def crossover():
+    figure, (axis,) = panels(width=5.6, height=3.2)
+    points = crossover_points()
+    x, ratio = [p[0] for p in points], [p[1] / p[2] for p in points]
+    axis.loglog(x, ratio, "o", ms=4)
+    for k, point in enumerate(points):
+        if point[3] in ("Trefethen_20000", "trilinos_nsjac", "hypre_tucker21935", "cage10", "poisson7:100"):
+            axis.annotate(point[3], (x[k], ratio[k]), xytext=(5, -8), textcoords="offset points", fontsize=7)
+    axis.axhline(1, color="black", lw=0.8)
+    axis.set(xlabel="rows a level, mean", ylabel="time on 2 CPU cores over\ntime on the GPU", title="triangular solves")
+    write(figure, "crossover")
+
+
+PICTURES = {"speed": speed, "robustness": robustness, "crossover": crossover}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PICTURES:
+        PICTURES[name]()
