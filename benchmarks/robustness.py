@@ -13,75 +13,56 @@ ends.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import re
-import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import scipy.sparse.linalg as splinalg
 
 import finelu
-from benchmarks.common import (
-    Budget,
-    Record,
-    Run,
-    add_options,
-    cell,
-    command,
-    files,
-    matrix_folder,
-    mean,
-    names_of,
-    new_run,
-    table,
+from benchmarks import systems
+from benchmarks.common import Budget, Record, Run, add_options, cell, command, mean, new_run, table
+from benchmarks.systems import (
+    MAXITER,
+    READING,
+    RESTART,
+    RTOL,
+    SEED,
+    WARM_UP,
+    OutOfTime,
+    Solver,
+    Worker,
+    chosen_files,
+    chosen_solvers,
+    finelu_gmres,
+    ilupp_multilevel,
+    installed,
+    judge,
+    reason_counts,
+    reason_of,
+    scipy_spilu,
+    scipy_splu,
+    shown,
+    solved,
+    solver_names,
+    verdict,
 )
-from finelu.errors import FileError, FineluError, MatrixError, ParameterError, ZeroPivot
+from finelu.errors import FineluError
 
-SEED, RTOL, RESTART, MAXITER = 0, 1e-8, 50, 500
-ROUNDING = 1.01  # the residual here and that of a solver are rounded differently
 OURS, MATCHED = "MultilevelILU", "ilupp at our fill"
 AMG = ("pyamg SA", "pyamg RS")  # counted together: pyamg solves what either of them solves
 NEAR = 1.25  # fills within this factor of each other are compared
 SETUP_ROWS = 5000  # smaller matrices are left out of the comparison of set-up times
 CHEAP = 1.0  # seconds up to which a set-up is timed again
-MEMORY_GIB = 12  # address space of the process apart
-READING, GRACE = 120.0, 3.0  # seconds to read a matrix and compile; over the limit, for a solver to see it itself
-WARM_UP = ("poisson5:9,8", "convection_diffusion:9,8", "helmholtz:9,k=3,absorbing=False", "stokes:6")
-
-
-class _OutOfTime(Exception):
-    pass
 
 
 # The solvers --------------------------------------------------------------------------------------------------------
-# solver(S, b, end, fill) -> dict: x; iterations; status, "" if the solver claims success; setup, seconds of each; fill.
-# end: time.perf_counter() at which to stop.  fill: entries of M over A's that MultilevelILU took, or None.
-
-
-def finelu_gmres(S, b, M, end: float) -> dict[str, Any]:
-    solution = finelu.gmres(
-        S,
-        b,
-        M=M,
-        rtol=RTOL,
-        restart=RESTART,
-        maxiter=MAXITER,
-        watch=lambda *_: time.perf_counter() > end,
-    )
-    status = "" if solution.converged else solution.status.name.lower().replace("_", " ")
-    status = {"interrupted": "time", "max iterations": f"{MAXITER} iterations"}.get(status, status)
-    return {"x": solution.x, "iterations": solution.iterations, "status": status}
+# As in benchmarks.systems; the extra argument is fill: entries of M over A's that MultilevelILU took, or None.
 
 
 def timed(make: Callable[[], Any]) -> tuple[Any, list[float]]:
@@ -97,13 +78,6 @@ def timed(make: Callable[[], Any]) -> tuple[Any, list[float]]:
 def recipe(made, S, b, end: float, fill) -> dict[str, Any]:
     F, seconds = timed(lambda: made.factor(S))
     return finelu_gmres(S, b, F, end) | {"setup": seconds, "fill": F.nnz / S.nnz}
-
-
-def ilupp_multilevel(S, threshold: float | None):
-    import ilupp
-
-    A = sp.csr_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
-    return ilupp.ILUppPreconditioner(A) if threshold is None else ilupp.ILUppPreconditioner(A, threshold=threshold)
 
 
 def ilupp_default(S, b, end: float, fill) -> dict[str, Any]:
@@ -138,31 +112,6 @@ def ilupp_matched(S, b, end: float, fill) -> dict[str, Any]:
     return result | {"setup": seconds, "fill": fill, "threshold": best[0], "seconds": seconds[0] + solve}
 
 
-def scipy_spilu(S, b, end: float, fill) -> dict[str, Any]:
-    begin, count = time.perf_counter(), 0
-    F = splinalg.spilu(sp.csc_matrix(S))
-    setup = time.perf_counter() - begin
-
-    def watch(_):
-        nonlocal count
-        count += 1
-        if time.perf_counter() > end:
-            raise _OutOfTime
-
-    M = splinalg.LinearOperator(S.shape, F.solve, dtype=S.dtype)
-    options = {"restart": RESTART, "maxiter": MAXITER // RESTART, "callback": watch, "callback_type": "pr_norm"}
-    x, info = splinalg.gmres(S, b, M=M, rtol=RTOL, **options)
-    status = "" if info == 0 else f"{MAXITER} iterations" if count >= MAXITER else "breakdown"
-    return {"x": x, "iterations": count, "status": status, "setup": [setup], "fill": F.nnz / S.nnz}
-
-
-def scipy_splu(S, b, end: float, fill) -> dict[str, Any]:
-    begin = time.perf_counter()
-    F = splinalg.splu(sp.csc_matrix(S))
-    setup = time.perf_counter() - begin
-    return {"x": F.solve(b), "iterations": None, "status": "", "setup": [setup], "fill": F.nnz / S.nnz}
-
-
 def pyamg_solver(kind: str, S, b, end: float, fill) -> dict[str, Any]:
     """fgmres, as that of its methods whose stopping rule is the true residual; its gmres stops by that of M^-1."""
     import pyamg
@@ -180,7 +129,7 @@ def pyamg_solver(kind: str, S, b, end: float, fill) -> dict[str, Any]:
     def accelerate(A, b, x0=None, tol=RTOL, maxiter=None, M=None, callback=None, residuals=None):
         def watch(_):
             if time.perf_counter() > end:
-                raise _OutOfTime
+                raise OutOfTime
 
         restart = min(RESTART, b.size)
         return pyamg.krylov.fgmres(
@@ -194,7 +143,7 @@ def pyamg_solver(kind: str, S, b, end: float, fill) -> dict[str, Any]:
     return {"x": x, "iterations": iterations, "status": status, "setup": [setup], "fill": fill}
 
 
-SOLVERS: dict[str, Callable[..., dict[str, Any]]] = {
+SOLVERS: dict[str, Solver] = {
     OURS: partial(recipe, finelu.MultilevelILU()),
     "ILU0": partial(recipe, finelu.ILU0()),
     "ILUT": partial(recipe, finelu.ILUT()),
@@ -208,21 +157,6 @@ SOLVERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def reason_of(error: Exception) -> str:
-    """Why there is no solution, in a few words."""
-    if isinstance(error, ZeroPivot):
-        return f"pivot of row {error.row}"
-    if isinstance(error, MatrixError) and "stores no" in str(error):
-        return "no diagonal"
-    if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, _OutOfTime):
-        return "time"
-    if "singular" in str(error).lower():
-        return "singular"
-    return f"{type(error).__name__}: {error}".splitlines()[0][:60]
-
-
 def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
     """One solver on one matrix: status ("" if solved, else why not), iterations, seconds, setup, residual, fill."""
     b = S @ np.random.default_rng(SEED).standard_normal(S.shape[0])
@@ -234,111 +168,24 @@ def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
         return {"status": reason_of(error), "seconds": time.perf_counter() - begin}
     again = sum(result.get("setup", [])[1:])  # repeats of the set-up are no part of a solve
     result.setdefault("seconds", time.perf_counter() - begin - again)
-    x = result.pop("x", None)
-    if x is None:
-        return result
-    with np.errstate(all="ignore"):
-        residual = float(np.linalg.norm(b - S @ x) / np.linalg.norm(b))
-    result["residual"] = residual
-    if residual <= ROUNDING * RTOL:
-        result["status"] = ""
-    elif result["status"] == "":
-        result["status"], result["claimed"] = f"residual {residual:.2g}", True
+    judge(S, b, result)
     return result
 
 
-# The process apart --------------------------------------------------------------------------------------------------
+def warm_up(solver: str) -> None:
+    for name in WARM_UP:
+        outcome(solver, sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
 
 
 def serve(pipe, threads: int) -> None:
-    """In the process apart: (path, solver, limit, fill) in; "ready" once the clock may start, then the outcome, out."""
-    for stream in (1, 2):  # ILU++ reports each of its inner errors there, without end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_GIB * 2**30,) * 2)
-    finelu.set_num_threads(threads)
-    warm, path, S = set(), None, None
-    while True:
-        try:
-            wanted, solver, limit, fill = pipe.recv()
-        except EOFError:
-            return
-        begin = time.perf_counter()
-        if solver not in warm:
-            for name in WARM_UP:
-                outcome(solver, sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
-            warm.add(solver)
-        compiled = time.perf_counter() - begin
-        if wanted != path:
-            path, S = wanted, finelu.read_matrix(wanted)
-        pipe.send(compiled)
-        pipe.send(outcome(solver, S, limit, fill))
-
-
-class Worker:
-    """A process that solves one system after another, and is started again after a crash or a time limit."""
-
-    def __init__(self, threads: int):
-        self.threads, self.child, self.pipe = threads, None, None
-        self.first: dict[str, float] = {}  # seconds of the first calls of a solver, which compile
-
-    def ask(self, path: Path, solver: str, limit: float, fill: float | None) -> dict[str, Any]:
-        if self.child is None:
-            context = multiprocessing.get_context("spawn")  # a forked child would inherit threads that wait for ever
-            self.pipe, theirs = context.Pipe()
-            self.child = context.Process(target=serve, args=(theirs, self.threads), daemon=True)
-            self.child.start()
-            theirs.close()
-        self.pipe.send((path, solver, limit, fill))
-        try:
-            compiled = self._receive(READING)
-            if compiled is None:
-                return {"status": "not read"}
-            self.first.setdefault(solver, compiled)
-            found = self._receive((2 if solver == MATCHED else 1) * limit + GRACE)
-        except EOFError:
-            self.stop()
-            return {"status": "crashed"}
-        return {"status": "time", "seconds": limit} if found is None else found
-
-    def _receive(self, seconds: float):
-        """The next message, or None after so many seconds, and then the process is gone."""
-        if self.pipe.poll(seconds):
-            return self.pipe.recv()
-        self.stop()
-        return None
-
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.kill()
-            self.child.join()
-            self.child = None
+    systems.serve(pipe, threads, outcome, warm_up)
 
 
 # Tables -------------------------------------------------------------------------------------------------------------
 
 
-def solved(run: Run, matrix: str, *solvers: str) -> bool:
-    return any((r := run.one(matrix=matrix, variant=s)) is not None and r.detail["status"] == "" for s in solvers)
-
-
-def solver_names(run: Run) -> list[str]:
-    present = {r.variant for r in run.records}
-    return [s for s in SOLVERS if s in present]
-
-
-def shown(record: Record | None) -> str:
-    """Iterations and seconds, or why not."""
-    if record is None:
-        return ""
-    if record.detail["status"]:
-        return record.detail["status"]
-    iterations = record.detail.get("iterations")
-    seconds = "" if record.numeric_ms is None else f"{cell(record.numeric_ms / 1e3)} s"
-    return ", ".join(part for part in ("" if iterations is None else str(iterations), seconds) if part) or "solved"
-
-
 def matrix_table(run: Run) -> str:
-    solvers = solver_names(run)
+    solvers = solver_names(run, SOLVERS)
     lines: list[Sequence[Any]] = []
     for name, facts in run.matrices.items():
         cells = [shown(run.one(matrix=name, variant=s)) for s in solvers]
@@ -408,10 +255,6 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
     return lines
 
 
-def verdict(holds) -> str:
-    return "not measured" if holds is None else "yes" if holds else "no"
-
-
 def failure_table(run: Run) -> str | None:
     """Matrices that something solves and MultilevelILU does not, and why; who solves them."""
     lines = []
@@ -419,22 +262,11 @@ def failure_table(run: Run) -> str | None:
         record = run.one(matrix=name, variant=OURS)
         if record is None or record.detail["status"] == "":
             continue
-        others = [s for s in solver_names(run) if solved(run, name, s)]
+        others = [s for s in solver_names(run, SOLVERS) if solved(run, name, s)]
         lines.append(
             (name, record.detail["status"], record.error, record.detail.get("fill"), ", ".join(others) or "none")
         )
     return table(("matrix", "why", "residual", "fill", "solved by"), lines) if lines else None
-
-
-def reason_counts(run: Run) -> str:
-    """How often each solver failed for which reason."""
-    lines = []
-    for solver in solver_names(run):
-        # neither the row of a pivot nor the size of a residual makes another reason
-        reasons = Counter(re.sub("^(residual|pivot) .*", r"\1", r.detail["status"]) for r in run.find(variant=solver))
-        reasons.pop("", None)
-        lines.append((solver, ", ".join(f"{k} {why}" for why, k in reasons.most_common())))
-    return table(("solver", "failed by"), lines)
 
 
 def page(run: Run) -> str:
@@ -448,7 +280,7 @@ def page(run: Run) -> str:
     text += "\n## Claims\n\n" + table(("what", "bar", "measured", "holds"), claims(run))
     text += "\n## Every matrix\n\n" + matrix_table(run)
     text += f"\n## What {OURS} does not solve\n\n" + (failure_table(run) or "Nothing.\n")
-    text += "\n## Reasons\n\n" + reason_counts(run)
+    text += "\n## Reasons\n\n" + reason_counts(run, solver_names(run, SOLVERS))
     text += f"\n## Set-up times, {SETUP_ROWS} rows or more, fill within a factor of {NEAR:g}\n\n"
     text += (setup_table(run) or "Absent: not measured in this run.\n") + (
         "\nfill: entries kept over those of A, as each library counts its own. ms: the median of three where one takes "
@@ -465,7 +297,7 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
     run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "zero diagonal": int((S.diagonal() == 0).sum())}
     fill = None
     for solver in solvers:
-        found = worker.ask(path, solver, limit, fill)
+        found = worker.ask(path, solver, limit, fill, besides=limit if solver == MATCHED else 0.0)
         seconds, setup = found.pop("seconds", None), found.pop("setup", None)
         record = Record(name, "gmres", "cpu", solver.split()[0], solver, seconds and 1e3 * seconds)
         record.analysis_ms = 1e3 * median(setup) if setup else None
@@ -477,28 +309,16 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
 
 def measured(options, solvers: Sequence[str]) -> Run:
     run = new_run("robustness", gpu=False, machine_name=options.machine)
-    for package in ("ilupp", "pyamg"):
-        try:
-            run.machine[package] = package_version(package)
-        except PackageNotFoundError:
-            run.left_out[package] = f"not installed (pip install {package})"
-            solvers = [s for s in solvers if not s.startswith(package)]
+    solvers = installed(run, solvers)
     run.options = {"limit, seconds": options.limit, "threads": options.threads}
-    found = files(options.matrix_folder or matrix_folder())
-    if not found:
-        raise FileError(f"{options.matrix_folder or matrix_folder()}: no matrix here; set FINELU_MATRICES to a folder.")
-    names = names_of(options.matrices) or list(found)
-    if options.quick and not options.matrices:
-        names = sorted(names, key=lambda name: found[name].stat().st_size)[:5]
-    if unknown := [name for name in names if name not in found]:
-        raise ParameterError(f"there is no matrix {', '.join(unknown)} in {options.matrix_folder or matrix_folder()}.")
-    budget, worker = Budget(options.budget), Worker(options.threads)
+    paths = chosen_files(options)
+    budget, worker = Budget(options.budget), Worker(options.threads, serve)
     try:
-        for name in sorted(names, key=lambda name: found[name].stat().st_size):
+        for name, path in paths.items():
             if budget.over():
                 run.left_out[name] = "the budget was spent"
                 continue
-            measure_one(run, worker, name, found[name], solvers, options.limit)
+            measure_one(run, worker, name, path, solvers, options.limit)
             run.save(options.out)
             fine = [s for s in solvers if solved(run, name, s)]
             print(f"{budget.spent():5.0f} s  {name}: {', '.join(fine) or 'none'}", flush=True)
@@ -521,9 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="the tables of what was measured")
     add_options(parser)
     options = parser.parse_args(argv)
-    solvers = options.solvers.split(",")
-    if unknown := [s for s in solvers if s not in SOLVERS]:
-        raise ParameterError(f"--solvers: there is no {', '.join(unknown)}; choose from {', '.join(SOLVERS)}.")
+    solvers = chosen_solvers(options.solvers, SOLVERS)
     run = Run.load(options.source) if options.source else measured(options, solvers)
     target = run.save(options.out, page(run)).with_suffix(".md")
     print(table(("what", "bar", "measured", "holds"), claims(run)), end="")

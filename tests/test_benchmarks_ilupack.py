@@ -17,7 +17,7 @@ from finelu.errors import FileError, FineluError, ParameterError
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import robustness  # noqa: E402
+from benchmarks import robustness, systems  # noqa: E402
 from benchmarks.common import Problem, Record, Run, cpu_time, names_of  # noqa: E402
 from benchmarks.papers import ilupack  # noqa: E402
 from benchmarks.peers import cusparse  # noqa: E402
@@ -306,8 +306,8 @@ def test_only_what_something_solves_is_counted():
     assert not any(matched in what or "spilu" in what for what in found)
     assert cells(robustness.failure_table(run), "two")[1:] == ["pivot of row 3", "1e-09", "-", "ILU0, pyamg RS"]
     assert cells(robustness.matrix_table(run), "solved of 3")[4:] == ["1", "1", "1", "1"]
-    assert cells(robustness.reason_counts(run), "pyamg SA")[1] == "2 time"
-    assert cells(robustness.reason_counts(run), ours)[1] == "1 pivot, 1 time"
+    assert cells(robustness.reason_counts(run, robustness.SOLVERS), "pyamg SA")[1] == "2 time"
+    assert cells(robustness.reason_counts(run, robustness.SOLVERS), ours)[1] == "1 pivot, 1 time"
 
 
 def test_set_up_times_are_compared_at_near_fill_only():
@@ -386,10 +386,9 @@ def hang(S, b, end, fill):
 def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path, monkeypatch):
     path = tmp_path / "one.mtx"
     scipy.io.mmwrite(path, finelu.gallery.poisson5(6), symmetry="general")
-    monkeypatch.setattr(robustness, "GRACE", 0.2)
-    worker = robustness.Worker(1)
+    monkeypatch.setattr(systems, "GRACE", 0.2)
+    worker = systems.Worker(1, serve_with_faults)
     try:
-        monkeypatch.setattr(robustness, "serve", serve_with_faults)
         assert worker.ask(path, "crash", 5.0, None)["status"] == "crashed"
         assert worker.ask(path, "hang", 0.3, None) == {"status": "time", "seconds": 0.3}
         assert worker.ask(path, "ILU0", 20.0, None)["status"] == ""
