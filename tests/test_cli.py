@@ -491,7 +491,7 @@ def test_a_matrix_that_no_permutation_can_help(capsys, monkeypatch, tmp_path):
     path = write_matrix(tmp_path / "A.mtx", sp.csr_matrix(np.array([[1.0, 2.0, 3.0], [4.0, 0, 0], [5.0, 0, 0]])))
     status, out, err = run(capsys, "solve", path)
     assert (status, err) == (1, "")
-    for text in ("A is structurally singular", "tried", "no factors", "status", "no x solves A x = b"):
+    for text in ("A v = 0 to rounding", "tried", "status", "no x solves A x = b"):
         assert text in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     status, result = run_json(capsys, "solve", path)

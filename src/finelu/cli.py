@@ -259,9 +259,10 @@ def inspect(
         check_plot(plot)
     from finelu.matrix import as_csr
     from finelu.properties import properties
+    from finelu.solver import first_try
 
     A = as_csr(_load(matrix), diagonal=False)
-    found, first = properties(A), _first(A)
+    found, first = properties(A), first_try(A)
     if plot is not None:
         from finelu.report import plot_matrix
 
@@ -437,17 +438,6 @@ def _method(recipe: str, A: CSR) -> str:
     from finelu.properties import diagonal, is_hermitian
 
     return "cg" if recipe in SPD_RECIPES and diagonal(A).positive and is_hermitian(A) else "gmres"
-
-
-def _first(A: CSR) -> dict[str, str]:
-    """What finelu.solve tries first on A: recipe, method and the reason; {} where nothing fits the free memory."""
-    from finelu.solver import _Ladder
-
-    ladder = _Ladder(A, 1e-8, "auto", "auto", None, None, None, time.perf_counter())
-    rung = ladder.next_rung(list(ladder.recipes))
-    if rung is None:
-        return {}
-    return {"recipe": ladder._name(rung), "method": ladder._method(rung), "reason": ladder._reason(rung)}
 
 
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):

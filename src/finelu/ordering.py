@@ -145,8 +145,12 @@ def complete_fill(A, order=None) -> Fill:
     A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts.
     order : (n,), None for A's own.
     A bound where A's pattern is not symmetric; pivots from elsewhere may fill in more. Cost: nearly O(nnz).
+    Raises ParameterError for an order that is no permutation of the rows.
     """
-    return _complete_fill(_graph(as_csr(A, diagonal=False)), order)
+    S = _graph(as_csr(A, diagonal=False))
+    if order is not None and not np.array_equal(np.sort(order), np.arange(S.shape[0])):
+        raise ParameterError(f"order is no permutation of the {S.shape[0]} rows; each must appear once.")
+    return _complete_fill(S, order)
 
 
 def _complete_fill(S, order) -> Fill:

@@ -36,6 +36,7 @@ class Status(Enum):
     )
     INTERRUPTED = "stopped by the caller; x is the best iterate known"
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
+    OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     SINGULAR = (
         "A is singular to working precision, and b is outside of its range: no x solves A x = b. Remove the dependent "
         "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
@@ -46,8 +47,9 @@ class Status(Enum):
 class Attempt:
     """One recipe with one method, as `finelu.solve` tried it.
 
-    why : the reason it was tried.  outcome : how it ended.  setup_seconds : of the factors, 0 where they were there.
-    seconds : of the iterations.  residual : ||b - A x|| / ||b|| of the x that it left.
+    method : "" where there were no factors.  why : the reason it was tried.  outcome : how it ended.
+    setup_seconds : of the factors, 0 where they were there.  seconds : of the iterations.
+    residual : ||b - A x|| / ||b|| of the x that it left.
     """
 
     recipe: str
@@ -99,6 +101,7 @@ class Solution:
             Status.DIVERGED,
             Status.INTERRUPTED,
             Status.OUT_OF_TIME,
+            Status.OUT_OF_MEMORY,
         )
         return max(self.iterations, 1) if self.status in limits else -1
 
@@ -106,21 +109,25 @@ class Solution:
         """What was seen, what was tried and why, and how it ended, line by line."""
         lines = [f"Seen: {sentence}" for sentence in self.seen]
         for number, a in enumerate(self.attempts, 1):
+            with_what = f"{a.method} with {a.recipe}" if a.method else a.recipe
             lines.append(
-                f"{number}. {a.method} with {a.recipe or 'no preconditioner'}, because {a.why}: {a.outcome}, "
+                f"{number}. {with_what}, because {a.why}: {a.outcome}, "
                 f"{a.iterations} iterations, {a.setup_seconds:.3g} s of set-up and {a.seconds:.3g} s of iterations, "
                 f"relative residual {a.residual:.2e}"
             )
         if not self.attempts:
-            lines.append(f"{self.method} with {self.recipe or 'no preconditioner'}, {self.iterations} iterations")
+            lines.append(f"{self._name}, {self.iterations} iterations")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __iter__(self):
         return iter((self.x, self.info))
 
+    @property
+    def _name(self) -> str:
+        return (f"{self.method} with {self.recipe}" if self.recipe else self.method) or "nothing tried"
+
     def __repr__(self):
-        name = f"{self.method} with {self.recipe}" if self.recipe else self.method
         return (
-            f"Solution({name}: {self.status.name.lower()}, {self.iterations} iterations, "
+            f"Solution({self._name}: {self.status.name.lower()}, {self.iterations} iterations, "
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )

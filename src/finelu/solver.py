@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu import krylov
-from finelu.errors import FineluError, MatrixError, ParameterError, SingularMatrix, StructurallySingular, ZeroPivot
+from finelu.errors import FineluError, MatrixError, ParameterError, StructurallySingular
 from finelu.kernels import kernels_for, namespace, on_gpu, require_gpu, synchronize, to_host
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector
@@ -57,11 +58,16 @@ CAUTION = 4.0  # how many times longer than the other an iteration that has just
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 PATIENCE = 0.05  # seconds that old factors get in any case
 LEAST = 5  # iterations before anything is expected
+SINGLE = 1e-5  # the least rtol that single precision is trusted with
+NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
 
 
 @dataclass(frozen=True)
 class Look:
-    """What decides about the ladder. m_matrix: positive entries beside the diagonal and negative row sums are rare."""
+    """What decides about the ladder. m_matrix: hardly an entry beside the diagonal has its sign or a row outweighs it.
+
+    paired : the part of the entries (i, j) with an entry (j, i).
+    """
 
     n: int
     nnz: int
@@ -82,7 +88,7 @@ class Look:
             on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
         else:
             on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
-        signs = "; off the diagonal it is negative, with row sums that are not" if self.m_matrix else ""
+        signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
         return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
 
 
@@ -100,7 +106,7 @@ def look(A: CSR) -> Look:
         wrong, right = np.maximum(beside, 0).sum(), -np.minimum(beside, 0).sum()
         sums = abs(on_diagonal) + np.bincount(rows, beside, minlength=A.n)
         fine = (sums >= -1e-8 * abs(on_diagonal)).mean()
-        m_matrix = bool(wrong <= (1 - NEARLY_ALL) * right and fine >= NEARLY_ALL)
+        m_matrix = bool(right > 0 and wrong <= (1 - NEARLY_ALL) * right and fine >= NEARLY_ALL)
     if kind == "general":
         ones = sp.csr_matrix((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
         paired = float(ones.multiply(ones.T.tocsr()).nnz / max(S.nnz, 1))
@@ -126,7 +132,7 @@ def solve(
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
     recipe : "auto", or a recipe or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
-        factors, estimated before they are made; None: what the machine has free.
+        factors that it chooses, estimated before they are made; None: 80% of what the machine has free.
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
     iterations of all. `converged` only if ||b - A x|| <= rtol ||b|| for the x returned, computed apart; else x is the
@@ -136,27 +142,36 @@ def solve(
     The rules are those of this module's head and constants; docs/solve.md tells them.
     """
     start = perf_counter()
-    rtol = _number("rtol", rtol, least=0.0)
-    limits = [None if v is None else _number(name, v, least=0.0) for name, v in
-              (("time_limit", time_limit), ("memory_limit", memory_limit))]  # fmt: skip
-    if method != "auto" and method not in METHODS:
-        raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
+    rtol = _number("rtol", rtol)
+    time_limit = math.inf if time_limit is None else _number("time_limit", time_limit)
+    memory_limit = _free_memory() if memory_limit is None else _number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed.")
-    chosen = _chosen(recipe)
+    chosen, method = _chosen(recipe), _known(method)
     A = as_csr(A, diagonal=False)
-    b = check_vector(b, A.n, b)
-    home = b
+    home = b = check_vector(b, A.n, b)
     A, b = _placed(A, b, device)
-    dtype = np.result_type(A.dtype, b.dtype)
-    if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4 and rtol < 1e-5:
-        dtype = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-    A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, dtype.char.lower() if A.dtype.kind != "c" else dtype))
+    A, b = _precise(A, b, rtol)
     with _word_about_compiling(watch is None and sys.stderr is not None and sys.stderr.isatty()):
-        ladder = _Ladder(A, rtol, chosen, method, limits[0], limits[1], watch, start)
-        columns = b.reshape(A.n, -1)
-        found = [ladder.solve(columns[:, c]) for c in range(columns.shape[1])]
+        ladder = _Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch)
+        columns = b.reshape(A.n, -1) if b.size else b
+        found = [ladder.solve(columns[:, c]) for c in range(columns.shape[-1])] or [
+            ladder.nothing(b, Status.CONVERGED, 0.0)
+        ]
     return _together(found, b.shape, home, start)
+
+
+def first_try(A) -> dict[str, str]:
+    """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
+
+    A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: `look`, at times an ordering.
+    """
+    ladder = _Ladder(as_csr(A, diagonal=False), 1e-8, "auto", "auto", memory=_free_memory())
+    rung = ladder.next_rung(list(ladder.recipes))
+    if rung is None:
+        return {}
+    method = "refinement" if rung == "direct" else ladder._methods(rung)[0]
+    return {"recipe": ladder._name(rung), "method": method, "reason": ladder._reason(rung)}
 
 
 @contextmanager
@@ -182,14 +197,20 @@ def _word_about_compiling(wanted: bool) -> Iterator[None]:
         yield
 
 
-def _number(name: str, value, least: float) -> float:
+def _number(name: str, value) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise ParameterError(f"{name}={value!r}; a number is needed.") from None
-    if not (number >= least and math.isfinite(number)):
-        raise ParameterError(f"{name}={number}; a finite number, {least:g} or larger, is needed.")
+    if not (number >= 0 and math.isfinite(number)):
+        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
     return number
+
+
+def _known(method):
+    if method != "auto" and method not in METHODS:
+        raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
+    return method
 
 
 def _chosen(recipe):
@@ -200,6 +221,13 @@ def _chosen(recipe):
     if not isinstance(recipe, str) or recipe not in RECIPES:
         raise ParameterError(f"there is no recipe {recipe!r}; one of auto, {', '.join(RECIPES)}, none is needed.")
     return RECIPES[recipe]()
+
+
+def _precise(A: CSR, b, rtol: float):
+    """A and b in a precision that allows for rtol; b in the dtype of x."""
+    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
+    real = np.empty(0, dtype).real.dtype
+    return as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, real)), b.astype(dtype, copy=False)
 
 
 def _placed(A: CSR, b, device):
@@ -216,8 +244,11 @@ def _placed(A: CSR, b, device):
 def _together(found: list[Solution], shape, home, start: float) -> Solution:
     """One Solution of those of all columns."""
     xp = namespace(found[0].x)
-    worst = max(found, key=lambda s: (not s.converged, s.attempts[-1].residual if s.attempts else 0.0))
-    x = xp.stack([s.x for s in found], axis=1).reshape(shape)
+    worst = max(
+        found,
+        key=lambda s: (not s.converged, min((a.residual for a in s.attempts), default=float(s.residual_norm > 0))),
+    )
+    x = found[0].x.reshape(shape) if len(found) == 1 else xp.stack([s.x for s in found], axis=1)
     if on_gpu(x) != on_gpu(home):
         x = namespace(home).asarray(to_host(x))
     return replace(
@@ -232,17 +263,17 @@ def _together(found: list[Solution], shape, home, start: float) -> Solution:
 class _Ladder:
     """The rungs for one A, their factors once made, and what is known of their cost."""
 
-    def __init__(self, A: CSR, rtol, recipe, method, time_limit, memory_limit, watch, start):
-        self.A, self.rtol, self.method, self.watch = A, rtol, method, watch
-        self.deadline = math.inf if time_limit is None else start + time_limit
-        self.memory = _free_memory() if memory_limit is None else memory_limit
+    def __init__(self, A: CSR, rtol, recipe, method, deadline=math.inf, memory=math.inf, watch=None):
+        self.A, self.rtol, self.method = A, rtol, method
+        self.deadline, self.memory, self.watch = deadline, memory, watch
         self.seen = look(A)
         self.pace = 1.0  # how much slower than STEP and its like this machine is
         self.order: np.ndarray | None = None
         self.fill: Fill | None = None  # of the direct solve, once counted
         self.factors: dict[str, Any] = {}
-        self.broken: dict[str, str] = {}
-        self.proven_singular = ""
+        self.broken: set[str] = set()  # rungs without factors
+        self.structure = ""  # what a recipe says of a structural singularity
+        self.interrupted = False
         self.asked = recipe != "auto"
         self.recipes: dict[str, tuple[Recipe | None, ...]] = {"asked": (recipe,)} if self.asked else self._rungs()
         self.preferred: str | None = None  # the rung that solved the column before
@@ -262,8 +293,10 @@ class _Ladder:
             plain: Recipe = IC0() if seen.definite else ILU0()
             rungs["cheap"] = (MILU0(), plain) if seen.m_matrix else (plain,)
             general = ParILUT() if seen.gpu else ILUT()
-            rungs["threshold"] = (ParICT() if seen.gpu else ICT(), general) if seen.definite else (general,)
-        rungs["direct"] = (SparseLU(ordering="colamd") if self.by_columns else SparseLU(),)
+            definite = (ParICT(),) if seen.gpu else (ICT(), ICT(shift=2e-3))
+            rungs["threshold"] = (*definite, general) if seen.definite else (general,)
+        direct = SparseLU(ordering="colamd") if self.by_columns else SparseLU()
+        rungs["direct"] = (direct, replace(direct, matching=not seen.diagonal.usable, shift=NUDGE))
         rungs["multilevel"] = (MultilevelILU(),)
         return rungs
 
@@ -292,11 +325,13 @@ class _Ladder:
             self.order, self.fill = with_little_fill(self.A)
 
     def next_rung(self, left: list[str]) -> str | None:
-        """The cheapest of those left that fits the memory and the time; without an order among equals lost."""
-        if "direct" in left and self.seen.n <= MOST_ROWS:
-            return "direct"
-        if "cheap" in left or self.asked:
+        """The cheapest of those left that fits the memory and the time."""
+        if self.asked:
             return left[0] if left else None
+        if "direct" in left and self.seen.n <= MOST_ROWS and BYTES * self.seen.n**2 <= self.memory:
+            return "direct"
+        if "cheap" in left and self.cost("cheap") < math.inf:
+            return "cheap"
         if "direct" in left and self.cost("direct") < math.inf:
             self.count_fill()
         costs = {rung: self.cost(rung) for rung in left}
@@ -323,45 +358,52 @@ class _Ladder:
     # a right-hand side
 
     def solve(self, b) -> Solution:
-        A, xp = self.A, namespace(b)
-        self.product = as_operator(A, "A", b, np.result_type(A.dtype, b.dtype))
         scale = _norm(b)
-        x, residual = xp.zeros(A.n, np.result_type(A.dtype, b.dtype)), 1.0
+        if not math.isfinite(scale):
+            raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
+        if scale == 0 or self.rtol >= 1:  # x = 0 is good enough
+            return self.nothing(b, Status.CONVERGED, scale)
+        if self.interrupted:
+            return self.nothing(b, Status.INTERRUPTED, scale)
+        self.product = as_operator(self.A, "A", b, b.dtype)
+        x, residual, last = namespace(b).zeros_like(b), 1.0, None
         left = [rung for rung in self.recipes if rung not in self.broken]
-        if self.preferred in left:
-            left.remove(self.preferred)
-            left.insert(0, self.preferred)
         attempts: list[Attempt] = []
-        last: Solution | None = None
         rung = self.preferred or self.next_rung(left)
         why = "it solved the column before" if self.preferred else self._reason(rung)
-        status = Status.MAX_ITERATIONS
-        while rung is not None:
+        status, evidence = Status.BREAKDOWN, ""
+        while rung is not None and perf_counter() <= self.deadline:
             left.remove(rung)
-            if perf_counter() > self.deadline:
-                status = Status.OUT_OF_TIME
-                break
             found, attempt, change = self._attempt(rung, why, b, x, residual, scale, left)
             attempts.append(attempt)
             if found is not None:
-                last = found
-                if attempt.residual < residual or scale == 0:
+                last, status = found, found.status
+                if attempt.residual < residual:
                     x, residual = found.x, attempt.residual
-                status = found.status
-                if residual <= self.rtol or scale == 0:
+                if residual <= self.rtol:
                     status, self.preferred = Status.CONVERGED, rung
                     break
-                if status is Status.CONVERGED:
-                    status = Status.STAGNATED  # the method's claim, which the check here does not share
-                if status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and change is None:
+                if status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
+                    self.interrupted = status is Status.INTERRUPTED
                     break
-            rung, before = change or self.next_rung(left), rung
-            why = (change and f"{self._name(before)} was expected to take longer") or f"{self._name(before)} failed"
-        if status is not Status.CONVERGED and status not in (Status.INTERRUPTED, Status.OUT_OF_TIME):
-            if self._singular(b):
-                status = Status.SINGULAR
-            elif last is None:
-                status = Status.OUT_OF_TIME if perf_counter() > self.deadline else Status.BREAKDOWN
+                if change is None and rung not in ("cheap", "threshold"):
+                    evidence = self._singular(self.factors[rung], b, scale)
+                if evidence:
+                    status = Status.SINGULAR
+                    break
+            before, rung = rung, change or self.next_rung(left)
+            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        seen = self.seen.sentences()
+        if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, Status.SINGULAR):
+            in_memory = [rung for rung in left if self.asked or self.cost(rung) < math.inf]
+            if in_memory:
+                status = Status.OUT_OF_TIME
+            elif left and last is None:
+                status = Status.OUT_OF_MEMORY
+            for rung in left:
+                why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
+                seen += (f"{self._name(rung)} was left out: {why}",)
+        seen += tuple(text for text in (evidence, self.structure) if text)
         done = attempts[-1] if attempts else None
         return Solution(
             x=x,
@@ -371,95 +413,106 @@ class _Ladder:
             history=last.history if last is not None else np.array([scale]),
             method=done.method if done else "",
             recipe=done.recipe if done else "",
-            seen=self.seen.sentences() + ((self.proven_singular,) if self.proven_singular else ()),
+            seen=seen,
             attempts=tuple(attempts),
         )
 
+    def nothing(self, b, status: Status, scale: float) -> Solution:
+        """x = 0, and nothing tried."""
+        x = namespace(b).zeros_like(b)
+        return Solution(x, status, 0, scale, np.array([scale]), seen=self.seen.sentences())
+
     def _attempt(self, rung, why, b, x, residual, scale, left):
-        """(Solution or None, Attempt, the rung to change to or None)."""
+        """(Solution or None, Attempt, the rung to change to or None), from the best x so far."""
         start, made = perf_counter(), 0.0
         if rung not in self.factors:
-            outcome = self._factor(rung)
+            first, outcome = self._name(rung), self._factor(rung)
             made = perf_counter() - start
             if outcome:
-                self.broken[rung] = outcome
+                self.broken.add(rung)
                 return None, Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, residual), None
-        F, method, begin = self.factors[rung], self._method(rung), perf_counter()
-        judge = _Judge(self, rung, method, left, scale)
-        total, r, iterations, history = x, b if residual == 1.0 else b - self.product @ x, 0, [scale * residual]
-        refined = self._refine(F, total, b, r, judge.target) if rung == "direct" and self.method == "auto" else None
-        if refined is not None:
-            total, r, history = refined
-            iterations, status = len(history) - 1, Status.CONVERGED if history[-1] <= judge.target else Status.STAGNATED
-        methods = [method, "gmres"] if self.method == "auto" and method != "gmres" else [method]
-        if refined is None or status is not Status.CONVERGED:  # corrections are solved for: rtol keeps its meaning
-            for method in methods:
-                found = self._iterate(method, r, F, judge, FEW if rung == "direct" else RESTART)
-                iterations, history, status = iterations + found.iterations, found.history, found.status
-                total = total + found.x
-                r = b - self.product @ total
-                if judge.status or status not in (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE):
-                    break
-        reached = _norm(r) / (scale or 1.0)
+            why += f", and {first} found no factors" if first != self._name(rung) else ""
+        begin, F = perf_counter(), self.factors[rung]
+        r = b if residual == 1.0 else b - self.product @ x
+        judge = _Judge(self, rung, "refinement", left, scale)
+        method, status, iterations, better, history = "refinement", Status.CONVERGED, 0, x, [scale * residual]
+        if rung == "direct" and self.method == "auto":
+            better, r, history = self._refine(F, x, b, r, judge)
+            iterations = len(history) - 1
+        for method in self._methods(rung) if history[-1] > judge.target and judge.status is None else ():
+            judge = _Judge(self, rung, method, left, scale)
+            found = self._iterate(method, r, F, judge, FEW if rung == "direct" else RESTART)
+            iterations, history, status = iterations + found.iterations, found.history, found.status
+            better = better + found.x  # corrections are solved for: rtol keeps its meaning
+            r = b - self.product @ better
+            if judge.status or status not in (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE):
+                break
+        reached = _norm(r) / scale
         if not math.isfinite(reached):
-            total, reached = x, residual
-        status = judge.status or status
+            better, reached = x, residual
+        if reached > self.rtol and status is Status.CONVERGED:
+            status = Status.STAGNATED  # the method's claim, which the check here does not share
+        status = judge.status or (Status.MAX_ITERATIONS if judge.change else status)
         outcome = "solved" if reached <= self.rtol else judge.why or status.name.lower().replace("_", " ")
-        method = "refinement" if refined is not None and status is Status.CONVERGED else method
         attempt = Attempt(self._name(rung), method, why, outcome, iterations, made, perf_counter() - begin, reached)
-        found = Solution(total, status, iterations, reached * scale, np.asarray(history), method, self._name(rung))
+        found = Solution(better, status, iterations, reached * scale, np.asarray(history), method, self._name(rung))
         return found, attempt, judge.change
 
     def _iterate(self, method: str, r, F, judge, restart: int) -> Solution:
-        options = {"restart": restart} if method in ("gmres", "fgmres") else {}
-        most = restart * restart if restart == FEW else MAXITER
+        most, options = FEW**2 if restart == FEW else MAXITER, _restart(method, restart)
         return getattr(krylov, method)(
             self.A, r, M=F, rtol=0.0, atol=judge.target, maxiter=most, watch=judge, **options
         )
 
-    def _refine(self, F, x, b, r, target: float):
-        """(x, b - A x, history) after x <- x + M^-1 (b - A x), as long as that at least halves the residual; None if
-        the first does not."""
+    def _refine(self, F, x, b, r, judge):
+        """(x, b - A x, history) after x <- x + M^-1 (b - A x), as long as that at least halves the residual."""
         history = [_norm(r)]
-        while history[-1] > target and len(history) <= FEW:
-            better = x + F.solve(r)
-            rest = b - self.product @ better
+        while history[-1] > judge.target and len(history) <= FEW and not judge(len(history) - 1, history[-1]):
+            with np.errstate(over="ignore", invalid="ignore"):
+                better = x + F.solve(r)
+                rest = b - self.product @ better
             size = _norm(rest)
             if not size <= history[-1] / 2:
                 break
             x, r = better, rest
             history.append(size)
-        return (x, r, history) if len(history) > 1 else None
+        return x, r, history
 
     def _factor(self, rung: str) -> str:
         """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
         outcome = ""
         for recipe in self.recipes[rung]:
             try:
-                if isinstance(recipe, SparseLU) and self.order is not None and self.fill is not None:
+                if (
+                    rung == "direct"
+                    and isinstance(recipe, SparseLU)
+                    and self.order is not None
+                    and self.fill is not None
+                ):
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=(self.order, self.fill))
                 else:
                     self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
-            except (ZeroPivot, SingularMatrix, MatrixError, MemoryError) as error:
+            except (FineluError, MemoryError) as error:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):
-                    self.proven_singular = str(error)
+                    self.structure = str(error).rstrip(".")
             else:
                 self.recipes[rung] = (recipe,)
                 synchronize(self.A.data)
                 return ""
         return outcome
 
-    def _method(self, rung: str) -> str:
+    def _methods(self, rung: str) -> tuple[str, ...]:
+        """The method for a rung, and gmres for where it breaks down."""
         if self.method != "auto":
-            return self.method
-        if rung == "direct":
-            return "gmres"
-        if self.seen.definite and (rung not in ("asked", "threshold") or _keeps_definite(self.recipes[rung][0])):
-            return "gmres" if rung == "multilevel" else "cg"
-        return "gmres" if rung in ("multilevel", "asked") else "bicgstab"
+            return (self.method,)
+        if rung in ("direct", "multilevel"):
+            return ("gmres",)
+        if self.seen.definite and (rung == "cheap" or _keeps_definite(self.recipes[rung][0])):
+            return ("cg", "gmres")
+        return ("gmres",) if rung == "asked" else ("bicgstab", "gmres")
 
     def _reason(self, rung) -> str:
         seen = self.seen
@@ -477,42 +530,52 @@ class _Ladder:
         recipe = self.recipes[rung][0]
         return "no preconditioner" if recipe is None else repr(recipe)
 
-    def _singular(self, b) -> bool:
-        """Whether a vector of the null space of A, found by inverse iteration, shows that b is outside of A's range."""
-        if self.proven_singular:
-            return True
-        F = next((self.factors[rung] for rung in ("direct", "multilevel") if rung in self.factors), None)
-        try:
-            if F is None and any("singular" in text for text in self.broken.values()):
-                F = SparseLU(shift=1e-10).factor(self.A)
-        except (FineluError, MemoryError):
-            return False
+    def _singular(self, F, b, scale: float) -> str:
+        """The evidence that no x solves A x = b, or "".
+
+        It is a vector v with A v = 0, and a u with u^H A = 0, both to rounding, where b has a part along u: then
+        u^H (b - A x) is the same for all x. Both are found by inverse iteration with the factors F, which finds none
+        unless they are good ones; u from b itself, which leads to the part of b that is outside of the range of A.
+        """
         if F is None:
-            return False
-        S, xp = self.A.tosparse(), namespace(b)
-        eps = float(np.finfo(self.A.dtype).eps)
-        largest = float(abs(S).max())
-        rng = np.random.default_rng(0)
-        vectors = []
-        for matrix, trans in ((S, "N"), (S.conj().T.tocsr(), "H")):
-            v = xp.asarray(rng.standard_normal(self.A.n)).astype(self.A.dtype)
-            for _ in range(3):
-                w = F.solve(v, trans)
-                size = _norm(w)
-                if not (math.isfinite(size) and size > 0):
-                    return False
-                v = w / size
-            if _norm(matrix @ v) > ROUNDINGS * eps * _norm(abs(matrix) @ abs(v)):
-                return False
-            vectors.append(v)
-        outside = abs(complex((vectors[1].conj() * b).sum())) / (_norm(b) or 1.0)
+            return ""
+        S, xp, eps = self.A.tosparse(), namespace(b), float(np.finfo(self.A.dtype).eps)
+        begin = xp.asarray(np.random.default_rng(0).standard_normal(self.A.n)).astype(b.dtype)
+        v = _null_vector(S, F, begin, "N", eps)
+        u = None if v is None else _null_vector(S.conj().T.tocsr(), F, b / scale, "H", eps)
+        outside = 0.0 if u is None else abs(complex((u.conj() * (b / scale)).sum()))
         if outside <= self.rtol:
-            return False
-        self.proven_singular = (
-            f"A v = 0 to rounding for a v of length 1 (||A v|| = {_norm(S @ vectors[0]):.1e}, largest entry of A "
-            f"{largest:.1e}), and b has a part of {outside:.1e} of its length outside of A's range"
+            return ""
+        return (
+            f"A v = 0 to rounding for a v of length 1 (||A v|| = {_norm(S @ v):.1e}, largest entry of A "
+            f"{float(abs(S).max()):.1e}), and b has a part of {outside:.1e} of its length outside of A's range"
         )
-        return True
+
+
+def _null_vector(S, F, v, trans: str, eps: float):
+    """A unit vector with S v = 0 to rounding, from v, with factors F of about S (trans "N") or S^H ("H"); None if it
+    is not found.
+
+    Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - S v)
+    takes away what a shift in F has brought in. v is looked at with and without its small entries.
+    """
+    other = "H" if trans == "N" else "N"
+    for step in range(5):
+        with np.errstate(over="ignore", invalid="ignore"):
+            if step < 3:
+                w = F.solve(v, other)
+                v = F.solve(w / (_norm(w) or 1.0), trans)
+            else:
+                v = v - F.solve(S @ v, trans)
+            size = _norm(v)
+        if not (math.isfinite(size) and size > 0):
+            return None
+        v = v / size
+        for small in (0.0, eps, 10 * NUDGE) if step >= 2 else ():
+            v[abs(v) <= small * abs(v).max()] = 0
+            if _norm(S @ v) <= ROUNDINGS * eps * _norm(abs(S) @ abs(v)):
+                return v / _norm(v)
+    return None
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:
@@ -525,9 +588,10 @@ class _Judge:
 
     def __init__(self, ladder: _Ladder, rung: str, method: str, left: list[str], scale: float):
         self.ladder, self.rung, self.left = ladder, rung, left
-        self.start, self.expected = perf_counter(), STEP.get(method, STEP["gmres"]) * ladder.seen.nnz
+        self.expected = STEP.get(method, STEP["gmres"]) * ladder.seen.nnz
         self.target = ladder.rtol * scale
         self.first: float | None = None
+        self.began = self.start = 0.0  # the first iteration, and when it was over: before it, kernels may be compiled
         self.smallest = math.inf
         self.next = self.apart = 0.0  # seconds of its own before the next look; of what it spent on looks
         self.status: Status | None = None
@@ -546,13 +610,17 @@ class _Judge:
             self.first = norm
         if norm < self.smallest:
             self.smallest = norm
-        elapsed = now - self.start - self.apart
-        if iteration < LEAST or elapsed < self.next or not self.left or ladder.asked or self.rung == "direct":
+        if not self.began and iteration > 0:
+            self.began, self.start = iteration, now
+        if iteration < LEAST or iteration == self.began or not self.left or ladder.asked or self.rung == "direct":
+            return False
+        elapsed = (now - self.start - self.apart) * iteration / (iteration - self.began)
+        if elapsed < self.next or self.target == 0:
             return False
         self.next = 1.1 * elapsed
         if self.rung == "cheap" and not ladder.seen.gpu:
             ladder.pace = min(max(elapsed / iteration / (self.expected + OVERHEAD), 1.0), 5.0)
-        wanted = math.log(max(self.first / self.target, 1.0)) if self.target > 0 else math.inf
+        wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
         self.change = ladder.better(self.left, elapsed, rest)
@@ -585,8 +653,14 @@ def _norm(v) -> float:
 
 
 def _free_memory() -> float:
-    """Bytes that the machine has free, 80% of them."""
-    return 0.8 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """80% of the bytes that the machine has free, or could have, its file cache among them; Inf if it does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 0.8 * 1024 * int(line.split()[1])
+        return 0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return math.inf
 
 
 class Sequence:
@@ -594,24 +668,25 @@ class Sequence:
 
     A : the first matrix, or None to take that of the first step.  rtol, recipe, method : as in `solve`.
     The first step solves as `solve` does, and keeps what worked. Each later one decides first:
-    - reuse the factors, if A is the same object or has the pattern that was factored, and the last solve was not slower
-      than with fresh factors by more than an update takes;
-    - update them (`F.update`) with the values of A_k, if it was;
-    - rebuild, where the pattern has changed.
+    - reuse the factors, if A has the pattern that was factored, and the iterations that the last solve took more than
+      the first with these factors cost less time than an update;
+    - update them (`F.update`) with the values of A_k, if they cost more;
+    - rebuild, where the pattern has changed;
+    - solve as at first, where size, device or precision have.
     A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
-    given up for a rebuild, and that, if it fails, for `solve` from the beginning, which may choose another recipe.
-    The last x is the first guess where its residual is smaller than b.
+    given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
+    recipe. The last x is the first guess where its residual is smaller than b.
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
     def __init__(self, A=None, *, rtol=1e-8, recipe="auto", method="auto"):
-        self.rtol, self.recipe, self.method = _number("rtol", rtol, least=0.0), recipe, method
-        _chosen(recipe)
+        self.rtol, self.recipe, self.method = _number("rtol", rtol), _chosen(recipe), _known(method)
         self.decisions: list[str] = []
-        self._first, self._A, self._F, self._x = A, None, None, None
+        self._A, self._F, self._x = A, None, None
         self._pattern: CSR | None = None
         self._name = ""
-        self._fresh = self._last = 0.0  # seconds of the iterations with fresh factors, and of the last solve
+        self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
+        self._pace = 0.0  # seconds of an iteration
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them
 
     def step(self, A=None, b=None) -> Solution:
@@ -619,83 +694,87 @@ class Sequence:
 
         Raises as `solve` does.
         """
-        A = self._first if A is None and self._A is None else self._A if A is None else A
+        start = perf_counter()
+        same = A is None
+        A = self._A if same else A
         if A is None or b is None:
             raise ParameterError("Sequence.step(A, b): a matrix, here or when the Sequence was made, and b are needed.")
         A = as_csr(A, diagonal=False)
         b = check_vector(b, A.n, A.data)
         if b.ndim == 2 and b.shape[1] != 1:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
-        decision, why = self._decide(A)
+        self._A = A
+        A, v = _precise(A, b.reshape(-1), self.rtol)
+        decision, why = self._decide(A, same)
         solution = None
         if decision != "solve":
-            solution, decision, why = self._with_factors(A, b.reshape(-1), decision, why)
-        if solution is None or not solution.converged:
-            decision, why = "solve", why if self.decisions else "there are no factors yet"
-            solution = self._from_the_beginning(A, b.reshape(-1))
-        self._A, self._x = A, solution.x if solution.converged else None
+            solution, decision, why = self._with_factors(A, v, decision, why, same)
+        if solution is None:
+            decision, solution = "solve", self._from_the_beginning(A, v)
+        self._x = solution.x if solution.converged else None
         self.decisions.append(decision)
-        return replace(solution, x=solution.x.reshape(b.shape), seen=(*solution.seen, f"{decision}: {why}"))
+        return replace(
+            solution,
+            x=solution.x.reshape(b.shape),
+            seen=(*solution.seen, f"{decision}: {why}"),
+            timings={"solve": perf_counter() - start},
+        )
 
-    def _decide(self, A: CSR) -> tuple[str, str]:
+    def _decide(self, A: CSR, same: bool) -> tuple[str, str]:
         if self._F is None or self._pattern is None:
-            return "solve", "there are no factors yet"
-        if on_gpu(A.data) != on_gpu(self._pattern.data) or A.n != self._pattern.n:
-            return "solve", "A has another size or device"
-        if A is not self._A and not self._pattern.same_pattern(A):
-            return "rebuild", "the pattern of A has changed"
-        if A is self._A:
+            return "solve", "there are no factors" + (" yet" if not self.decisions else "")
+        known = self._pattern
+        if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
+            return "solve", "A has another size, device or precision"
+        if same:
             return "reuse", "A is the same"
-        excess = self._last - self._fresh
+        if not known.same_pattern(A):
+            return "rebuild", "the pattern of A has changed"
+        excess = max(self._last - self._fresh, 0) * self._pace
         price = self._updated or self._made
         if excess > price:
             return "update", f"the last solve took {excess:.2g} s more than with fresh factors, an update {price:.2g} s"
-        return "reuse", f"an update takes {price:.2g} s, and old factors cost {max(excess, 0.0):.2g} s at the last step"
+        return "reuse", f"an update takes {price:.2g} s, and old factors cost {excess:.2g} s at the last step"
 
-    def _with_factors(self, A: CSR, b, decision: str, why: str):
+    def _with_factors(self, A: CSR, b, decision: str, why: str, same: bool):
         """(Solution or None, what was done in the end, why)."""
-        for attempt in dict.fromkeys((decision, "update" if decision == "reuse" else "rebuild", "rebuild")):
-            if attempt == "update" and self._pattern is not None and not self._pattern.same_pattern(A):
-                continue
+        ways = {"reuse": ("reuse",) if same else ("reuse", "update", "rebuild"), "update": ("update", "rebuild")}
+        for way in ways.get(decision, ("rebuild",)):
             start = perf_counter()
             try:
-                if attempt == "update":
+                if way == "update":
                     self._F.update(A)
-                elif attempt == "rebuild":
+                elif way == "rebuild":
                     self._F = self._F.recipe.factor(A)
                     self._pattern = A
             except (FineluError, ArithmeticError, MemoryError) as error:
-                why = f"{attempt} failed ({error})"
-                if attempt == "rebuild":
-                    self._F = None
+                why += f"; {way} failed: {error}"
                 continue
             synchronize(A.data)
             spent = perf_counter() - start
-            if attempt == "update":
+            if way == "update":
                 self._updated = spent
-            elif attempt == "rebuild":
+            elif way == "rebuild":
                 self._made = spent
-            patience = (
-                math.inf if attempt == "rebuild" else 2 * (self._fresh + (self._updated or self._made)) + PATIENCE
-            )
+            price = self._updated or self._made
+            patience = math.inf if way == "rebuild" else 2 * (self._fresh * self._pace + price) + PATIENCE
             solution = self._iterate(A, b, patience)
             if solution.converged:
-                if attempt != "reuse":
+                if way != "reuse":
                     self._fresh = self._last
-                return solution, attempt, why
-            why = f"{attempt} did not converge ({solution.status.name.lower().replace('_', ' ')})"
+                return solution, way, why
+            why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
         return None, decision, why
 
     def _iterate(self, A: CSR, b, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds."""
         begin = perf_counter()
-        x0, r, scale = None, b, _norm(b)
-        if self._x is not None:
-            product = as_operator(A, "A", b, np.result_type(A.dtype, b.dtype))
+        product, scale = as_operator(A, "A", b, b.dtype), _norm(b)
+        x, r = namespace(b).zeros_like(b), b
+        if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
             rest = b - product @ self._x
             if _norm(rest) < scale:
-                x0, r = self._x, rest
-        options = {"restart": RESTART} if self._name in ("gmres", "fgmres") else {}
+                x, r = self._x, rest
         solution = getattr(krylov, self._name)(
             A,
             r,
@@ -704,18 +783,31 @@ class Sequence:
             atol=self.rtol * scale,
             maxiter=MAXITER,
             watch=lambda *_: perf_counter() - begin > patience,
-            **options,
+            **_restart(self._name, RESTART),
         )
-        self._last = perf_counter() - begin
-        return solution if x0 is None else replace(solution, x=x0 + solution.x)
+        x = x + solution.x
+        size = _norm(b - product @ x)
+        status = solution.status
+        if status is Status.CONVERGED and not size <= self.rtol * scale:
+            status = Status.STAGNATED
+        self._last = solution.iterations
+        if solution.iterations:
+            self._pace = (perf_counter() - begin) / solution.iterations
+        return replace(solution, x=x, status=status, residual_norm=size)
 
     def _from_the_beginning(self, A: CSR, b) -> Solution:
-        ladder = _Ladder(A, self.rtol, _chosen(self.recipe), self.method, None, None, None, perf_counter())
+        self._F = self._pattern = None
+        ladder = _Ladder(A, self.rtol, self.recipe, self.method, memory=_free_memory())
         solution = ladder.solve(b)
-        self._F = None
-        if solution.converged and ladder.preferred is not None:
+        if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._name = "gmres" if done.method == "refinement" else done.method
-            self._made, self._updated, self._fresh, self._last = done.setup_seconds, 0.0, done.seconds, done.seconds
+            self._made, self._updated = done.setup_seconds, 0.0
+            self._fresh = self._last = done.iterations
+            self._pace = done.seconds / max(done.iterations, 1)
         return solution
+
+
+def _restart(method: str, length: int) -> dict[str, int]:
+    return {"restart": length} if method in ("gmres", "fgmres") else {}

@@ -854,3 +854,25 @@ def block_ilu_solve(blocks, d, b, x, trans):
             if other is not None:
                 subtract_block_product(block(place, cell, other), X[other], z)
         X[cell] = times_inverse(cell, z) + (0 if places[0] == 0 else X[cell])
+
+
+def elimination_tree(indptr, indices, parent):
+    """parent[j]: the first row below the diagonal in column j of the Cholesky factor of the pattern; -1: none."""
+    for j, column in enumerate(_eliminated(indptr, indices)):
+        parent[j] = min(column, default=-1)
+
+
+def column_counts(indptr, indices, parent, count):
+    """count[j]: the entries of column j of the Cholesky factor of the pattern, the diagonal among them."""
+    for j, column in enumerate(_eliminated(indptr, indices)):
+        count[j] = 1 + len(column)
+
+
+def _eliminated(indptr, indices):
+    """The rows below the diagonal of each column of the Cholesky factor: elimination joins all neighbours of a row."""
+    n = len(indptr) - 1
+    below = [{int(i) for i in indices[indptr[j] : indptr[j + 1]] if i > j} for j in range(n)]
+    for j in range(n):
+        for i in below[j]:
+            below[i] |= {k for k in below[j] if k > i}
+    return below

@@ -7,9 +7,10 @@ from time import perf_counter
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 from scipy.sparse.linalg import splu
 
-from finelu.errors import ParameterError, SingularMatrix
+from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular
 from finelu.factors import Factors, checked
 from finelu.kernels import namespace, on_gpu, to_host
 from finelu.kernels.csr import INT32_LIMIT
@@ -28,10 +29,12 @@ class SparseLU(Recipe):
 
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
-        the diagonal has gaps or zeros.
+        the diagonal has gaps or zeros. Where no matching is complete, and shift > 0, it is as large as can be, and
+        nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them; or "colamd", SuperLU's own of the
         columns alone, with partial pivoting: for patterns that are far from symmetric.
-    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it.
+    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
+        this fraction of the largest entry of all.
     precision : "float32" or "float64" for the factors, None for A's own.
     The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
     Cost: `finelu.ordering.complete_fill` tells it before. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
@@ -70,22 +73,32 @@ class SparseLUFactors(Factors):
         if wanted is None:
             wanted = not self._by_columns and (host.missing > 0 or not bool((host.data[host.diag] != 0).all()))
         if wanted:
-            m = matching(host)
-            self._rows = np.argsort(m.columns)  # row of A that is matched to each column
-            self._row_scale, self._column_scale = m.row_scale, m.column_scale
+            try:
+                m = matching(host)
+            except StructurallySingular:
+                if not recipe.shift:
+                    raise
+                self._rows = _partial_matching(host)
+            else:
+                self._rows = np.argsort(m.columns)  # row of A that is matched to each column
+                self._row_scale, self._column_scale = m.row_scale, m.column_scale
         if not self._by_columns:
             matched = self._arranged(host) if wanted else host
             order, fill = known if known is not None and not wanted else self._ordered(matched)
             self._rows, self._columns = self._rows[order], order
-            if fill.nnz > INT32_LIMIT:
-                raise MemoryError(
-                    f"{recipe!r}: the factors would have about {fill.nnz} entries, more than SuperLU's 32-bit indices "
-                    "count; use an incomplete factorization."
-                )
+            self._require_room("the factors", fill.nnz)
             self.report |= {"expected_nnz": fill.nnz, "expected_flops": fill.flops}
+        self._require_room("A", A.nnz)
         self.report |= {"matched": wanted, "factored_on": "CPU", "applied_on": "CPU"}
         self.report["analysis_seconds"] = perf_counter() - start
         self._refresh(A)
+
+    def _require_room(self, what: str, nnz: int) -> None:
+        if nnz > INT32_LIMIT:
+            raise MemoryError(
+                f"{self.recipe!r}: {what} would have about {nnz} entries, more than SuperLU's 32-bit indices count; "
+                "use an incomplete factorization."
+            )
 
     def _ordered(self, A) -> tuple[np.ndarray, Fill]:
         if self.recipe.ordering == "auto":
@@ -107,16 +120,22 @@ class SparseLUFactors(Factors):
         start = perf_counter()
         S = self._arranged(_on_host(A))  # relax=1: subtrees of its order are not neighbours, and would be filled up
         if self.recipe.shift:
-            S = S + self.recipe.shift * sp.diags(S.diagonal())
+            d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
+            S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
+        columns = _narrow(S.tocsc())
+        singular = f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
+        columns.eliminate_zeros()
+        if not columns.diagonal().all() and structural_rank(columns) < S.shape[0]:  # SuperLU stumbles over such
+            raise SingularMatrix(singular)
         try:
             if self._by_columns:
-                self._lu = splu(_narrow(S.tocsc()), permc_spec="COLAMD")
+                self._lu = splu(columns, permc_spec="COLAMD")
             else:
-                self._lu = splu(_narrow(S.tocsc()), permc_spec="NATURAL", diag_pivot_thresh=PIVOT, relax=1)
+                self._lu = splu(columns, permc_spec="NATURAL", diag_pivot_thresh=PIVOT, relax=1)
         except RuntimeError as error:
             if "singular" not in str(error):
-                raise
-            raise SingularMatrix(f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0.") from error
+                raise FineluError(f"{self.recipe!r}: SuperLU gave up: {error}") from error
+            raise SingularMatrix(singular) from error
         self.report["numeric_seconds"] = perf_counter() - start
 
     @property
@@ -131,6 +150,15 @@ class SparseLUFactors(Factors):
         x = np.empty_like(r)
         x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)  # type: ignore[call-overload]
         return xp.asarray(x * after[columns])
+
+
+def _partial_matching(A: CSR) -> np.ndarray:
+    """The row for each column (n,), of a matching with as many entries other than zero as can be."""
+    S = A.tosparse().copy()
+    S.eliminate_zeros()
+    rows = maximum_bipartite_matching(S, perm_type="row").astype(np.int64)
+    rows[rows < 0] = np.setdiff1d(np.arange(A.n), rows)
+    return rows
 
 
 def _on_host(A: CSR) -> CSR:
