@@ -125,7 +125,7 @@ class SparseLUFactors(Factors):
         columns = _narrow(S.tocsc())
         singular = f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
         columns.eliminate_zeros()
-        if not columns.diagonal().all() and structural_rank(columns) < S.shape[0]:  # SuperLU stumbles over such
+        if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
             raise SingularMatrix(singular)
         try:
             if self._by_columns:
