@@ -656,7 +656,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, argum
 def test_budgets_that_are_understood(text, wanted):
     from finelu.cli import _duration
 
-    assert _duration(text) == wanted
+    assert _duration("--budget", text) == wanted
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])

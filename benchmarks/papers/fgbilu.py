@@ -338,23 +338,12 @@ def on_threads(run: Run, name: str, A: StencilMatrix, b: np.ndarray, threads: in
 
 def scalar_peers(run: Run, name: str, A: StencilMatrix, b: np.ndarray, threads: int, reference: Reference) -> None:
     """MKL's dcsrilu0 and solves, and ilupp's ILU(0), of the same matrix written out."""
-    import scipy.sparse as sp
-
     S = A.tocsr()
-    with run.attempt(name, "MKL"), measure.mkl_threads(threads):
-        peer = mkl.ILU0(S)
-        factor = patient_cpu_time(lambda i, p=peer: p.factor())
-        LU = sp.csr_matrix((peer.lu, S.indices, S.indptr), shape=S.shape)
-        L = mkl.TriangularSolve(sp.tril(LU, -1, format="csr"), lower=True, unit=True)
-        U = mkl.TriangularSolve(sp.triu(LU, format="csr"), lower=False, unit=False)
-        y, x = np.zeros_like(b), np.zeros_like(b)  # zeros: MKL multiplies what is there by 0
-        solve = patient_cpu_time(lambda i: U.solve(L.solve(b, y), x))
-        error = reference.error("solve", x)
-        L.close()
-        U.close()
-        add(run, name, "factor", "cpu", "mkl", "dcsrilu0", factor, error, threads=1)
-        add(run, name, "solve", "cpu", "mkl", "trsv", solve, error, threads=threads)
-        del peer, LU  # before the next one takes as much
+    if mkl.available():
+        with run.attempt(name, "MKL"), measure.mkl_threads(threads):
+            scalar_mkl(run, name, S, b, threads, reference)
+    else:
+        run.left_out["MKL"] = "not installed"
     try:
         import ilupp
     except ImportError:
@@ -368,6 +357,23 @@ def scalar_peers(run: Run, name: str, A: StencilMatrix, b: np.ndarray, threads: 
 
         timing = patient_cpu_time(factor_by_ilupp)
         add(run, name, "factor", "cpu", "ilupp", "ILU0", timing, reference.error("solve", made[0] @ b), threads=1)
+
+
+def scalar_mkl(run: Run, name: str, S, b: np.ndarray, threads: int, reference: Reference) -> None:
+    import scipy.sparse as sp
+
+    peer = mkl.ILU0(S)
+    factor = patient_cpu_time(lambda i, p=peer: p.factor())
+    LU = sp.csr_matrix((peer.lu, S.indices, S.indptr), shape=S.shape)
+    L = mkl.TriangularSolve(sp.tril(LU, -1, format="csr"), lower=True, unit=True)
+    U = mkl.TriangularSolve(sp.triu(LU, format="csr"), lower=False, unit=False)
+    y, x = np.zeros_like(b), np.zeros_like(b)  # zeros: MKL multiplies what is there by 0
+    solve = patient_cpu_time(lambda i: U.solve(L.solve(b, y), x))
+    error = reference.error("solve", x)
+    L.close()
+    U.close()
+    add(run, name, "factor", "cpu", "mkl", "dcsrilu0", factor, error, threads=1)
+    add(run, name, "solve", "cpu", "mkl", "trsv", solve, error, threads=threads)
 
 
 # One matrix on the GPU ----------------------------------------------------------------------------------------------
