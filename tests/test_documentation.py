@@ -79,7 +79,9 @@ def test_the_example_on_the_gpu_runs():
 def test_only_code_that_needs_a_package_or_a_gpu_is_set_apart():
     for page in PAGES:
         for words in re.findall(r"^```python *(.+)$", page.read_text(), re.MULTILINE):
-            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.gpu}"), f"{page.name}: {words} is run by no test"
+            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.petsc}", "{.gpu}"), (
+                f"{page.name}: {words} is run by no test"
+            )
 
 
 def test_the_means_of_the_picture_of_speed_are_those_of_the_readme(measured):

@@ -634,6 +634,10 @@ def _message(error: BaseException) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["solve"] and "--petsc" in arguments:
+        from finelu.interop.petsc_solve import command
+
+        return command(arguments[1:])
     try:
         status = app(arguments, prog_name="finelu", standalone_mode=False) or CONVERGED
         error = "interrupted" if status == INTERRUPTED else None
