@@ -41,8 +41,6 @@ RECIPE_NAMES = (
 RESTARTED = ("gmres", "fgmres")
 RESTART = 30  # their cycle length where none is given
 MAXITER = 2000
-# Hermitian positive for a Hermitian positive A: fit for cg
-SPD_RECIPES = ("ic0", "ict", "paric", "parict", "jacobi", "block_jacobi", "none")
 SEED = 0  # of the right-hand side that is made where none is given
 
 app = typer.Typer(
@@ -404,9 +402,8 @@ def _gpu(device: str):
 
 
 def _to_gpu(cupy, A: CSR, b):
-    from finelu.matrix import CSR
 
-    return CSR(*(cupy.asarray(part) for part in (A.indptr, A.indices, A.data, A.diag))), cupy.asarray(b)
+    return A.on(cupy), cupy.asarray(b)
 
 
 def _load(matrix: str):
@@ -435,9 +432,10 @@ def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
 
 def _method(recipe: str, A: CSR) -> str:
     """cg where A and the factors are Hermitian and may be positive definite, else gmres."""
+    from finelu.preconditioners import DEFINITE_RECIPES
     from finelu.properties import diagonal, is_hermitian
 
-    return "cg" if recipe in SPD_RECIPES and diagonal(A).positive and is_hermitian(A) else "gmres"
+    return "cg" if recipe in (*DEFINITE_RECIPES, "none") and diagonal(A).positive and is_hermitian(A) else "gmres"
 
 
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):

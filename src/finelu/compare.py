@@ -30,13 +30,11 @@ from finelu import krylov
 from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError
 from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
 from finelu.matrix import CSR, as_csr, check_vector
-from finelu.preconditioners import RECIPES
+from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES
 from finelu.properties import Properties, density, level_sizes, properties, suggest
 from finelu.result import Status
 from finelu.threads import get_num_threads, set_num_threads
 
-HERMITIAN_RECIPES = ("ic0", "ict", "paric", "parict")  # they look at one triangle of A
-SPD_RECIPES = (*HERMITIAN_RECIPES, "jacobi", "block_jacobi", "none")  # Hermitian positive for such an A: fit for cg
 REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
 CHEAP_FIRST = (
     *("none", "jacobi", "block_jacobi", "ic0", "ilu0", "milu0", "paric", "parilu", "iluk", "ict", "ilut", "multilevel"),
@@ -242,7 +240,7 @@ def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequenc
         if reason:
             left_out[name] = reason
             continue
-        definite = found.hermitian and found.diagonal.positive and name in SPD_RECIPES
+        definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
         method = "direct" if name == "splu" else "cg" if definite else "gmres"
         todo += [Candidate(name, recipe, method, d) for d in devices if d == "cpu" or name not in REFERENCES]
     return todo, left_out
@@ -292,7 +290,7 @@ def compare(
         raise ParameterError(f"rtol={rtol}; a number between 0 and 1 is needed.")
     names, devices = _names(recipes), _devices(device)
     A = as_csr(A, diagonal=False)
-    A = CSR(*(to_host(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+    A = A.on(np)
     b = np.asarray(check_vector(to_host(b), A.n, A.data))
     if b.ndim == 2:
         raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
@@ -580,7 +578,7 @@ class _Bench:
             A, b = as_csr(self.system.A, diagonal=False), self.system.b
             if device == "cuda":
                 cupy = require_gpu()
-                A, b = CSR(*(cupy.asarray(part) for part in (A.indptr, A.indices, A.data, A.diag))), cupy.asarray(b)
+                A, b = A.on(cupy), cupy.asarray(b)
             self.places[device] = (A, b)
         return self.places[device]
 

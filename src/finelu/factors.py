@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError
-from finelu.kernels import namespace, on_gpu, same_gpu, synchronize, to_host
+from finelu.kernels import namespace, on_gpu, same_gpu, synchronize
 from finelu.matrix import CSR, as_csr, dense_numbers
 from finelu.triangular import TriangularSolver
 
@@ -155,10 +155,7 @@ def shifted(A: CSR, shift: float):
 
 def on_host(A: CSR, shift: float) -> CSR:
     """A with its diagonal shifted, in the memory of the host."""
-    moved = A.with_values(shifted(A, shift))
-    if not on_gpu(A.data):
-        return moved
-    return CSR(*(to_host(part) for part in (moved.indptr, moved.indices, moved.data, moved.diag)))
+    return A.with_values(shifted(A, shift)).on(np)
 
 
 class TriangularFactors(Factors):

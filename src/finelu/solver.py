@@ -10,12 +10,10 @@ at once. No rung is tried twice.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,11 +22,23 @@ import scipy.sparse as sp
 
 from finelu import krylov
 from finelu.errors import FineluError, MatrixError, ParameterError, StructurallySingular
-from finelu.kernels import kernels_for, namespace, on_gpu, require_gpu, synchronize, to_host
+from finelu.kernels import free_memory, kernels_for, namespace, on_gpu, require_gpu, synchronize, to_host
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.ordering import Fill, with_little_fill
-from finelu.preconditioners import IC0, ICT, ILU0, ILUT, MILU0, RECIPES, MultilevelILU, ParICT, ParILUT, SparseLU
+from finelu.preconditioners import (
+    DEFINITE_RECIPES,
+    IC0,
+    ICT,
+    ILU0,
+    ILUT,
+    MILU0,
+    RECIPES,
+    MultilevelILU,
+    ParICT,
+    ParILUT,
+    SparseLU,
+)
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, symmetry
@@ -42,7 +52,7 @@ MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than 
 
 # What to expect, in seconds an entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations
 # matter, since the pace of the first attempt corrects them.
-STEP = {"cg": 12e-9, "bicgstab": 24e-9, "gmres": 20e-9}  # an iteration with factors of A's own pattern
+STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
 ANALYSIS = 0.3e-6  # ordering, elimination tree and column counts of the direct solve
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 COLUMNWISE = 1.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
@@ -50,6 +60,7 @@ DIRECT_ENTRY, DIRECT_FLOP = 20e-9, 0.25e-9  # of the complete factors
 SHORT = 12  # mean entries a row
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
+USABLE = 0.8  # part of the free memory that factors may take
 BYTES = 16  # an entry of factors
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
@@ -94,8 +105,8 @@ class Look:
 
 def look(A: CSR) -> Look:
     """Look at A. Cost: a transposition and a few passes over the entries, on the host."""
-    kind, found = symmetry(A), diagonal(A)
-    S = to_host(A.tosparse())
+    host = A.on(np)
+    kind, found, S = symmetry(host), diagonal(host), host.tosparse()
     m_matrix, paired = False, 1.0
     if found.usable and A.dtype.kind != "c":
         rows = np.repeat(np.arange(A.n), np.diff(S.indptr))
@@ -144,7 +155,7 @@ def solve(
     start = perf_counter()
     rtol = _number("rtol", rtol)
     time_limit = math.inf if time_limit is None else _number("time_limit", time_limit)
-    memory_limit = _free_memory() if memory_limit is None else _number("memory_limit", memory_limit)
+    memory_limit = USABLE * free_memory(np.empty(0)) if memory_limit is None else _number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed.")
     chosen, method = _chosen(recipe), _known(method)
@@ -166,7 +177,7 @@ def first_try(A) -> dict[str, str]:
 
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: `look`, at times an ordering.
     """
-    ladder = _Ladder(as_csr(A, diagonal=False), 1e-8, "auto", "auto", memory=_free_memory())
+    ladder = _Ladder(as_csr(A, diagonal=False), 1e-8, "auto", "auto", memory=USABLE * free_memory(np.empty(0)))
     rung = ladder.next_rung(list(ladder.recipes))
     if rung is None:
         return {}
@@ -233,9 +244,9 @@ def _precise(A: CSR, b, rtol: float):
 def _placed(A: CSR, b, device):
     if device == "cuda" and not on_gpu(A.data):
         cupy = require_gpu()
-        A = CSR(*(cupy.asarray(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+        A = A.on(cupy)
     if device == "cpu" and on_gpu(A.data):
-        A = CSR(*(to_host(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+        A = A.on(np)
     if device is not None:
         b = namespace(A.data).asarray(b) if on_gpu(A.data) else to_host(b)
     return A, check_vector(b, A.n, A.data)
@@ -305,6 +316,8 @@ class _Ladder:
     def cost(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where it finds no room."""
         seen = self.seen
+        if BYTES * seen.nnz > self.memory:
+            return math.inf
         if rung == "direct":
             if self.by_columns:
                 return COLUMNWISE * seen.nnz if seen.nnz <= SHORT * seen.n else math.inf
@@ -315,8 +328,6 @@ class _Ladder:
             return self.pace * (DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
         typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
         seconds = typical.get(rung, 0.0) * seen.nnz * self.pace
-        if BYTES * seen.nnz > self.memory:
-            return math.inf
         return seconds * (ON_GPU if seen.gpu and rung == "threshold" else 1.0)
 
     def count_fill(self) -> None:
@@ -632,16 +643,8 @@ class _Judge:
 
 
 def _keeps_definite(recipe) -> bool:
-    """Whether the factors of a positive definite matrix are Hermitian, as cg needs."""
-    return recipe is None or type(recipe).__name__ in (
-        "IC0",
-        "ICT",
-        "ParIC",
-        "ParICT",
-        "Jacobi",
-        "BlockJacobi",
-        "MILU0",
-    )
+    """Whether the factors of a positive definite matrix are so, too, as cg needs."""
+    return recipe is None or type(recipe) in [RECIPES[name] for name in DEFINITE_RECIPES]
 
 
 def _norm(v) -> float:
@@ -650,17 +653,6 @@ def _norm(v) -> float:
     out = namespace(v).zeros(1, v.real.dtype)
     kernels_for(v).norm(v, out)
     return float(out[0])
-
-
-def _free_memory() -> float:
-    """80% of the bytes that the machine has free, or could have, its file cache among them; Inf if it does not tell."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 0.8 * 1024 * int(line.split()[1])
-        return 0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return math.inf
 
 
 class Sequence:
@@ -797,7 +789,7 @@ class Sequence:
 
     def _from_the_beginning(self, A: CSR, b) -> Solution:
         self._F = self._pattern = None
-        ladder = _Ladder(A, self.rtol, self.recipe, self.method, memory=_free_memory())
+        ladder = _Ladder(A, self.rtol, self.recipe, self.method, memory=USABLE * free_memory(np.empty(0)))
         solution = ladder.solve(b)
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]

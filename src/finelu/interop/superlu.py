@@ -142,7 +142,7 @@ class MatchedILUTFactors(Factors):
 
     def __init__(self, recipe: MatchedILUT, A: CSR):
         super().__init__(recipe, A)
-        xp, host = namespace(A.data), CSR(*(to_host(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+        xp, host = namespace(A.data), A.on(np)
         columns = np.arange(A.n)
         if recipe.matching:
             found = matching(host, power_of_two=True)

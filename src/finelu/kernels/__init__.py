@@ -6,6 +6,7 @@ the same arguments and meanings, specified in `finelu.kernels.reference`.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -70,3 +71,19 @@ def synchronize(array) -> None:
     """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
     if "cupy" in sys.modules and on_gpu(array):
         import_module("cupy").cuda.get_current_stream().synchronize()
+
+
+def free_memory(array) -> int:
+    """Bytes that are free where `array` lives."""
+    if on_gpu(array):
+        cupy = import_module("cupy")
+        return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    try:  # what the kernel would give, its caches included
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # no Linux
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not told here: what no 64-bit machine has
+        return 2**48

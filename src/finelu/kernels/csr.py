@@ -8,7 +8,7 @@ from typing import Any
 
 import scipy.sparse as sp
 
-from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels import kernels_for, namespace, on_gpu, to_host
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
 KNOWN = ("missing", "facts")  # of the pattern, once somebody asked
@@ -75,6 +75,13 @@ class CSR:
         other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
+
+    def on(self, xp) -> CSR:
+        """The same matrix in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy between the two."""
+        if xp is namespace(self.data):
+            return self
+        move = to_host if on_gpu(self.data) else xp.asarray
+        return CSR(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
 
     def same_pattern(self, other: CSR) -> bool:
         """Whether `other` stores entries at the same places (and on the same device)."""

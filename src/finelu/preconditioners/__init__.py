@@ -32,7 +32,13 @@ RECIPES = {
     "sparse_lu": SparseLU,
 }
 
+# Hermitian positive for a Hermitian positive A, and so fit for cg; the first four look at one triangle of A alone.
+HERMITIAN_RECIPES = ("ic0", "ict", "paric", "parict")
+DEFINITE_RECIPES = (*HERMITIAN_RECIPES, "jacobi", "block_jacobi")
+
 __all__ = [
+    "DEFINITE_RECIPES",
+    "HERMITIAN_RECIPES",
     "IC0",
     "ICT",
     "ILU0",

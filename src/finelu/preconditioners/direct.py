@@ -12,7 +12,7 @@ from scipy.sparse.linalg import splu
 
 from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular
 from finelu.factors import Factors, checked
-from finelu.kernels import namespace, on_gpu, to_host
+from finelu.kernels import namespace, to_host
 from finelu.kernels.csr import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
@@ -65,7 +65,7 @@ class SparseLUFactors(Factors):
         """known : the order, and its fill, that the recipe would find for A without a matching."""
         super().__init__(recipe, A)
         start = perf_counter()
-        host = as_csr(_on_host(A), diagonal=False)
+        host = as_csr(A.on(np), diagonal=False)
         self._rows = self._columns = np.arange(A.n)
         self._row_scale = self._column_scale = np.ones(A.n, A.data.real.dtype)
         self._by_columns = recipe.ordering == COLAMD
@@ -118,7 +118,7 @@ class SparseLUFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
-        S = self._arranged(_on_host(A))  # relax=1: subtrees of its order are not neighbours, and would be filled up
+        S = self._arranged(A.on(np))  # relax=1: subtrees of its order are not neighbours, and would be filled up
         if self.recipe.shift:
             d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
             S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
@@ -159,10 +159,6 @@ def _partial_matching(A: CSR) -> np.ndarray:
     rows = maximum_bipartite_matching(S, perm_type="row").astype(np.int64)
     rows[rows < 0] = np.setdiff1d(np.arange(A.n), rows)
     return rows
-
-
-def _on_host(A: CSR) -> CSR:
-    return CSR(*(to_host(part) for part in (A.indptr, A.indices, A.data, A.diag))) if on_gpu(A.data) else A
 
 
 def _narrow(S):

@@ -6,7 +6,6 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
 from finelu.factors import Factors, TriangularFactors
-from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels import free_memory, kernels_for, namespace, on_gpu
 from finelu.matrix import CSR
 from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
 from finelu.preconditioners.ic0 import IC0Factors
@@ -243,7 +242,7 @@ class _AdaptedFactors(FixedPointFactors):
         """How many candidates the memory has room for."""
         limit = self.recipe.memory_limit
         if limit is None:
-            limit = _free_memory(F.data) // CANDIDATE_SHARE
+            limit = free_memory(F.data) // CANDIDATE_SHARE
         return max(limit // (F.data.itemsize + F.indices.itemsize), 1)
 
     def _first(self, B: CSR, d) -> CSR:
@@ -307,20 +306,3 @@ def _largest(F: CSR, found, part: float):
         keep[leaders[xp.argsort(-size[leaders], kind="stable")[:wanted]]] = True
     kept = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(keep)])
     return [kept[indptr].astype(indptr.dtype), indices[keep], values[keep]]
-
-
-def _free_memory(array) -> int:
-    """Bytes that are free where `array` lives."""
-    if on_gpu(array):
-        import cupy
-
-        return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    try:  # what the kernel would give, its caches included
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # no Linux
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not told here: what no 64-bit machine has
-        return 2**48
