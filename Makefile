@@ -1,4 +1,4 @@
-# make demo | test | test-all | lint | format | cuda | bench | docs | clean: each makes what it needs in .venv first.
+# make demo | test | test-all | test-petsc | lint | format | cuda | bench | docs | clean: each makes what it needs in .venv first.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format cuda bench docs clean
+.PHONY: help demo test test-all test-petsc lint format cuda bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too)"
+	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder)"
 	@echo "make lint   check style (ruff) and types (mypy)"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
@@ -37,6 +38,15 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+# A virtual environment of its own, as PETSc may need another NumPy. Says so, and passes, where no PETSc can be had.
+PETSC_WHEELS ?= $(wildcard ../shared/wheels)
+PETSC_VENV ?= build/petsc
+test-petsc: pyproject.toml
+	@PYTHON=$(PYTHON) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) || [ $$? = 3 ]
+	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
+	    timeout 900 $(PETSC_VENV)/bin/python -m pytest -q -m petsc tests/test_interop_petsc.py; \
+	    else echo "make: the tests that need PETSC were NOT run"; fi
 
 lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff format --check .
