@@ -18,7 +18,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import cli, report, solver
+from finelu import cli, ladder, report, solver
 from finelu.cli import METHODS, main
 from finelu.kernels import require_gpu
 from finelu.preconditioners import RECIPES
@@ -56,7 +56,7 @@ def gpu_is_there():
 @pytest.fixture
 def patient(monkeypatch):
     """finelu.solve does not change to another recipe by the clock."""
-    monkeypatch.setattr(solver, "worth", lambda cost, elapsed, rest: False)
+    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
 
 
 # Good input
@@ -349,7 +349,7 @@ def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
     A = (A + A.T).tolil()
     A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
     path = write_matrix(tmp_path / "A.mtx", A)
-    monkeypatch.setattr(solver, "free_memory", lambda array: 0)
+    monkeypatch.setattr(ladder, "free_memory", lambda array: 0)
     status, out, _ = run(capsys, "inspect", path)
     assert status == 0 and "too little memory is free" in " ".join(out.split())
     assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}

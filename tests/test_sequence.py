@@ -12,6 +12,12 @@ from finelu.errors import MatrixError, ParameterError, ZeroPivot
 N = 30 * 20
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """No factors are given up because this machine is busy."""
+    monkeypatch.setattr(finelu.sequence, "PATIENCE", 1e9)
+
+
 def convection(t=0.0):
     A = gallery.convection_diffusion(30, 20, 1, peclet=20.0)
     return sp.csr_matrix(A + t * sp.diags(np.linspace(1.0, 3.0, N) * A.diagonal()))
@@ -55,20 +61,65 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._pace, sequence._made, sequence._last = 1.0, 1e-9, sequence._fresh + 1
+    sequence._made, sequence._excess = 1e-9, 1.0
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
-    sequence._pace, sequence._updated, sequence._last = 1e-9, 1e9, sequence._fresh + 1
+    sequence._updated, sequence._excess = 1e9, 1.0
     sequence.step(B, b)
     assert sequence.decisions[-1] == "reuse"
+
+
+def test_what_old_factors_cost_adds_up_to_an_update(monkeypatch):
+    """Iterations take a second each, an update takes ten."""
+    b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
+    sequence.step(convection(), b)
+    iterate = Sequence._iterate
+
+    def timed(self, *arguments):
+        solution = iterate(self, *arguments)
+        self._pace = 1.0
+        return solution
+
+    monkeypatch.setattr(Sequence, "_iterate", timed)
+    sequence._made = sequence._updated = 10.0
+    fresh, steps, excess = sequence._fresh, 0, 0.0
+    B = perturbed(convection())
+    while sequence.decisions[-1] != "update":
+        assert (excess > 10.0) == (sequence._excess > 10.0)
+        b = values(N, "float64", seed=steps)
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        sequence._updated = 10.0
+        excess, steps = excess + max(solution.iterations - fresh, 0), steps + 1
+        assert steps < 50
+    assert steps > 2 and excess > 10.0
+
+
+def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
+    b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
+    sequence.step(convection(), b)
+    sequence._made = 1e9
+    assert_solves(convection(0.1), b, sequence.step(convection(0.1), b))
+    sequence._made, sequence._excess = 1e-9, 1.0
+    assert_solves(convection(0.1), b, sequence.step(None, b))
+    assert_solves(convection(0.1), b, sequence.step(None, b))
+    assert sequence.decisions == ["solve", "reuse", "update", "reuse"]
+
+
+def test_a_complex_right_hand_side_after_a_real_one():
+    b, sequence = values(N, "float64"), Sequence(convection())
+    sequence.step(None, b)
+    c = b * (1 + 1e-3j)
+    assert_solves(convection(), c, sequence.step(None, c))
+    assert sequence.decisions == ["solve", "reuse"]
 
 
 def test_factors_that_no_longer_help_are_replaced(monkeypatch):
     b = values(N, "float64")
     sequence = Sequence(convection(), recipe="sparse_lu")
     sequence.step(b=b)
-    monkeypatch.setattr(finelu.solver, "MAXITER", 3)  # enough for complete factors only
+    monkeypatch.setattr(finelu.sequence, "MAXITER", 3)  # enough for complete factors only
     B = perturbed(convection())
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
@@ -110,13 +161,13 @@ def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice(monkeypatch
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     monkeypatch.setattr(type(sequence._F), "update", fails)
-    sequence._pace, sequence._made, sequence._last = 1.0, 1e-9, sequence._fresh + 1
+    sequence._made, sequence._excess = 1e-9, 1.0
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
     monkeypatch.setattr(ILU0, "factor", fails)
-    sequence._pace, sequence._made, sequence._last = 1.0, 1e-9, sequence._fresh + 1
+    sequence._made, sequence._excess = 1e-9, 1.0
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
         sequence.step(A, b)
     monkeypatch.undo()

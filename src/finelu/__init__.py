@@ -44,7 +44,8 @@ if TYPE_CHECKING:
         correct,
     )
     from finelu.result import Solution, Status
-    from finelu.solver import Sequence, solve
+    from finelu.sequence import Sequence
+    from finelu.solver import solve
     from finelu.stencil import StencilMatrix
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
@@ -73,7 +74,7 @@ _MODULE_OF = {
     "ParILU": "preconditioners",
     "ParILUT": "preconditioners",
     "ParameterError": "errors",
-    "Sequence": "solver",
+    "Sequence": "sequence",
     "SingularBlock": "preconditioners",
     "SparseLU": "preconditioners",
     "Solution": "result",

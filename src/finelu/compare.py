@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from multiprocessing import Pipe
@@ -29,6 +29,7 @@ import scipy.sparse as sp
 from finelu import krylov
 from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError
 from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
+from finelu.kernels.compiling import compile_clock
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES
 from finelu.properties import Properties, density, level_sizes, properties, suggest
@@ -479,7 +480,7 @@ def serve(handle: int) -> None:
     channel, requests = Connection(handle), queue.SimpleQueue[Any]()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
     _first_to_go()
-    with first_use(channel.send) as spent:
+    with compile_clock(lambda seconds: channel.send(("compiling", seconds))) as spent:
         bench = _Bench(requests.get(), channel.send, spent)
         while True:
             candidate, limit, deadline, enough = requests.get()
@@ -505,28 +506,6 @@ def _first_to_go() -> None:
             file.write("1000")
     except OSError:  # another system than Linux
         pass
-
-
-@contextmanager
-def first_use(tell: Callable[[Any], object]) -> Iterator[Callable[[], float]]:
-    """A clock of the seconds that Numba has spent, since the block began, on compiling kernels or fetching compiled
-    ones from the disk, which a later call does not need. tell(("compiling", None or those seconds)): it begins, ends.
-    """
-    from numba.core import event
-
-    class Clock(event.TimingListener):
-        def on_start(self, started):
-            if self._depth == 0:
-                tell(("compiling", None))
-            super().on_start(started)
-
-        def on_end(self, ended):
-            super().on_end(ended)
-            if self._depth == 0:
-                tell(("compiling", self.duration))
-
-    with event.install_listener("numba:compiler_lock", Clock()) as clock:
-        yield lambda: clock.duration if clock.done else 0.0
 
 
 class _Share:

@@ -69,7 +69,8 @@ class Solution:
     x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one known; never NaN.
     status : Status.  iterations : of the recurrence: one product with A each, two in bicgstab.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
-    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between.
+    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between;
+        of `finelu.solve`, those of all attempts one after the other, each of which begins at the best x so far.
     method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
     timings : seconds; "solve" is the whole call.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.

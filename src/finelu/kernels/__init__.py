@@ -6,9 +6,11 @@ the same arguments and meanings, specified in `finelu.kernels.reference`.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -74,10 +76,14 @@ def synchronize(array) -> None:
 
 
 def free_memory(array) -> int:
-    """Bytes that are free where `array` lives."""
+    """Bytes that are free where `array` lives; on the host, within the limit of a container (cgroup)."""
     if on_gpu(array):
         cupy = import_module("cupy")
         return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    return int(min(_machine_memory(), _container_memory()))
+
+
+def _machine_memory() -> int:
     try:  # what the kernel would give, its caches included
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -87,3 +93,23 @@ def free_memory(array) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # not told here: what no 64-bit machine has
         return 2**48
+
+
+# folder, limit, used, and what of it is a cache of files: control groups of both versions
+CONTAINERS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def _container_memory() -> float:
+    for folder, limit, used, cache in CONTAINERS:
+        try:
+            most, now = ((Path(folder) / name).read_text().strip() for name in (limit, used))
+            if most == "max":
+                return math.inf
+            facts = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
+            return max(int(most) - int(now) + int(facts.get(cache, 0)), 0)
+        except (OSError, ValueError):
+            continue
+    return math.inf

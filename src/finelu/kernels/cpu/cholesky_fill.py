@@ -82,7 +82,7 @@ def column_counts(indptr, indices, parent, count):
                     top = ancestor[top]
                 low = leaf[i]
                 while ancestor[low] != low:
-                    low, ancestor[low] = ancestor[low], top
+                    ancestor[low], low = top, ancestor[low]
                 count[top] -= 1
             leaf[i] = j
         if parent[j] >= 0:

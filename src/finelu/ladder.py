@@ -1,0 +1,568 @@
+"""The ladder of `solve`: what is tried first, what next, when to change, and what shows that A is singular.
+
+First a factorization that costs next to nothing (ILU0, IC0, MILU0); while it iterates, the rest of its time is
+predicted from the digits gained so far, and compared with what the next rungs are expected to take: a threshold
+factorization (ILUT, ICT; ParILUT on a GPU), a complete sparse L U, whose fill and work are counted before, and the
+multilevel ILU. What is predicted to end first goes on, from the best x so far. A breakdown or a stagnation ends a rung
+at once. No rung is tried twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu import krylov
+from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.kernels import free_memory, kernels_for, namespace, on_gpu, synchronize
+from finelu.krylov.operators import as_operator
+from finelu.matrix import CSR, as_csr
+from finelu.ordering import Fill, with_little_fill
+from finelu.preconditioners import (
+    DEFINITE_RECIPES,
+    IC0,
+    ICT,
+    ILU0,
+    ILUT,
+    MILU0,
+    RECIPES,
+    MultilevelILU,
+    ParICT,
+    ParILUT,
+    SparseLU,
+)
+from finelu.preconditioners.direct import SparseLUFactors
+from finelu.preconditioners.recipe import Recipe
+from finelu.properties import Diagonal, diagonal, symmetry
+from finelu.result import Attempt, Solution, Status
+
+RESTART = 50
+GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE, Status.INDEFINITE)  # of a method, with gmres
+FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
+MAXITER = 2000  # of one attempt
+MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than the look at anything else
+
+# What to expect, in seconds an entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations
+# matter, since the pace of the first attempt corrects them.
+STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
+ANALYSIS = 0.3e-6  # ordering, elimination tree and column counts of the direct solve
+THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
+COLUMNWISE = 1.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
+DIRECT_ENTRY, DIRECT_FLOP = 20e-9, 0.25e-9  # of the complete factors
+SHORT = 12  # mean entries a row
+OVERHEAD = 1e-4  # seconds of an iteration whatever its size
+ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
+USABLE = 0.8  # part of the free memory that factors may take
+BESIDE = 8  # bytes an entry of factors takes besides its value
+COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors with columns ordered alone
+SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
+NEARLY_ALL = 0.99
+ROUNDINGS = 8  # of the terms of A v, up to which it is 0
+CAUTION = 4.0  # how many times longer than the other an iteration that has just begun must be expected to take
+PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
+LEAST = 5  # iterations before anything is expected
+SINGLE = 1e-5  # the least rtol that single precision is trusted with
+NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
+
+
+@dataclass(frozen=True)
+class Look:
+    """What decides about the ladder. m_matrix: hardly an entry beside the diagonal has its sign or a row outweighs it.
+
+    paired : the part of the entries (i, j) with an entry (j, i).
+    """
+
+    n: int
+    nnz: int
+    kind: str
+    diagonal: Diagonal
+    m_matrix: bool
+    paired: float
+    gpu: bool
+
+    @property
+    def definite(self) -> bool:
+        """May be positive definite: Hermitian, with a positive diagonal."""
+        return self.kind == "hermitian" and self.diagonal.positive
+
+    def sentences(self) -> tuple[str, ...]:
+        kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
+        if self.diagonal.missing or self.diagonal.zero:
+            on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
+        else:
+            on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
+        signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
+        return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
+
+
+def look(A: CSR) -> Look:
+    """Look at A. Cost: a transposition and a few passes over the entries, on the host."""
+    host = A.on(np)
+    kind, found, S = symmetry(host), diagonal(host), host.tosparse()
+    m_matrix, paired = False, 1.0
+    if found.usable and A.dtype.kind != "c":
+        rows = np.repeat(np.arange(A.n), np.diff(S.indptr))
+        beside = np.where(rows == S.indices, 0.0, S.data)
+        on_diagonal = S.diagonal()
+        sign = np.sign(on_diagonal)
+        beside = beside * sign[rows]
+        wrong, right = np.maximum(beside, 0).sum(), -np.minimum(beside, 0).sum()
+        sums = abs(on_diagonal) + np.bincount(rows, beside, minlength=A.n)
+        fine = (sums >= -1e-8 * abs(on_diagonal)).mean()
+        m_matrix = bool(right > 0 and wrong <= (1 - NEARLY_ALL) * right and fine >= NEARLY_ALL)
+    if kind == "general":
+        ones = sp.csr_matrix((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
+        paired = float(ones.multiply(ones.T.tocsr()).nnz / max(S.nnz, 1))
+    return Look(A.n, A.nnz, kind, found, m_matrix, paired, on_gpu(A.data))
+
+
+class Ladder:
+    """The rungs for one A, their factors once made, and what is known of their cost."""
+
+    def __init__(self, A: CSR, rtol, recipe="auto", method="auto", deadline=math.inf, memory=None, watch=None):
+        self.A, self.rtol, self.method = A, rtol, method
+        free = min(free_memory(A.data), free_memory(np.empty(0))) if memory is None else 0
+        self.deadline, self.memory, self.watch = deadline, USABLE * free if memory is None else memory, watch
+        self.seen = look(A)
+        self.definite = self.seen.definite  # until a curvature says otherwise
+        self.pace = 1.0  # how much slower than STEP and its like this machine is
+        self.order: np.ndarray | None = None
+        self.fill: Fill | None = None  # of the direct solve, once counted
+        self.factors: dict[str, Any] = {}
+        self.broken: set[str] = set()  # rungs without factors
+        self.structure = ""  # what a recipe says of a structural singularity
+        self.interrupted = False
+        self.asked = recipe != "auto"
+        self.recipes: dict[str, tuple[Recipe | None, ...]] = {"asked": (recipe,)} if self.asked else self._rungs()
+        self.preferred: str | None = None  # the rung that solved the column before
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the direct solve orders columns alone: where rows and columns differ, or rows are to be permuted."""
+        return self.seen.paired < SYMMETRIC_PATTERN or (not self.seen.diagonal.usable and self.short)
+
+    def _rungs(self) -> dict[str, tuple[Recipe | None, ...]]:
+        """The recipes of each rung: the first, and others for where it finds no factors."""
+        seen = self.seen
+        rungs: dict[str, tuple[Recipe | None, ...]] = {}
+        if seen.diagonal.usable:
+            plain: Recipe = IC0() if self.definite else ILU0()
+            rungs["cheap"] = (MILU0(), plain) if seen.m_matrix else (plain,)
+            general = ParILUT() if seen.gpu else ILUT()
+            definite = (ParICT(),) if seen.gpu else (ICT(), ICT(shift=2e-3))
+            rungs["threshold"] = (*definite, general) if self.definite else (general,)
+        direct = SparseLU(ordering="colamd") if self.by_columns else SparseLU()
+        rungs["direct"] = (direct, replace(direct, matching=not seen.diagonal.usable, shift=NUDGE))
+        rungs["multilevel"] = (MultilevelILU(),)
+        return rungs
+
+    # what a rung costs
+
+    def room(self, rung: str) -> float:
+        """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what
+        the recipe's `fill` allows."""
+        n, nnz, entry = self.seen.n, self.seen.nnz, self.A.dtype.itemsize + BESIDE
+        if rung != "direct":
+            return entry * nnz * max(1.0, *(float(getattr(recipe, "fill", 1.0)) for recipe in self.recipes[rung]))
+        if self.by_columns:
+            return entry * (min(COLUMN_FILL * nnz, n**2) if self.short else n**2)
+        return entry * (nnz if self.fill is None else self.fill.nnz)
+
+    @property
+    def short(self) -> bool:
+        """Whether rows are so short that factors with columns ordered alone stay sparse, as experience has it."""
+        return self.seen.nnz <= SHORT * self.seen.n
+
+    def cost(self, rung: str) -> float:
+        """Seconds that a rung is expected to take, its iterations included; Inf where it finds no room."""
+        seen = self.seen
+        if self.room(rung) > self.memory:
+            return math.inf
+        if rung == "direct":
+            if self.by_columns:  # for long rows nothing is known but what dense factors take
+                return COLUMNWISE * seen.nnz if self.short else self.pace * DIRECT_FLOP * 2 / 3 * float(seen.n) ** 3
+            if self.fill is None:
+                return ANALYSIS * seen.nnz
+            return self.pace * (DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
+        typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
+        seconds = typical.get(rung, 0.0) * seen.nnz * self.pace
+        return seconds * (ON_GPU if seen.gpu and rung == "threshold" else 1.0)
+
+    def count_fill(self) -> None:
+        """Order A as the direct solve will, and count what it takes."""
+        if self.fill is None and not self.by_columns:
+            self.order, self.fill = with_little_fill(self.A)
+
+    def next_rung(self, left: list[str]) -> str | None:
+        """The cheapest of those left that fits the memory and the time."""
+        if self.asked:
+            return left[0] if left else None
+        entry = self.A.dtype.itemsize + BESIDE
+        if "direct" in left and self.seen.n <= MOST_ROWS and entry * self.seen.n**2 <= self.memory:
+            return "direct"
+        if "cheap" in left and self.cost("cheap") < math.inf:
+            return "cheap"
+        if "direct" in left and self.cost("direct") < math.inf:
+            self.count_fill()
+        costs = {rung: self.cost(rung) for rung in left}
+        # By the pace of an idle machine: there is nothing else that the time could be used for.
+        now = perf_counter()
+        fits = [rung for rung in left if costs[rung] < math.inf and now + costs[rung] / self.pace < self.deadline]
+        return min(fits, key=lambda rung: costs[rung]) if fits else None
+
+    def better(self, left: list[str], elapsed: float, rest: float) -> str | None:
+        """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
+
+        What is expected is uncertain, so the less has been spent, compared with what the other costs, the larger must
+        be the gain; that bounds the loss by a wrong expectation. The fill of the direct solve is counted when its
+        ordering costs little beside what is expected anyway.
+        """
+        uncounted = "direct" in left and self.fill is None and not self.by_columns
+        if uncounted:
+            analysis = self.pace * ANALYSIS * self.seen.nnz
+            if worth(analysis * 2, elapsed, rest):
+                self.count_fill()
+                uncounted = False
+        costs = {rung: self.cost(rung) for rung in left if not (uncounted and rung == "direct")}
+        rung = min(costs, key=lambda rung: costs[rung], default=None)
+        return rung if rung is not None and worth(costs[rung], elapsed, rest) else None
+
+    def first(self) -> dict[str, str]:
+        """What is tried first: recipe, method and reason, in words; {} where nothing fits the memory."""
+        rung = self.next_rung(list(self.recipes))
+        if rung is None:
+            return {}
+        method = "refinement" if rung == "direct" else self._methods(rung)[0]
+        return {"recipe": self._name(rung), "method": method, "reason": self._reason(rung)}
+
+    # a right-hand side
+
+    def solve(self, b) -> Solution:
+        scale = norm(b)
+        if not math.isfinite(scale):
+            raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
+        if scale == 0 or self.rtol >= 1:  # x = 0 is good enough
+            return self.nothing(b, Status.CONVERGED, scale)
+        if self.interrupted:
+            return self.nothing(b, Status.INTERRUPTED, scale)
+        self.product = as_operator(self.A, "A", b, b.dtype)
+        x, residual, last, history = namespace(b).zeros_like(b), 1.0, None, [scale]
+        left = [rung for rung in self.recipes if rung not in self.broken]
+        attempts: list[Attempt] = []
+        rung = self.preferred or self.next_rung(left)
+        why = "it solved the column before" if self.preferred else self._reason(rung)
+        status, evidence = Status.BREAKDOWN, ""
+        while rung is not None and perf_counter() <= self.deadline:
+            left.remove(rung)
+            found, attempt, change = self._attempt(rung, why, b, x, residual, scale, left)
+            attempts.append(attempt)
+            if found is not None:
+                last, status = found, found.status
+                history.extend(found.history[1:])
+                if attempt.residual < residual:
+                    x, residual = found.x, attempt.residual
+                if residual <= self.rtol:
+                    status, self.preferred = Status.CONVERGED, rung
+                    break
+                if status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
+                    self.interrupted = status is Status.INTERRUPTED
+                    break
+                if change is None and rung not in ("cheap", "threshold"):
+                    evidence = self._singular(self.factors[rung], b, scale)
+                if evidence:
+                    status = Status.SINGULAR
+                    break
+            before, rung = rung, change or self.next_rung(left)
+            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        seen = self.seen.sentences()
+        if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, Status.SINGULAR):
+            in_memory = [rung for rung in left if self.asked or self.cost(rung) < math.inf]
+            if in_memory:
+                status = Status.OUT_OF_TIME
+            elif left and last is None:
+                status = Status.OUT_OF_MEMORY
+            for rung in left:
+                why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
+                seen += (f"{self._name(rung)} was left out: {why}",)
+        seen += tuple(text for text in (evidence, self.structure) if text)
+        done = attempts[-1] if attempts else None
+        return Solution(
+            x=x,
+            status=status,
+            iterations=sum(a.iterations for a in attempts),
+            residual_norm=residual * scale,
+            history=np.array(history),
+            method=done.method if done else "",
+            recipe=done.recipe if done else "",
+            seen=seen,
+            attempts=tuple(attempts),
+        )
+
+    def nothing(self, b, status: Status, scale: float) -> Solution:
+        """x = 0, and nothing tried."""
+        x = namespace(b).zeros_like(b)
+        return Solution(x, status, 0, scale, np.array([scale]), seen=self.seen.sentences())
+
+    def _attempt(self, rung, why, b, x, residual, scale, left):
+        """(Solution or None, Attempt, the rung to change to or None), from the best x so far."""
+        start, made = perf_counter(), 0.0
+        if rung not in self.factors:
+            first, outcome = self._name(rung), self._factor(rung)
+            made = perf_counter() - start
+            if outcome:
+                self.broken.add(rung)
+                return None, Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, residual), None
+            why += f", and {first} found no factors" if first != self._name(rung) else ""
+        begin = perf_counter()
+        try:
+            found, judge = self._improve(rung, b, x, residual, scale, left)
+        except MemoryError:
+            if self.asked:
+                raise
+            del self.factors[rung]
+            self.broken.add(rung)
+            outcome = "no memory for its iterations"
+            return None, Attempt(self._name(rung), "", why, outcome, 0, made, perf_counter() - begin, residual), None
+        reached = found.residual_norm / scale
+        said = judge.why or found.status.name.lower().replace("_", " ")
+        outcome = "solved" if reached <= self.rtol else said
+        spent = perf_counter() - begin
+        attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        return found, attempt, judge.change
+
+    def _improve(self, rung, b, x, residual, scale, left):
+        """(Solution, Judge) of the iterations with the factors of a rung, from x; x where they find nothing better."""
+        F = self.factors[rung]
+        r = b if residual == 1.0 else b - self.product @ x
+        judge = Judge(self, rung, "refinement", left, scale)
+        method, status, iterations, better, history = "refinement", Status.CONVERGED, 0, x, [scale * residual]
+        if rung == "direct" and self.method == "auto":
+            better, r, history = self._refine(F, x, b, r, judge)
+            iterations = len(history) - 1
+        for method in self._methods(rung) if history[-1] > judge.target and judge.status is None else ():
+            judge = Judge(self, rung, method, left, scale)
+            found = self._iterate(method, r, F, judge, FEW if rung == "direct" else RESTART)
+            iterations, status = iterations + found.iterations, found.status
+            history = [*history, *found.history[1:]]
+            better = better + found.x  # corrections are solved for: rtol keeps its meaning
+            r = b - self.product @ better
+            if status is Status.INDEFINITE:
+                self.definite = False
+                self.recipes |= {name: rest for name, rest in self._rungs().items() if name not in self.factors}
+            if judge.status or status not in GOES_ON:
+                break
+        reached = norm(r) / scale
+        if not math.isfinite(reached):
+            better, reached = x, residual
+        if reached > self.rtol and status is Status.CONVERGED:
+            status = Status.STAGNATED  # the method's claim, which the check here does not share
+        status = judge.status or (Status.MAX_ITERATIONS if judge.change else status)
+        result = Solution(better, status, iterations, reached * scale, np.asarray(history), method, self._name(rung))
+        return result, judge
+
+    def _iterate(self, method: str, r, F, judge, restart: int) -> Solution:
+        most, options = FEW**2 if restart == FEW else MAXITER, restart_of(method, restart)
+        return getattr(krylov, method)(
+            self.A, r, M=F, rtol=0.0, atol=judge.target, maxiter=most, watch=judge, **options
+        )
+
+    def _refine(self, F, x, b, r, judge):
+        """(x, b - A x, history) after x <- x + M^-1 (b - A x), as long as that at least halves the residual."""
+        history = [norm(r)]
+        while history[-1] > judge.target and len(history) <= FEW and not judge(len(history) - 1, history[-1]):
+            with np.errstate(over="ignore", invalid="ignore"):
+                better = x + F.solve(r)
+                rest = b - self.product @ better
+            size = norm(rest)
+            if not size <= history[-1] / 2:
+                break
+            x, r = better, rest
+            history.append(size)
+        return x, r, history
+
+    def _factor(self, rung: str) -> str:
+        """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
+        outcome = ""
+        for recipe in self.recipes[rung]:
+            try:
+                if (
+                    rung == "direct"
+                    and isinstance(recipe, SparseLU)
+                    and self.order is not None
+                    and self.fill is not None
+                ):
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=(self.order, self.fill))
+                else:
+                    self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
+            except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
+                if self.asked:
+                    raise
+                outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
+                if isinstance(error, StructurallySingular):
+                    self.structure = str(error).rstrip(".")
+            else:
+                self.recipes[rung] = (recipe,)
+                synchronize(self.A.data)
+                return ""
+        return outcome
+
+    def _methods(self, rung: str) -> tuple[str, ...]:
+        """The method for a rung, and gmres for where it breaks down."""
+        if self.method != "auto":
+            return (self.method,)
+        if rung in ("direct", "multilevel"):
+            return ("gmres",)
+        if self.definite and (rung == "cheap" or keeps_definite(self.recipes[rung][0])):
+            return ("cg", "gmres")
+        return ("gmres",) if rung == "asked" else ("bicgstab", "gmres")
+
+    def _reason(self, rung) -> str:
+        seen = self.seen
+        if self.asked:
+            return "it was asked for"
+        if rung == "cheap":
+            if seen.m_matrix:
+                return "row sums are kept, which fits a matrix of this sign pattern"
+            return "A may be positive definite" if seen.definite else "it costs next to nothing"
+        if rung == "direct":
+            if seen.n <= MOST_ROWS:
+                return "the system is small enough"
+            return "its cost, " + ("estimated" if self.by_columns else "counted before") + ", is the least"
+        if not seen.diagonal.usable:
+            return "the diagonal has gaps or zeros"
+        return "it is expected to take the least" if rung == "threshold" else "it is the strongest"
+
+    def _name(self, rung) -> str:
+        recipe = self.recipes[rung][0]
+        return "no preconditioner" if recipe is None else repr(recipe)
+
+    def _singular(self, F, b, scale: float) -> str:
+        """The evidence that no x solves A x = b, or "".
+
+        It is a vector v with A v = 0, and a u with u^H A = 0, both to rounding, where b has a part along u: then
+        u^H (b - A x) is the same for all x. Both are found by inverse iteration with the factors F, which finds none
+        unless they are good ones; u from b itself, which leads to the part of b that is outside of the range of A.
+        """
+        if F is None:
+            return ""
+        S, xp, eps = self.A.tosparse(), namespace(b), float(np.finfo(self.A.dtype).eps)
+        begin = xp.asarray(np.random.default_rng(0).standard_normal(self.A.n)).astype(b.dtype)
+        v = null_vector(S, F, begin, "N", eps)
+        u = None if v is None else null_vector(S.conj().T.tocsr(), F, b / scale, "H", eps)
+        outside = 0.0 if u is None else abs(complex((u.conj() * (b / scale)).sum()))
+        if outside <= self.rtol:
+            return ""
+        return (
+            f"A v = 0 to rounding for a v of length 1 (||A v|| = {norm(S @ v):.1e}, largest entry of A "
+            f"{float(abs(S).max()):.1e}), and b has a part of {outside:.1e} of its length outside of A's range"
+        )
+
+
+def null_vector(S, F, v, trans: str, eps: float):
+    """A unit vector with S v = 0 to rounding, from v, with factors F of about S (trans "N") or S^H ("H"); None if it
+    is not found. Rows of S are compared with what rounding makes of each, so that large ones do not hide small ones.
+
+    Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - S v)
+    takes away what a shift in F has brought in. v is looked at with and without its small entries.
+    """
+    other = "H" if trans == "N" else "N"
+    size_of_rows = abs(S) @ namespace(v).ones(v.size, v.real.dtype)
+    weight = 1 / namespace(v).where(size_of_rows > 0, size_of_rows, 1)
+    for step in range(5):
+        with np.errstate(over="ignore", invalid="ignore"):
+            if step < 3:
+                w = F.solve(v, other)
+                v = F.solve(w / (norm(w) or 1.0), trans)
+            else:
+                v = v - F.solve(S @ v, trans)
+            size = norm(v)
+        if not (math.isfinite(size) and size > 0):
+            return None
+        v = v / size
+        for small in (0.0, eps, 10 * NUDGE) if step >= 2 else ():
+            v[abs(v) <= small * abs(v).max()] = 0
+            if norm(weight * (S @ v)) <= ROUNDINGS * eps * norm(weight * (abs(S) @ abs(v))):
+                return v / norm(v)
+    return None
+
+
+def worth(cost: float, elapsed: float, rest: float) -> bool:
+    """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`."""
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / cost)) if 0 < cost < math.inf else False
+
+
+class Judge:
+    """Called at each look at the iteration: whether it goes on, and else why not."""
+
+    def __init__(self, ladder: Ladder, rung: str, method: str, left: list[str], scale: float):
+        self.ladder, self.rung, self.left = ladder, rung, left
+        self.expected = STEP.get(method, STEP["gmres"]) * ladder.seen.nnz
+        self.target = ladder.rtol * scale
+        self.first: float | None = None
+        self.began = self.start = 0.0  # the first iteration, and when it was over: before it, kernels may be compiled
+        self.smallest = math.inf
+        self.next = self.apart = 0.0  # seconds of its own before the next look; of what it spent on looks
+        self.status: Status | None = None
+        self.change: str | None = None
+        self.why = ""
+
+    def __call__(self, iteration: int, norm: float) -> bool:
+        ladder, now = self.ladder, perf_counter()
+        if ladder.watch is not None and ladder.watch(iteration, norm) is True:
+            self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
+            return True
+        if now > ladder.deadline:
+            self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
+            return True
+        if self.first is None:
+            self.first = norm
+        if norm < self.smallest:
+            self.smallest = norm
+        if not self.began and iteration > 0:
+            self.began, self.start = iteration, now
+        if iteration < LEAST or iteration == self.began or not self.left or ladder.asked or self.rung == "direct":
+            return False
+        elapsed = (now - self.start - self.apart) * iteration / (iteration - self.began)
+        if elapsed < self.next or self.target == 0:
+            return False
+        self.next = 1.1 * elapsed
+        if self.rung == "cheap" and not ladder.seen.gpu:
+            ladder.pace = min(max(elapsed / iteration / (self.expected + OVERHEAD), 1.0), 5.0)
+        wanted = math.log(max(self.first / self.target, 1.0))
+        gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
+        rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
+        self.change = ladder.better(self.left, elapsed, rest)
+        self.apart += perf_counter() - now
+        if self.change is None:
+            return False
+        self.why = f"given up: it was expected to take {rest:.2g} s more"
+        return True
+
+
+def keeps_definite(recipe) -> bool:
+    """Whether the factors of a positive definite matrix are so, too, as cg needs."""
+    return recipe is None or type(recipe) in [RECIPES[name] for name in DEFINITE_RECIPES]
+
+
+def precise(A: CSR, b, rtol: float):
+    """A and b in a precision that allows for rtol; b in the dtype of x."""
+    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
+    real = np.empty(0, dtype).real.dtype
+    return as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, real)), b.astype(dtype, copy=False)
+
+
+def norm(v) -> float:
+    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
+    v = namespace(v).ascontiguousarray(v)
+    out = namespace(v).zeros(1, v.real.dtype)
+    kernels_for(v).norm(v, out)
+    return float(out[0])
+
+
+def restart_of(method: str, length: int) -> dict[str, int]:
+    return {"restart": length} if method in ("gmres", "fgmres") else {}
