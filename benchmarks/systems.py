@@ -43,18 +43,18 @@ class OutOfTime(Exception):
 # Peers --------------------------------------------------------------------------------------------------------------
 
 
-def finelu_gmres(S, b, M, end: float) -> dict[str, Any]:
+def finelu_gmres(S, b, M, end: float, maxiter: int = MAXITER) -> dict[str, Any]:
     solution = finelu.gmres(
         S,
         b,
         M=M,
         rtol=RTOL,
         restart=RESTART,
-        maxiter=MAXITER,
+        maxiter=maxiter,
         watch=lambda *_: time.perf_counter() > end,
     )
     status = "" if solution.converged else solution.status.name.lower().replace("_", " ")
-    status = {"interrupted": "time", "max iterations": f"{MAXITER} iterations"}.get(status, status)
+    status = {"interrupted": "time", "max iterations": f"{maxiter} iterations"}.get(status, status)
     return {"x": solution.x, "iterations": solution.iterations, "status": status}
 
 
@@ -70,7 +70,7 @@ def ilupp_multilevel(S, threshold: float | None):
     return ilupp.ILUppPreconditioner(A) if threshold is None else ilupp.ILUppPreconditioner(A, threshold=threshold)
 
 
-def scipy_spilu(S, b, end: float, extra=None) -> dict[str, Any]:
+def scipy_spilu(S, b, end: float, extra=None, maxiter: int = MAXITER) -> dict[str, Any]:
     begin, count = time.perf_counter(), 0
     F = splinalg.spilu(sp.csc_matrix(S))
     setup = time.perf_counter() - begin
@@ -82,9 +82,9 @@ def scipy_spilu(S, b, end: float, extra=None) -> dict[str, Any]:
             raise OutOfTime
 
     M = splinalg.LinearOperator(S.shape, F.solve, dtype=S.dtype)
-    options = {"restart": RESTART, "maxiter": MAXITER // RESTART, "callback": watch, "callback_type": "pr_norm"}
+    options = {"restart": RESTART, "maxiter": maxiter // RESTART, "callback": watch, "callback_type": "pr_norm"}
     x, info = splinalg.gmres(S, b, M=M, rtol=RTOL, **options)
-    status = "" if info == 0 else f"{MAXITER} iterations" if count >= MAXITER else "breakdown"
+    status = "" if info == 0 else f"{maxiter} iterations" if count >= maxiter else "breakdown"
     return {"x": x, "iterations": count, "status": status, "setup": [setup], "fill": F.nnz / S.nnz}
 
 

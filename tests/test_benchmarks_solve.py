@@ -1,6 +1,7 @@
 """The benchmark of finelu.solve: judgement, claims and tables from made-up records; a whole run on small systems."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,7 @@ def test_every_run_is_judged_by_the_matrix_as_it_was_read(monkeypatch):
 
 def test_the_median_of_warm_runs_counts_and_an_answer_after_the_limit_does_not(monkeypatch):
     S = sp.csr_matrix(finelu.gallery.problem("poisson5:6,6"))
-    steps = [0, 0.9, 0] + [step for seconds in (0.1, 0.3, 0.2, 0.2, 0.1) for step in (0, 0, seconds)]
+    steps = [0, 0.9, 0, 0, 0.1] + [step for seconds in (0.3, 0.2, 0.2, 0.1) for step in (0, 0, seconds)]
     monkeypatch.setattr(solve.time, "perf_counter", iter(np.cumsum(steps)).__next__)
     x = np.linalg.solve(S.toarray(), solve.right_hand_side(36))
     monkeypatch.setitem(solve.SOLVERS, "exact", lambda *_: {"x": x, "iterations": None, "status": ""})
@@ -130,6 +131,16 @@ def test_the_median_of_warm_runs_counts_and_an_answer_after_the_limit_does_not(m
     np.testing.assert_allclose([result["first"], result["seconds"]], [0.9, 0.2])
     monkeypatch.setattr(solve.time, "perf_counter", iter(np.arange(100.0)).__next__)
     assert solve.once("exact", S, solve.right_hand_side(36), 0.5)["status"] == "time"
+
+
+def test_a_run_that_compiled_is_repeated_whatever_it_costs(monkeypatch):
+    S = sp.csr_matrix(finelu.gallery.problem("poisson5:6,6"))
+    x = np.linalg.solve(S.toarray(), solve.right_hand_side(36))
+    monkeypatch.setitem(solve.SOLVERS, "exact", lambda *_: {"x": x, "iterations": None, "status": ""})
+    monkeypatch.setattr(solve, "CHEAP", 0.0)
+    assert "runs" not in solve.outcome("exact", S, 10.0)
+    monkeypatch.setattr(solve, "compile_clock", lambda: nullcontext(lambda: 0.5))
+    assert len(solve.outcome("exact", S, 10.0)["runs"]) == 1
 
 
 @pytest.mark.parametrize("solver", solve.SOLVERS)

@@ -5,11 +5,13 @@ import pytest
 import scipy.sparse as sp
 from checks import DTYPES, ON_GPU, PATTERNS, assert_close, dominant_matrices, in_dtype, one_line, perturbed, values
 from hypothesis import given
+from hypothesis import strategies as st
 
 import finelu
 from finelu import SparseLU, gallery
 from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.kernels import cpu, reference
+from finelu.kernels.cpu import mirror
 from finelu.ordering import complete_fill, with_little_fill
 from finelu.preconditioners import direct
 
@@ -202,6 +204,23 @@ def test_elimination_tree_and_column_counts_are_those_of_an_elimination(A):
         kernels.elimination_tree(A.indptr, A.indices, parent)
         kernels.column_counts(A.indptr, A.indices, parent, count)
     np.testing.assert_array_equal(found, want)
+
+
+@PATTERNS
+@given(A=dominant_matrices(), dtype=st.sampled_from(["float64", "complex128", "float32"]), seed=st.integers(0, 99))
+def test_a_matrix_beside_its_transpose(A, dtype, seed):
+    A = A.astype(dtype)
+    rng = np.random.default_rng(seed)
+    A = sp.csr_matrix(A + A.T * rng.integers(0, 2))  # symmetric patterns as well
+    A.data = (rng.standard_normal(A.nnz) + (1j * rng.standard_normal(A.nnz) if dtype[0] == "c" else 0)).astype(dtype)
+    A.sort_indices()
+    np.testing.assert_allclose(
+        mirror.mirrored(A.indptr, A.indices, A.data), reference.mirrored(A.indptr, A.indices, A.data), rtol=1e-6
+    )
+    if dtype[0] != "c":
+        C = finelu.as_csr(A)
+        arguments = (C.indptr, C.indices, C.data, C.diag, 0.5)
+        np.testing.assert_allclose(mirror.signs(*arguments), reference.signs(*arguments), rtol=1e-5, atol=1e-6)
 
 
 def test_fill_by_definition():

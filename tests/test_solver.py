@@ -331,7 +331,7 @@ def test_an_outcome_is_not_called_converged_where_it_is_not():
 def test_the_judge_changes_to_what_is_expected_to_end_first(rung, monkeypatch):
     monkeypatch.setattr(ladder, "worth", worth)
     monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: 1e-9 if name == rung else 1e9)
-    monkeypatch.setattr(ladder, "ANALYSIS", 1e-15)
+    monkeypatch.setattr(ladder.Ladder, "analysis", 1e-15)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert_solved(POISSON, b, solution)
@@ -350,7 +350,7 @@ def test_the_judge_stays_where_all_else_costs_more(monkeypatch):
 
 def test_worth_demands_more_the_less_has_been_spent():
     assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
-    assert not worth(1.0, elapsed=0.0, rest=4.9) and worth(1.0, elapsed=0.0, rest=5.1)
+    assert not worth(1.0, elapsed=0.0, rest=2.9) and worth(1.0, elapsed=0.0, rest=3.1)
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
 
@@ -533,7 +533,7 @@ def test_a_curvature_that_shows_that_A_is_indefinite_is_remembered():
 def test_the_history_is_that_of_all_attempts(monkeypatch):
     monkeypatch.setattr(ladder, "worth", worth)
     monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: 1e-9 if name == "direct" else 1e9)
-    monkeypatch.setattr(ladder, "ANALYSIS", 1e-15)
+    monkeypatch.setattr(ladder.Ladder, "analysis", 1e-15)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert len(solution.attempts) == 2 and len(solution.history) == solution.iterations + 1

@@ -15,11 +15,11 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu import krylov
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels import free_memory, kernels_for, namespace, on_gpu, synchronize
+from finelu.kernels.cpu.mirror import signs
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import Fill, with_little_fill
@@ -38,11 +38,11 @@ from finelu.preconditioners import (
 )
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import Diagonal, diagonal, symmetry
+from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
 
 RESTART = 50
-GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE, Status.INDEFINITE)  # of a method, with gmres
+GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)  # of a method, with gmres
 FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
 MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than the look at anything else
@@ -50,10 +50,10 @@ MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than 
 # What to expect, in seconds an entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations
 # matter, since the pace of the first attempt corrects them.
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
-ANALYSIS = 0.3e-6  # ordering, elimination tree and column counts of the direct solve
+ANALYSIS_ROW, ANALYSIS = 1.5e-6, 0.04e-6  # ordering, elimination tree and column counts of the direct solve
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 COLUMNWISE = 1.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
-DIRECT_ENTRY, DIRECT_FLOP = 20e-9, 0.25e-9  # of the complete factors
+DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.6e-6, 12e-9, 0.2e-9  # of the complete factors
 SHORT = 12  # mean entries a row
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
@@ -63,7 +63,7 @@ COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
 ROUNDINGS = 8  # of the terms of A v, up to which it is 0
-CAUTION = 4.0  # how many times longer than the other an iteration that has just begun must be expected to take
+CAUTION = 2.0  # how many times longer than the other an iteration that has just begun must be expected to take
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 LEAST = 5  # iterations before anything is expected
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
@@ -101,23 +101,13 @@ class Look:
 
 
 def look(A: CSR) -> Look:
-    """Look at A. Cost: a transposition and a few passes over the entries, on the host."""
+    """Look at A. Cost: a few passes over the entries, on the host."""
     host = A.on(np)
-    kind, found, S = symmetry(host), diagonal(host), host.tosparse()
-    m_matrix, paired = False, 1.0
+    (kind, paired), found = mirror(host), diagonal(host)
+    m_matrix = False
     if found.usable and A.dtype.kind != "c":
-        rows = np.repeat(np.arange(A.n), np.diff(S.indptr))
-        beside = np.where(rows == S.indices, 0.0, S.data)
-        on_diagonal = S.diagonal()
-        sign = np.sign(on_diagonal)
-        beside = beside * sign[rows]
-        wrong, right = np.maximum(beside, 0).sum(), -np.minimum(beside, 0).sum()
-        sums = abs(on_diagonal) + np.bincount(rows, beside, minlength=A.n)
-        fine = (sums >= -1e-8 * abs(on_diagonal)).mean()
-        m_matrix = bool(right > 0 and wrong <= (1 - NEARLY_ALL) * right and fine >= NEARLY_ALL)
-    if kind == "general":
-        ones = sp.csr_matrix((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
-        paired = float(ones.multiply(ones.T.tocsr()).nnz / max(S.nnz, 1))
+        same, opposite, fine = signs(host.indptr, host.indices, host.data, host.diag, 1e-8)
+        m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
     return Look(A.n, A.nnz, kind, found, m_matrix, paired, on_gpu(A.data))
 
 
@@ -178,6 +168,11 @@ class Ladder:
         """Whether rows are so short that factors with columns ordered alone stay sparse, as experience has it."""
         return self.seen.nnz <= SHORT * self.seen.n
 
+    @property
+    def analysis(self) -> float:
+        """Seconds, on an idle machine, that it takes to order A and to count what the direct solve would take."""
+        return ANALYSIS_ROW * self.seen.n + ANALYSIS * self.seen.nnz
+
     def cost(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where it finds no room."""
         seen = self.seen
@@ -187,8 +182,8 @@ class Ladder:
             if self.by_columns:  # for long rows nothing is known but what dense factors take
                 return COLUMNWISE * seen.nnz if self.short else self.pace * DIRECT_FLOP * 2 / 3 * float(seen.n) ** 3
             if self.fill is None:
-                return ANALYSIS * seen.nnz
-            return self.pace * (DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
+                return self.pace * self.analysis
+            return self.pace * (DIRECT_ROW * seen.n + DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
         typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
         seconds = typical.get(rung, 0.0) * seen.nnz * self.pace
         return seconds * (ON_GPU if seen.gpu and rung == "threshold" else 1.0)
@@ -223,11 +218,9 @@ class Ladder:
         ordering costs little beside what is expected anyway.
         """
         uncounted = "direct" in left and self.fill is None and not self.by_columns
-        if uncounted:
-            analysis = self.pace * ANALYSIS * self.seen.nnz
-            if worth(analysis * 2, elapsed, rest):
-                self.count_fill()
-                uncounted = False
+        if uncounted and worth(2 * self.pace * self.analysis, elapsed, rest):
+            self.count_fill()
+            uncounted = False
         costs = {rung: self.cost(rung) for rung in left if not (uncounted and rung == "direct")}
         rung = min(costs, key=lambda rung: costs[rung], default=None)
         return rung if rung is not None and worth(costs[rung], elapsed, rest) else None

@@ -76,10 +76,18 @@ def lower_triangle(A: CSR):
     index = A.indices.dtype
     count = A.diag - A.indptr[:-1] + 1
     indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(count, dtype=index)])
-    k = xp.arange(int(indptr[-1]), dtype=index)
-    row = (xp.searchsorted(indptr, k, side="right") - 1).astype(index)
-    places = k - indptr[row] + A.indptr[row]
+    row = rows_of_entries(count, int(indptr[-1]))
+    places = xp.arange(row.size, dtype=index) - (indptr[:-1] - A.indptr[:-1])[row]
     return CSR(indptr, A.indices[places], A.data[places], indptr[1:] - 1), places
+
+
+def rows_of_entries(counts, entries: int):
+    """(entries,) : the row of each entry, one row after the other, where row i has counts[i] and all have `entries`."""
+    xp = namespace(counts)
+    if xp is np:
+        return np.repeat(np.arange(counts.size, dtype=counts.dtype), counts)
+    stops = xp.cumsum(counts, dtype=counts.dtype)
+    return xp.searchsorted(stops, xp.arange(entries, dtype=counts.dtype), side="right").astype(counts.dtype)
 
 
 def _inspect(kernels, xp, indptr, indices, data):

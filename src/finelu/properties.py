@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.kernels import kernels_for, to_host
+from finelu.kernels.cpu.mirror import mirrored
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import levels, triangle
 
@@ -80,10 +81,9 @@ def diagonal(A: CSR) -> Diagonal:
 
 
 def asymmetry(A: CSR) -> float:
-    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: a transposition."""
-    S = to_host(A.tosparse())
-    largest = abs(S.data).max(initial=0.0)
-    return float(abs(S - S.conj().T.tocsr()).max() / largest) if largest > 0 else 0.0
+    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries, on the host."""
+    largest, adjoint, _, _ = _mirrored(A)
+    return adjoint / largest if largest > 0 else 0.0
 
 
 def is_hermitian(A: CSR) -> bool:
@@ -93,13 +93,20 @@ def is_hermitian(A: CSR) -> bool:
 
 def symmetry(A: CSR) -> str:
     """ "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general", up to `ROUNDINGS` roundings."""
-    if is_hermitian(A):
-        return "hermitian"
-    S = to_host(A.tosparse())
-    largest = abs(S.data).max(initial=0.0)
-    if A.dtype.kind == "c" and abs(S - S.T.tocsr()).max() <= ROUNDINGS * np.finfo(A.dtype).eps * largest:
-        return "symmetric"
-    return "general"
+    return mirror(A)[0]
+
+
+def mirror(A: CSR) -> tuple[str, float]:
+    """`symmetry(A)`, and the part of the entries (i, j) for which (j, i) is stored, too. Cost: as asymmetry."""
+    largest, adjoint, transposed, partners = _mirrored(A)
+    rounding = ROUNDINGS * float(np.finfo(A.dtype).eps) * largest
+    kind = "hermitian" if adjoint <= rounding else "symmetric" if transposed <= rounding else "general"
+    return kind, partners / max(A.nnz, 1)
+
+
+def _mirrored(A: CSR):
+    host = A.on(np)
+    return mirrored(host.indptr, host.indices, host.data)
 
 
 def block_size(A: CSR) -> int:
@@ -128,14 +135,14 @@ def properties(A) -> Properties:
     """
     A = as_csr(A, diagonal=False)
     S = to_host(A.tosparse())
-    T = S.T.tocsr()
     lengths = np.diff(S.indptr)
     rows = np.repeat(np.arange(A.n), lengths)
     magnitudes = abs(S.data).astype(np.float64)
     on_diagonal = abs(S.diagonal())
     beside = np.bincount(rows, np.where(rows == S.indices, 0.0, magnitudes), minlength=A.n)
     beside = beside * (1 - lengths * float(np.finfo(A.dtype).eps))
-    relative = asymmetry(A)
+    largest, adjoint, _, partners = _mirrored(A)
+    relative = adjoint / largest if largest > 0 else 0.0
     levels_lower, levels_upper = levels(A)
     return Properties(
         n=A.n,
@@ -144,7 +151,7 @@ def properties(A) -> Properties:
         row_shortest=int(lengths.min()),
         row_mean=A.nnz / A.n,
         row_longest=int(lengths.max()),
-        pattern_symmetric=np.array_equal(S.indptr, T.indptr) and np.array_equal(S.indices, T.indices),
+        pattern_symmetric=partners == A.nnz,
         hermitian=relative <= ROUNDINGS * np.finfo(A.dtype).eps,
         asymmetry=relative,
         diagonal=diagonal(A),

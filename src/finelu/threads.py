@@ -62,6 +62,9 @@ def run(kernel, threads: int, *args) -> None:
     writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
     thread away, the helpers are waited for first, so that nobody writes to an array that its owner has back.
     """
+    if threads == 1:
+        kernel(*args)
+        return
     helpers: list[Future] = []
     finished = False
     try:

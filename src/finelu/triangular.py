@@ -9,11 +9,12 @@ systems when measured.
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse as sp
 
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot
 from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
 from finelu.kernels.triangle import Triangle
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, rows_of_entries
 
 DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
 
@@ -21,7 +22,7 @@ DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
 def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     """The strict lower (or upper) triangle of A and its diagonal, as trans says ("N", "T", "H").
 
-    N needs no work but the count of entries; T and H sort the entries by column: O(nnz log nnz), on A's device.
+    N needs no work but the count of entries; T and H bring the entries into the order of columns, on A's device.
     Raises MatrixError if `unit` is false and A misses diagonal entries.
     """
     xp = namespace(A.data)
@@ -41,26 +42,32 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     diag = None if unit else A.diag
     if trans == "N":
         return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)
-    # Column by column: a stable sort by column keeps the rows of each column in order.
-    stops = xp.cumsum(end - begin, dtype=index)
-    k = xp.arange(entries, dtype=index)
-    row = xp.searchsorted(stops, k, side="right").astype(index)
-    place = k - (stops - (end - begin))[row] + begin[row]
+    # Column by column; the rows of each column stay in order.
+    counts = end - begin
+    stops = xp.cumsum(counts, dtype=index)
+    row = rows_of_entries(counts, entries)
+    place = xp.arange(entries, dtype=index) + (begin - (stops - counts))[row]
     column = A.indices[place]
-    by_column = xp.argsort(column, kind="stable")
-    counts = xp.bincount(column, minlength=A.n) if entries else xp.zeros(A.n, index)
-    indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(counts).astype(index)])
+    if xp is np:
+        T = sp.csr_matrix((place, column, np.concatenate([np.zeros(1, index), stops])), shape=A.shape).tocsc()
+        indptr, rows, source = T.indptr, T.indices, T.data
+    else:
+        by_column = xp.argsort(column, kind="stable")
+        counts = xp.bincount(column, minlength=A.n) if entries else xp.zeros(A.n, index)
+        indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(counts)])
+        rows, source = row[by_column], place[by_column]
+    indptr = indptr.astype(index, copy=False)
     return Triangle(
         A.n,
         xp.ascontiguousarray(indptr[:-1]),
         xp.ascontiguousarray(indptr[1:]),
-        row[by_column],
+        rows.astype(index, copy=False),
         lower,
         diag,
-        place[by_column],
+        source,
         trans == "H",
         entries,
-        int(counts.max()),
+        int((indptr[1:] - indptr[:-1]).max()),
         A.dtype,
     )
 

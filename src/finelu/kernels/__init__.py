@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,12 @@ from finelu.errors import DeviceError
 
 def on_gpu(array) -> bool:
     """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
-    return type(array).__module__.split(".")[0] in ("cupy", "cupyx")
+    return _is_of_cupy(type(array).__module__)
+
+
+@cache
+def _is_of_cupy(module: str) -> bool:
+    return module.split(".")[0] in ("cupy", "cupyx")
 
 
 def namespace(array) -> ModuleType:
@@ -103,13 +109,13 @@ CONTAINERS = (
 
 
 def _container_memory() -> float:
-    for folder, limit, used, cache in CONTAINERS:
+    for folder, limit, used, files in CONTAINERS:
         try:
             most, now = ((Path(folder) / name).read_text().strip() for name in (limit, used))
             if most == "max":
                 return math.inf
             facts = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
-            return max(int(most) - int(now) + int(facts.get(cache, 0)), 0)
+            return max(int(most) - int(now) + int(facts.get(files, 0)), 0)
         except (OSError, ValueError):
             continue
     return math.inf

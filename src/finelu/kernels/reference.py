@@ -876,3 +876,26 @@ def _eliminated(indptr, indices):
         for i in below[j]:
             below[i] |= {k for k in below[j] if k > i}
     return below
+
+
+def mirrored(indptr, indices, data):
+    """(largest |a_ij|, largest |a_ij - conj(a_ji)|, largest |a_ij - a_ji|, entries (i, j) with a stored (j, i))."""
+    entries = {(i, int(indices[p])): data[p] for i in range(len(indptr) - 1) for p in range(indptr[i], indptr[i + 1])}
+    pairs = [(a, entries.get((j, i), 0)) for (i, j), a in entries.items()]
+    adjoint = max((abs(a - np.conj(b)) for a, b in pairs), default=0.0)
+    transposed = max((abs(a - b) for a, b in pairs), default=0.0)
+    largest = max((abs(a) for a, _ in pairs), default=0.0)
+    return largest, adjoint, transposed, sum((j, i) in entries for i, j in entries)
+
+
+def signs(indptr, indices, data, diag, tolerance):
+    """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|)."""
+    same = opposite = 0.0
+    fine = 0
+    for i, place in enumerate(diag):
+        d = data[place]
+        beside = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
+        same += sum(a for a in beside if a > 0)
+        opposite -= sum(a for a in beside if a <= 0)
+        fine += abs(d) + sum(beside) >= -tolerance * abs(d)
+    return same, opposite, fine

@@ -23,6 +23,7 @@ from finelu.threads import run
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for a subtraction; measured as in levels.py
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
+SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
 ONE = np.uint64(1)
 
@@ -31,7 +32,7 @@ ONE = np.uint64(1)
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the one chosen.  provisional : the list was left out for a single factorization.
+    variant : the one chosen.  provisional : list or schedule were left out for a single factorization.
     schedule : the order of the rows.
     first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
@@ -92,12 +93,14 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
     triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), longest, None)
     cost = (ROW + ENTRY * np.diff(indptr) + UPDATE * updates).astype(np.float32)
     shared = None
-    if variant != "sequential":
+    # nor, if rows are short, for the search for a schedule
+    hasty = once and variant == "auto" and SEARCH * int(below[n]) > float(cost.sum(dtype=np.float64)) / 2
+    if variant != "sequential" and not hasty:
         required = variant == "levels"
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
     return Elimination(
-        variant, scatter, shared or sequential(triangle), indptr, indices, diag, below, first, target, source
+        variant, scatter or hasty, shared or sequential(triangle), indptr, indices, diag, below, first, target, source
     )
 
 

@@ -84,23 +84,35 @@ def schedule(
     """The schedule with the shortest estimated time on get_num_threads() threads; None if one thread is as fast.
 
     cost (n,) float32 : ns that a row takes.  level (n,) : of each row.
-    Tried are blocks of consecutive rows and level sets, with items of several sizes; `sort` : see Blocks.schedule;
-    `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
+    Tried are blocks of consecutive rows and level sets, the better of them with items of several sizes; `sort` : see
+    Blocks.schedule; `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
     required : do not weigh the result against one thread.
     Cost: a few passes over the entries for each size.
     """
     threads, work = get_num_threads(), float(cost.sum(dtype=np.float64))
-    best_time, best = np.inf if required else 0.8 * work, None
     if not required and (threads < 2 or work < 5 * CALL):
         return None
     order = in_level_order(triangle, level)
-    for grain in GRAINS:
-        blocks, sets = Blocks(triangle, cost, grain), Levels(triangle, cost, grain, level, order)
-        for candidate, slower in ((blocks, 1.0), (sets, scattered)):
-            time = CALL + makespan(slower * candidate.work, candidate.after, threads)
-            if time < best_time:
-                best_time, best = time, candidate
-    return None if best is None else best.schedule(sort, threads)
+
+    def tried(kind, size: int):
+        """Its estimated time, and the candidate with items of GRAINS[size]."""
+        blocks = kind is Blocks
+        found = Blocks(triangle, cost, GRAINS[size]) if blocks else Levels(triangle, cost, GRAINS[size], level, order)
+        slower = 1.0 if blocks else scattered
+        return CALL + makespan(slower * found.work, found.after, threads), found
+
+    middle = len(GRAINS) // 2
+    best_time, best, kind = min(((*tried(kind, middle), kind) for kind in (Blocks, Levels)), key=lambda found: found[0])
+    for step in (-1, 1):
+        size, improved = middle + step, False
+        while 0 <= size < len(GRAINS):
+            time, found = tried(kind, size)
+            if time >= best_time:
+                break
+            best_time, best, size, improved = time, found, size + step, True
+        if improved:
+            break
+    return best.schedule(sort, threads) if required or best_time < 0.8 * work else None
 
 
 class Blocks:

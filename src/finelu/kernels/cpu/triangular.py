@@ -49,14 +49,15 @@ class Exact:
         self.method, self.depth, self.threads, self.triangle = method, depth, schedule.threads, triangle
         self.schedule = schedule
         order, index = schedule.order, triangle.indices.dtype
-        self.items = np.empty(schedule.items.size, np.int64)
+        items = np.empty(schedule.items.size, np.int64)
         slices = np.empty(triangle.n + 1, index)
         level = np.empty(0, np.int32) if schedule.level is None else schedule.level
-        count = _slice(order, schedule.items, level, triangle.begin, triangle.end, self.items, slices)
-        self.slices = slices[: count + 1].copy()
-        self.ptr = np.empty(count + 1, index)
-        self.cols, self.source = np.empty(triangle.entries, index), np.empty(triangle.entries, index)
-        _pack(self.slices, order, triangle.begin, triangle.end, triangle.indices, self.ptr, self.cols, self.source)
+        count = _slice(order, schedule.items, level, triangle.begin, triangle.end, items, slices)
+        slices = slices[: count + 1].copy()
+        ptr = np.empty(count + 1, index)
+        cols, self.source = np.empty(triangle.entries, index), np.empty(triangle.entries, index)
+        _pack(slices, order, triangle.begin, triangle.end, triangle.indices, ptr, cols, self.source)
+        self.pattern = tuple(unsigned(a) for a in (items, slices, order, ptr, cols))
         if triangle.source is not None:
             self.source = triangle.source[self.source]
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
@@ -75,11 +76,10 @@ class Exact:
     def solve(self, b, x) -> None:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""
         s = self.schedule
-        pattern = (unsigned(a) for a in (self.items, self.slices, s.order, self.ptr, self.cols))
         kernel = _solve_many
         if b.size == self.triangle.n:
             kernel, b, x = _solve, b.reshape(-1), x.reshape(-1)
-        run(kernel, s.threads, s.after, *s.state(), *pattern, self.vals, self.diag, b, x)
+        run(kernel, s.threads, s.after, *s.state(), *self.pattern, self.vals, self.diag, b, x)
 
 
 @compiled
