@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from finelu.blocks import BlockMatrix
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import namespace, on_gpu
+from finelu.kernels.cpu.products import Product
 from finelu.matrix import CSR, DTYPES, as_csr
 from finelu.stencil import StencilMatrix
 
@@ -142,7 +143,13 @@ def as_operator(A, name: str, like, dtype):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
     dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
     matrix = _dense(A, name, like, dtype) if dense else _sparse(A, name, dtype)
-    return Operator(matrix.__matmul__, name, lambda: _adjoint(matrix, dense).__matmul__)
+    return Operator(_product(matrix), name, lambda: _product(_adjoint(matrix, dense)))
+
+
+def _product(matrix):
+    if on_gpu(matrix) or isinstance(matrix, np.ndarray):
+        return matrix.__matmul__
+    return Product(matrix)
 
 
 def _adjoint(matrix, dense: bool):
