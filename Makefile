@@ -1,4 +1,5 @@
-# make demo | test | test-all | test-petsc | lint | format | cuda | bench | docs | clean: each makes what it needs in .venv first.
+# make demo | test | test-all | test-interop | test-petsc | lint | format | cuda | bench | docs | clean: each makes what
+# it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -6,11 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-petsc lint format cuda bench docs clean
+.PHONY: help demo test test-all test-interop test-petsc lint format cuda bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too)"
+	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder)"
 	@echo "make lint   check style (ruff) and types (mypy)"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
@@ -38,6 +40,14 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+# A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
+INTEROP_VENV ?= build/interop
+test-interop:
+	@PYTHON=$(PYTHON) tools/interop_venv.sh $(INTEROP_VENV) $(TORCH_INDEX)
+	$(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
+	    $(filter-out %_petsc.py, $(wildcard tests/test_interop_*.py)) tests/test_examples.py \
+	    tests/test_documentation.py::test_what_the_api_names_can_be_imported
 
 # A virtual environment of its own, as PETSc may need another NumPy. Says so, and passes, where no PETSc can be had.
 PETSC_WHEELS ?= $(wildcard ../shared/wheels)
@@ -67,7 +77,9 @@ bench: $(VENV)/.stamp-bench
 	$(BIN)/finelu bench $(NAME)
 
 docs: $(VENV)/.stamp-docs
-	$(BIN)/mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@! grep -rlE '<(script|img|source)[^>]* src="?(https?:)?//|<link[^>]* rel="?(stylesheet|preload|preconnect)[^>]*(https?:)?//' \
+	    build/site --include=*.html || { echo "make: these pages load something from elsewhere" >&2; exit 1; }
 
 clean:
 	rm -rf $(VENV) build .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info

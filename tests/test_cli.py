@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import numba
@@ -18,7 +19,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import cli, ladder, report, solver
+from finelu import cli, krylov, ladder, report
 from finelu.cli import METHODS, main
 from finelu.kernels import require_gpu
 from finelu.preconditioners import RECIPES
@@ -175,8 +176,24 @@ def test_every_method_by_its_name(capsys, method, recipe):
     assert result["method"] == method
 
 
-def test_the_methods_are_those_of_the_solver():
-    assert set(METHODS) == set(solver.METHODS)
+def test_the_methods_are_all_there_are():
+    assert set(METHODS) == set(krylov.METHODS)
+    restarted = {name for name in METHODS if "restart" in signature(getattr(krylov, name)).parameters}
+    assert set(krylov.RESTARTED) == restarted
+
+
+def test_the_word_about_compiling_is_no_part_of_the_json(capsys, monkeypatch):
+    plain = ladder.Ladder.solve
+
+    def compiling(self, b):
+        numba.njit(lambda x: x)(1)
+        return plain(self, b)
+
+    monkeypatch.setattr(ladder.Ladder, "solve", compiling)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, out, err = run(capsys, "solve", SMALL, "--json")
+    assert status == 0 and err.startswith("finelu: compiling") and out.count("\n") == 1
+    assert json.loads(out)["converged"]
 
 
 def test_parameters_reach_the_recipe(capsys):
@@ -409,7 +426,7 @@ BAD = [
     bad("setting without value", SMALL, "--set", "shift", match="NAME=VALUE is needed"),
     bad("not a number", SMALL, "--recipe", "ilu0", "--shift", "much", match="shift='much'; float is needed"),
     bad("no such variant", SMALL, "--recipe", "ilu0", "--variant", "fastest", match="fastest"),
-    bad("no such method", SMALL, "--method", "qmr", match="no method 'qmr'; one of auto, cg, gmres"),
+    bad("no such method", SMALL, "--method", "qmr", match="no method 'qmr'; one of auto, bicg, bicgstab"),
     bad("no such device", SMALL, "--device", "tpu", match="tpu"),
     bad("no such option", SMALL, "--frob", match="--frob"),
     bad("no such problem", "gallery:poison7:6", match="poison7.*poisson7"),

@@ -31,6 +31,7 @@ from finelu.compare import (
     Comparison,
     Measurement,
     best,
+    candidates,
     compare,
     crossover,
     held_bytes,
@@ -214,6 +215,29 @@ def test_memory_counts_each_array_once_and_not_those_of_A():
     assert held_bytes(F, A) == once
     F.more = np.zeros(100)
     assert held_bytes(F, A) == once + 800
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_memory_counts_what_superlu_holds(precision):
+    A = as_csr(finelu.gallery.problem("poisson7:6"))
+    F = finelu.SparseLU(precision=precision).factor(A)
+    entries = F._lu.L.nnz + F._lu.U.nnz
+    assert entries * (int(precision[5:]) // 8 + 4) <= held_bytes(F, A) <= 2 * entries * 12 + 100 * A.n
+    both = compare(A, np.ones(A.n), budget=60, device="cpu", recipes=["sparse_lu", "splu"]).measurements
+    ours, theirs = (next(m for m in both if m.name == name) for name in ("sparse_lu", "splu"))
+    assert theirs.memory == pytest.approx(12 * (theirs.fill * A.nnz + A.n))
+    assert ours.memory > 12 * ours.fill * A.nnz
+
+
+def test_what_works_on_the_cpu_alone_is_measured_there_alone():
+    A = as_csr(finelu.gallery.problem("poisson7:6"))
+    names = ["ilu0", "sparse_lu", "spilu", "splu"]
+    for devices, where in ((["cpu"], ["cpu"]), (["cpu", "cuda"], ["cpu"]), (["cuda"], [])):
+        todo, left_out = candidates(A, properties(A), names, devices)
+        assert [c.device for c in todo if c.name == "ilu0"] == devices
+        for name in names[1:]:
+            assert [c.device for c in todo if c.name == name] == where
+            assert left_out.get(name) == (None if where else "it works on the CPU alone")
 
 
 def test_density_and_level_sizes_count_everything():

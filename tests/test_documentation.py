@@ -5,6 +5,7 @@ import math
 import re
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import finelu
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+SOURCE = Path(finelu.__file__).resolve().parents[1]
 PICTURES = DOCS / "pictures"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 GUIDE = (DOCS / "choose.md").read_text()
@@ -36,6 +38,47 @@ def test_every_page_is_in_the_contents_and_in_the_guide():
     assert listed == {page.name for page in DOCS.glob("*.md")}
     linked = set(re.findall(r"\((\w+\.md)\)", (DOCS / "index.md").read_text()))
     assert linked | {"index.md"} == listed
+
+
+def described():
+    """The names after ::: on all pages, which the documentation of the API is made from."""
+    return [name for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+
+
+def test_the_public_names_are_all_in_the_api():
+    last = {name.rpartition(".")[2] for name in described()}
+    elsewhere = {"__version__", "gallery", *vars(finelu.errors)}
+    assert set(finelu.__all__) - last <= elsewhere
+
+
+@pytest.mark.parametrize("name", described())
+def test_what_the_api_names_can_be_imported(name):
+    module, found = name, None
+    while not any((SOURCE / path).exists() for path in (f"{slashed(module)}.py", f"{slashed(module)}/__init__.py")):
+        module, _, found = module.rpartition(".")
+    if module.startswith("finelu.interop."):
+        package = module.rpartition(".")[2]
+        if package in ("torch", "jax", "pyamg"):
+            pytest.importorskip(package)
+    thing = import_module(module)
+    if found:
+        assert getattr(thing, found).__doc__
+    else:  # a module, and not a function of its name in the package above
+        above, _, own = module.rpartition(".")
+        assert getattr(import_module(above), own) is thing
+
+
+def test_lines_of_docstrings_that_matter_stay_lines():
+    pytest.importorskip("griffe")
+    legible = runpy.run_path(str(DOCS / "docstrings.py"))["legible"]
+    text = "A : (n, n), one\n    of many\nb : (n,).\nReturns x:\n- first,\n  and\n- second\nThen more."
+    assert legible(text) == (
+        "A : (n, n), one\n    of many  \nb : (n,).  \nReturns x:\n\n- first,\n  and\n- second\n\nThen more."
+    )
+
+
+def slashed(module):
+    return module.replace(".", "/")
 
 
 def test_every_recipe_has_a_page_and_stands_in_the_guide():

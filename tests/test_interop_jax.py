@@ -1,6 +1,9 @@
 """finelu.interop.jax: gradients by definition, under jit and vmap, by twin (dense JAX), by bad input."""
 
 import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,6 +180,55 @@ def test_single_precision(device):
         x = solve((data, *places), jnp.ones(N))
         assert x.dtype == jnp.float32
         np.testing.assert_allclose(x, np.linalg.solve(matrix().toarray(), np.ones(N)), rtol=1e-4)
+
+
+def test_the_solution_and_the_gradients_are_on_the_device_of_the_system():
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_enable_x64", True)
+from finelu.interop.jax import _expected, solve
+first, second = jax.devices("cpu")
+parts = [jax.device_put(x, second) for x in (np.array([2.0, 3.0]), np.arange(2), np.arange(3))]
+b = jax.device_put(np.ones(2), second)
+f = lambda data, b: solve((data, *parts[1:]), b)
+x = f(parts[0], b)
+gradients = jax.grad(lambda data, b: f(data, b).sum(), (0, 1))(parts[0], b)
+for y in (x, *gradients, jax.jit(f)(parts[0], b)):
+    assert y.devices() == {second}, y.devices()
+np.testing.assert_allclose(x, [1 / 2, 1 / 3])
+seen = []
+jax.jit(lambda data: seen.append(_expected((data, *parts[1:]))) or data)(parts[0])
+with jax.default_device(second):
+    jax.jit(lambda data: seen.append(_expected((data,))) or data)(np.ones(2))
+jax.jit(lambda data: seen.append(_expected((data,))) or data)(np.ones(2))
+assert seen == [second, second, None], seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+
+
+def test_the_callback_of_a_gpu_works_on_the_device_that_was_expected(monkeypatch):
+    used = []
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def __enter__(self):
+            used.append(self.number)
+
+        def __exit__(self, *_):
+            used.append("left")
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=Device))
+    monkeypatch.setattr(interop, "require_gpu", lambda: cupy)
+    monkeypatch.setattr(interop, "_solved_each", lambda *_: used.append("solved"))
+    third = SimpleNamespace(platform="gpu", local_hardware_id=3)
+    interop._on_host(None, third, "N", (), True)
+    assert used == [3, "solved", "left"]
+    interop._on_host(None, third, "N", (), False)
+    interop._on_host(None, None, "N", (), True)
+    assert used[3:] == ["solved", "solved"]
 
 
 def test_memory_is_shared_with_jax_on_the_cpu():

@@ -19,14 +19,17 @@ def residual(A, x, b):
     return np.linalg.norm(b - A @ x) / np.linalg.norm(b)
 
 
-def steps(solver, A, b, M, **options):
-    """Iterations of a SciPy solver until it says that it has converged, which is looked at."""
+def products(solver, A, b, M):
+    """Products with A that a SciPy solver takes until it says that it has converged, which is looked at."""
     calls = []
-    if solver is sla.gmres:
-        options["callback_type"] = "pr_norm"
-    x, info = solver(A, b, M=M, rtol=1e-8, callback=calls.append, **options)
+
+    def counting(A):
+        return lambda v: calls.append(1) or A @ v
+
+    operator = sla.LinearOperator(A.shape, counting(A), counting(A.conj().T), dtype=A.dtype)
+    x, info = solver(operator, b, M=M, rtol=1e-8)
     assert info == 0
-    assert residual(A, x, b) < 1e-5  # SciPy's minres judges by another norm
+    assert residual(A, x, b) <= (1e-5 if solver is sla.minres else 1.01e-8)  # minres judges by another norm
     return len(calls)
 
 
@@ -34,11 +37,11 @@ def steps(solver, A, b, M, **options):
 @pytest.mark.parametrize("recipe", RECIPES, ids=repr)
 @pytest.mark.parametrize("name", ["gmres", "lgmres", "gcrotmk", "bicgstab", "bicg", "cgs"])
 def test_general_solvers_of_scipy(name, recipe, dtype):
-    A = in_dtype(fl.gallery.problem(GENERAL), dtype)
+    A = fl.gallery.problem(GENERAL)
+    A = in_dtype(sp.diags(np.linspace(1, 9, A.shape[0])) @ A, dtype)  # Jacobi mends the rows
     b = values(A.shape[0], dtype)
     solver = getattr(sla, name)
-    with_M = steps(solver, A, b, recipe.factor(A))
-    assert with_M <= steps(solver, A, b, None)
+    assert products(solver, A, b, recipe.factor(A)) < products(solver, A, b, None)
 
 
 @pytest.mark.parametrize("recipe", FOR_SPD, ids=repr)
@@ -47,7 +50,7 @@ def test_solvers_of_scipy_for_hermitian_systems(name, recipe, dtype):
     A = in_dtype(fl.gallery.problem(SPD), dtype)
     b = values(A.shape[0], dtype)
     solver = getattr(sla, name)
-    assert steps(solver, A, b, recipe.factor(A)) < steps(solver, A, b, None)
+    assert products(solver, A, b, recipe.factor(A)) < products(solver, A, b, None)
 
 
 def test_qmr_takes_them_from_the_left_and_uses_the_adjoint():

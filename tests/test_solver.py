@@ -322,7 +322,8 @@ def test_an_outcome_is_not_called_converged_where_it_is_not():
     A = sp.csr_matrix(sp.diags(10.0 ** np.linspace(-8, 8, N)) @ POISSON)
     b = values(N, "float64")
     solution = solve(A, b)
-    assert solution.converged == (residual(A, b, solution.x) <= 1e-8)
+    true = residual(A, b, solution.x)  # rounded otherwise than by solve
+    assert true <= 1.01e-8 if solution.converged else true > 1e-8 / 1.01
     for attempt in solution.attempts:
         assert (attempt.outcome == "solved") == (attempt.residual <= 1e-8) and attempt.outcome != "converged"
 

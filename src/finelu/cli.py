@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from finelu.matrix import CSR
 
 CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
-METHODS = ("cg", "gmres", "fgmres", "bicgstab", "bicg", "minres", "sqmr")
+METHODS = tuple(name for name, module in finelu._MODULE_OF.items() if module == "krylov")
 RECIPE_NAMES = (
     "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, "
     "block_ilu0 (with --set block_size=...), sparse_lu, none; auto tries what fits A, and others where that fails"
 )
-RESTARTED = ("gmres", "fgmres")
-RESTART = 30  # their cycle length where none is given
 MAXITER = 2000
 SEED = 0  # of the right-hand side that is made where none is given
 
@@ -80,7 +78,7 @@ def solve(
     ] = None,
     restart: Annotated[
         int | None,
-        typer.Option(help=f"cycle of {' and '.join(RESTARTED)}, with a named recipe (default: {RESTART})"),
+        typer.Option(help="iterations of a cycle, with a named recipe and a method that restarts"),
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="for everything, with --recipe auto: 60s, 5m, 1h")
@@ -108,6 +106,7 @@ def solve(
 
     with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
         from finelu.kernels import to_host
+        from finelu.krylov import RESTART, RESTARTED
         from finelu.matrix import as_csr
 
         gpu = _gpu(device)

@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+from scipy.sparse.linalg import SuperLU
 
 from finelu import krylov
 from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError
 from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov import CYCLE
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES
 from finelu.properties import Properties, density, level_sizes, properties, suggest
@@ -37,10 +39,10 @@ from finelu.result import Status
 from finelu.threads import get_num_threads, set_num_threads
 
 REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
+ON_CPU = (*REFERENCES, "sparse_lu")  # factored and applied there, whatever the device of A
 CHEAP_FIRST = (
     *("none", "jacobi", "block_jacobi", "ic0", "ilu0", "milu0", "paric", "parilu", "iluk", "ict", "ilut", "multilevel"),
 )
-RESTART = 50
 MAXITER = 5000  # or 10 n, which is less for small systems
 FIRST_SHARE = 3  # the first candidate, which sets the mark for the others, may take a third of the budget
 PATIENCE = 10.0  # times the cheapest total of the device: a solve that takes longer is given up: it cannot win
@@ -48,6 +50,7 @@ LEAST_PATIENCE = 0.5  # s
 RUNS, REPEAT = 3, 0.5  # the fastest of so many runs counts; none is begun once they have taken so many seconds
 GRACE = 1.0  # s that the other process has for ending by itself
 ROUNDING = 1.01  # the residual here and that of the method are rounded differently
+INDEX = 4  # bytes of SuperLU's indices
 CURVE = 300  # points that are kept of a residual history
 BINS = 360  # of a picture of a pattern, a side
 
@@ -85,9 +88,10 @@ class Measurement:
     name, recipe : as the command line and as Python write it.  method : "cg", "gmres", "bicgstab", "direct".
     outcome : "converged", the name of a `Status`, or "no factors", "time limit", "too slow", "out of memory",
     "inaccurate", "ended", "error", "not reached", "interrupted".  reason : the outcome in a line.
-    fill : entries of the factors over those of A.  memory : bytes of the arrays that the factors hold, those of A not
-    counted (of SciPy's: entries times a value and an index).  setup, solve : seconds, the fastest of `runs`, without
-    compilation.  residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given.
+    fill : entries of the factors over those of A; of SuperLU's with the zeros that it stores.  memory : bytes of the
+    arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
+    setup, solve : seconds, the fastest of `runs`, without compilation.
+    residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given.
     history (k, 3) : iteration, seconds since the solve began, relative residual norm.
     """
 
@@ -210,7 +214,7 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     if m.name in REFERENCES:
         imports.insert(len(imports) - 1 - (rhs is not None), "import scipy.sparse.linalg as sla")
     given = "b, M=M" if m.name == "spilu" else "b" if m.name == "none" else "b, M=F"
-    options = f"rtol={rtol:g}" + (f", restart={RESTART}" if m.method == "gmres" else "")
+    options = f"rtol={rtol:g}" + (f", restart={CYCLE}" if m.method == "gmres" else "")
     solve = f"solution = fl.{m.method}(A, {given}, {options})"
     if direct:
         lines += ["lu = sla.splu(A.tocsc())", "x = lu.solve(b)"]
@@ -243,7 +247,10 @@ def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequenc
             continue
         definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
         method = "direct" if name == "splu" else "cg" if definite else "gmres"
-        todo += [Candidate(name, recipe, method, d) for d in devices if d == "cpu" or name not in REFERENCES]
+        places = [d for d in devices if d == "cpu" or name not in ON_CPU]
+        if not places:
+            left_out[name] = "it works on the CPU alone"
+        todo += [Candidate(name, recipe, method, d) for d in places]
     return todo, left_out
 
 
@@ -599,9 +606,8 @@ class _Bench:
         except (RuntimeError, ValueError) as error:  # singular; or indices of 64 bits
             yield _row(candidate, "no factors", str(error))
             return
-        entries = lu.L.nnz + lu.U.nnz - S.shape[0]
-        memory = (lu.L.nnz + lu.U.nnz) * (S.dtype.itemsize + S.indices.itemsize)
-        made = {"fill": entries / S.nnz, "memory": memory, "setup": setup}
+        memory = lu.nnz * (S.dtype.itemsize + INDEX)
+        made = {"fill": (lu.nnz - S.shape[0]) / S.nnz, "memory": memory, "setup": setup}
         if candidate.name == "spilu":
             M = sla.LinearOperator(S.shape, lu.solve, dtype=S.dtype)
             yield from self._solved(candidate, self.on("cpu")[0], b, M, made, runs, share, enough)
@@ -618,13 +624,13 @@ class _Bench:
         if row.solved and self.system.pictures:
             row = replace(row, pictures=_pictures(M))
         yield row
-        again = row.iterations is not None and (row.iterations > RESTART or not row.solved)
+        again = row.iterations is not None and (row.iterations > CYCLE or not row.solved)
         if candidate.method == "gmres" and again and share.left > 0:
             other = self._krylov(candidate, "bicgstab", A, b, M, made, runs, share, enough)
             yield replace(other, pictures=row.pictures)
 
     def _krylov(self, candidate, method, A, b, M, made, runs, share, enough) -> Measurement:
-        options = {"restart": RESTART} if method == "gmres" else {}
+        options = {"restart": CYCLE} if method == "gmres" else {}
         watch = _Watch(share, enough, self.norm_b, partial(self._stage, method))
 
         def solve():
@@ -711,7 +717,8 @@ def _pictures(F) -> Pictures | None:
 
 
 def held_bytes(F, A: CSR) -> int:
-    """The bytes of all arrays that F refers to, each counted once, those of A left out."""
+    """The bytes of all arrays that F refers to, each counted once, those of A left out; of SuperLU's, which cannot be
+    seen, a value and an index an entry."""
     theirs = {id(_owner(part)) for part in (A.indptr, A.indices, A.data, A.diag)}
     seen: set[int] = set()
     sizes: dict[int, int] = {}
@@ -721,7 +728,9 @@ def held_bytes(F, A: CSR) -> int:
         if id(thing) in seen:
             continue
         seen.add(id(thing))
-        if isinstance(thing, np.ndarray) or (on_gpu(thing) and hasattr(thing, "nbytes")):
+        if isinstance(thing, SuperLU):
+            sizes[id(thing)] = thing.nnz * (F.dtype.itemsize + INDEX)
+        elif isinstance(thing, np.ndarray) or (on_gpu(thing) and hasattr(thing, "nbytes")):
             owner = _owner(thing)
             sizes[id(owner)] = owner.nbytes
         elif isinstance(thing, Mapping):

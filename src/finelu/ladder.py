@@ -41,7 +41,6 @@ from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
 
-RESTART = 50
 GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)  # of a method, with gmres
 FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
@@ -339,7 +338,7 @@ class Ladder:
             iterations = len(history) - 1
         for method in self._methods(rung) if history[-1] > judge.target and judge.status is None else ():
             judge = Judge(self, rung, method, left, scale)
-            found = self._iterate(method, r, F, judge, FEW if rung == "direct" else RESTART)
+            found = self._iterate(method, r, F, judge, FEW if rung == "direct" else krylov.CYCLE)
             iterations, status = iterations + found.iterations, found.status
             history = [*history, *found.history[1:]]
             better = better + found.x  # corrections are solved for: rtol keeps its meaning
@@ -558,4 +557,4 @@ def norm(v) -> float:
 
 
 def restart_of(method: str, length: int) -> dict[str, int]:
-    return {"restart": length} if method in ("gmres", "fgmres") else {}
+    return {"restart": length} if method in krylov.RESTARTED else {}

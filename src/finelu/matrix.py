@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -202,6 +203,17 @@ def count(name: str, value, least: int) -> int:
         raise ParameterError(f"{name}={value!r}; an integer is needed.") from None
     if number < least:
         raise ParameterError(f"{name}={number}; at least {least} is needed.")
+    return number
+
+
+def number(name: str, value) -> float:
+    """`value` as a finite float that is not negative; else a ParameterError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ParameterError(f"{name}={value!r}; a number is needed.") from None
+    if not (number >= 0 and math.isfinite(number)):
+        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
     return number
 
 

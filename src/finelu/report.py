@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from finelu.compare import BINS, RESTART, Comparison, Measurement, best, crossover, script, stages
+from finelu.compare import BINS, Comparison, Measurement, best, crossover, script, stages
 from finelu.errors import FineluError
 from finelu.io import check_writable, replacing
+from finelu.krylov import CYCLE
 from finelu.matrix import CSR
 from finelu.properties import Properties, density, dominance, level_sizes
 from finelu.threads import get_num_threads
@@ -171,7 +172,7 @@ def size(count: float) -> str:
 
 
 def method_name(m: Measurement) -> str:
-    return f"gmres({RESTART})" if m.method == "gmres" else m.method
+    return f"gmres({CYCLE})" if m.method == "gmres" else m.method
 
 
 def _cells(m: Measurement, cheapest: Measurement | None) -> dict[str, tuple[str, float | None]]:
@@ -305,7 +306,7 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
         "machine": machine(result),
         "properties": asdict(result.properties),
         "rtol": result.rtol,
-        "restart": RESTART,
+        "restart": CYCLE,
         "budget": result.budget,
         "seconds": result.seconds,
         "compile_seconds": result.compile_seconds,
@@ -397,7 +398,7 @@ def write_page(
         legend=[(k, m, method_name(m), _colour(k)) for k, m in enumerate(drawn)],
         charts=_charts(result, drawn, found),
         pictures=_pattern_pictures(result, A, name),
-        restart=RESTART,
+        restart=CYCLE,
     )
     with replacing(path) as file:
         file.write(text.encode())

@@ -126,6 +126,13 @@ def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.nda
     return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
 
 
+def times_power(data, exponents):
+    """data times 2^exponents, whatever the size of each of the two; on the host."""
+    if data.dtype.kind != "c":
+        return np.ldexp(data, exponents)
+    return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
+
+
 def _logarithms(A):
     """Rows, columns and log2 of the magnitude of the entries that are not zero, by rows; on the host."""
     indptr, indices, data = (to_host(part) for part in (A.indptr, A.indices, A.data))

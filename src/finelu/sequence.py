@@ -13,10 +13,10 @@ from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import namespace, on_gpu, synchronize
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
-from finelu.ladder import MAXITER, RESTART, Ladder, norm, precise, restart_of
-from finelu.matrix import CSR, as_csr, check_vector
+from finelu.ladder import MAXITER, Ladder, norm, precise, restart_of
+from finelu.matrix import CSR, as_csr, check_vector, number
 from finelu.result import Solution, Status
-from finelu.solver import chosen_recipe, known_method, number
+from finelu.solver import chosen_recipe, known_method
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 
@@ -152,7 +152,7 @@ class Sequence:
             atol=self.rtol * scale,
             maxiter=MAXITER,
             watch=too_long,
-            **restart_of(self._name, RESTART),
+            **restart_of(self._name, krylov.CYCLE),
         )
         end = perf_counter()
         x = x + solution.x

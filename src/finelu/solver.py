@@ -13,13 +13,12 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels import namespace, on_gpu, require_gpu, to_host
+from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector
+from finelu.matrix import CSR, as_csr, check_vector, number
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Solution, Status
-
-METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 
 
 def solve(
@@ -99,16 +98,6 @@ def _word_about_compiling(wanted: bool) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Word()):
         yield
-
-
-def number(name: str, value) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ParameterError(f"{name}={value!r}; a number is needed.") from None
-    if not (number >= 0 and math.isfinite(number)):
-        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
-    return number
 
 
 def known_method(method):

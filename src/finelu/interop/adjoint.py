@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-import finelu.krylov
+from finelu import krylov
 from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.factors import Factors
 from finelu.kernels import namespace
 from finelu.krylov.progress import count
-from finelu.matrix import CSR, check_vector
-from finelu.preconditioners import RECIPES
-from finelu.properties import suggest
+from finelu.ladder import MAXITER, Ladder, keeps_definite, restart_of
+from finelu.matrix import CSR, as_csr, check_vector
+from finelu.properties import diagonal, is_hermitian
 
 SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
 NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint system A^H y = g"}
@@ -29,11 +30,14 @@ NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint 
 class Options:
     """How to solve.
 
-    recipe : a recipe, Factors that exist already (of a matrix near A, on its device), or "auto": the rule of
-        `finelu.properties.suggest`.
-    method : the name of a function of `finelu.krylov`, a function with their arguments, or "auto": the same rule.
+    recipe : a recipe, Factors that exist already (of a matrix near A, on its device), or "auto": what `finelu.solve`
+        tries, one after the other until one solves. The gradients are then solved for with the factors that solved,
+        transposed, and where that does not converge, by trying anew with A^H.
+    method : the name of a function of `finelu.krylov`, or "auto": what `finelu.solve` takes; with a recipe, cg where A
+        is Hermitian with a positive diagonal and the recipe keeps that, else gmres. With a recipe, too, a function with
+        their arguments.
     rtol : both solves end with ||b - A x||_2 <= rtol ||b||_2; None: 1e-10 in double precision, 1e-5 in single.
-    maxiter : as in `finelu.krylov`, of each solve.
+    maxiter : as in `finelu.krylov`, of each solve; with a recipe only.
     """
 
     recipe: Any = "auto"
@@ -46,29 +50,37 @@ class Options:
             raise ParameterError(
                 f"recipe={self.recipe!r}; a recipe such as finelu.ILU0(), Factors or 'auto' is needed."
             )
-        names = (*finelu.krylov.__all__, "auto")
+        names = (*krylov.METHODS, "auto")
         if not callable(self.method) and self.method not in names:
             raise ParameterError(f"method={self.method!r}; a function or one of {', '.join(names)} is needed.")
         if self.rtol is not None and not (isinstance(self.rtol, int | float) and 0 < self.rtol < 1):
             raise ParameterError(f"rtol={self.rtol!r}; a number between 0 and 1 is needed.")
         if self.maxiter is not None:
             count("maxiter", self.maxiter, 1)
+        if self.recipe == "auto":
+            for name, given in (("maxiter", self.maxiter is not None), ("a function as method", callable(self.method))):
+                if given:
+                    raise ParameterError(f"{name} needs a recipe, such as finelu.ILU0(); recipe='auto' tries several.")
 
 
 class System:
-    """A, its factors M, and the method: `solve(B)` and, with the same factors, `solve(B, "T")` and `solve(B, "H")`."""
+    """A and what solves with it: `solve(B)` and, with the same factors, `solve(B, "T")` and `solve(B, "H")`."""
 
     def __init__(self, A: CSR, options: Options):
-        recipe, method = options.recipe, options.method
-        if recipe == "auto" or method == "auto":
-            found = suggest(A)
-            recipe = RECIPES[found.recipe]() if recipe == "auto" else recipe
-            method = found.method if method == "auto" else method
         self.A, self.options = A, options
-        self.M = recipe if isinstance(recipe, Factors) else recipe.factor(A)
+        self._ladders: dict[str, Ladder] = {}  # for recipe="auto": of A, "N", and of A^H, "H"
+        self._solved: dict[str, tuple[Any, str]] = {}  # the factors and the method that solved last, of each
+        self._lock = Lock()
+        if options.recipe == "auto":
+            return
+        self.M = options.recipe if isinstance(options.recipe, Factors) else options.recipe.factor(A)
         if self.M.shape != A.shape:
             raise MatrixError(f"the factors have shape {self.M.shape}, but A has {A.shape}.")
-        self._method = method if callable(method) else getattr(finelu.krylov, method)
+        method = options.method
+        if method == "auto":
+            definite = keeps_definite(self.M.recipe) and diagonal(A).positive and is_hermitian(A)
+            method = "cg" if definite else "gmres"
+        self._method = method if callable(method) else getattr(krylov, method)
         self._self_adjoint = method in SELF_ADJOINT
 
     def solve(self, B, trans: str = "N"):
@@ -83,18 +95,44 @@ class System:
         return xp.stack(columns, axis=1) if columns else xp.empty(B.shape, np.result_type(self.A.dtype, B.dtype))
 
     def _column(self, b, trans: str, what: str):
-        A, M = (self.A, self.M) if trans == "N" or self._self_adjoint else self._adjoint
-        rtol = self.options.rtol
+        dtype, rtol = np.result_type(self.A.dtype, b.dtype), self.options.rtol
         if rtol is None:
-            rtol = 1e-5 if np.result_type(self.A.dtype, b.dtype) in (np.float32, np.complex64) else 1e-10
-        solution = self._method(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
+            rtol = 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
+        if self.options.recipe == "auto":
+            with self._lock:  # a ladder remembers what it has tried
+                solution = self._automatic(b.astype(dtype, copy=False), trans, rtol)
+        else:
+            A, M = (self.A, self.M) if trans == "N" or self._self_adjoint else (self._adjoint, _Adjoint(self.M))
+            solution = self._method(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
         if not solution.converged:
             raise NotConverged(what, solution, rtol)
         return solution.x
 
+    def _automatic(self, b, trans: str, rtol: float):
+        """By the factors that have solved the other of the two systems, transposed, or else by a ladder of its own."""
+        other = "H" if trans == "N" else "N"
+        if trans not in self._ladders and other in self._solved:
+            F, method = self._solved[other]
+            A, M = (self._matrix(other), F) if method in SELF_ADJOINT else (self._matrix(trans), _Adjoint(F))
+            options = {"maxiter": MAXITER, **restart_of(method, krylov.CYCLE)}
+            solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, **options)
+            if solution.converged:
+                return solution
+        if trans not in self._ladders:
+            self._ladders[trans] = Ladder(self._matrix(trans), rtol, method=self.options.method)
+        ladder = self._ladders[trans]
+        solution = ladder.solve(b)
+        if solution.converged and ladder.preferred is not None and solution.attempts:
+            method = solution.attempts[-1].method
+            self._solved[trans] = ladder.factors[ladder.preferred], "gmres" if method == "refinement" else method
+        return solution
+
+    def _matrix(self, trans: str) -> CSR:
+        return self.A if trans == "N" else self._adjoint
+
     @cached_property
-    def _adjoint(self):
-        return self.A.tosparse().conj().T.tocsr(), _Adjoint(self.M)
+    def _adjoint(self) -> CSR:
+        return as_csr(self.A.tosparse().conj().T.tocsr(), diagonal=False)
 
 
 class _Adjoint:

@@ -41,7 +41,9 @@ def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
     ParameterError for what cannot be worked with; what `recipe.factor` raises. Under jit, JAX wraps what is raised
     while the program runs into an error of its own, which has this text.
     Outside of jit and vmap, arrays are read where they are, through DLPack on a GPU. Under jit and vmap the solve is a
-    `jax.pure_callback`, which hands arrays over on the host; on a GPU they are copied back to it, and solved there.
+    `jax.pure_callback`, which hands arrays over on the host; on a GPU they are copied back to it, and solved there: to
+    that of the arrays that are constants of the program, else to that of `jax.default_device` when it is traced, else
+    to CuPy's current one. What is committed to another GPU than these is solved on them all the same.
     vmap over b alone factors A once.
     Cost: the factors, k solves, and k more for the gradients, with the same factors if these are among the last 4 made.
     """
@@ -62,24 +64,28 @@ def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
         if found.name not in DTYPES:
             raise MatrixError(f"{name} holds {found.name}; one of {', '.join(DTYPES)} is needed.")
     options = Options(recipe=recipe, method=method, rtol=rtol, maxiter=maxiter)
-    return _solve(options, "N", data, places, b.astype(dtype), NO_TOKEN)[0]
+    how = options, _expected((data, *places, b))
+    return _solve(how, "N", data, places, b.astype(dtype), NO_TOKEN)[0]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _solve(options, trans, data, places, b, token):
-    """(A^-1 b, or A^-T b if trans is "T"; the token of the factors).  token : theirs, if they have been made."""
-    return _call(options, trans, data, places, b, token)
+def _solve(how, trans, data, places, b, token):
+    """(A^-1 b, or A^-T b if trans is "T"; the token of the factors).
+
+    how : the options, and the device that a program is expected to run on.  token : of factors that have been made.
+    """
+    return _call(how, trans, data, places, b, token)
 
 
-def _forward(options, trans, data, places, b, token):
-    x, token = _solve(options, trans, data, places, b, token)  # itself: a second derivative goes through it
+def _forward(how, trans, data, places, b, token):
+    x, token = _solve(how, trans, data, places, b, token)  # itself: a second derivative goes through it
     return (x, token), (data, places, x, token)
 
 
-def _backward(options, trans, residual, gradients):
+def _backward(how, trans, residual, gradients):
     """JAX's gradients are not conjugated: b' = A^-T x' and A' = -b' x^T; of x = A^-T b, A' = -x b'^T."""
     (data, places, x, token), (gradient, _) = residual, gradients
-    of_b, _ = _solve(options, "T" if trans == "N" else "N", data, places, gradient, token)
+    of_b, _ = _solve(how, "T" if trans == "N" else "N", data, places, gradient, token)
     left, right = (of_b, x) if trans == "N" else (x, of_b)
     rows, columns = _coordinates(places, data.shape[0])
     take = partial(jnp.take, axis=0, mode="fill", fill_value=0)  # what pads a BCOO lies outside, and has no gradient
@@ -91,28 +97,44 @@ def _backward(options, trans, residual, gradients):
 _solve.defvjp(_forward, _backward)
 
 
-def _call(options, trans, data, places, b, token):
+def _call(how, trans, data, places, b, token):
     """(x, the token of the factors)."""
     arguments = (data, *places, b, token)
     if not any(isinstance(part, jax.core.Tracer) for part in arguments):
         device = _device(data)
         with _current(device):
             arrays = [_array(part, device) for part in arguments[:-1]]
-            x, token = _solved(options, trans, arrays, np.asarray(token))
-            return jnp.asarray(x) if isinstance(x, np.ndarray) else jnp.from_dlpack(x), token
+            x, token = _solved(how[0], trans, arrays, np.asarray(token))
+            return jax.device_put(x, device) if isinstance(x, np.ndarray) else jnp.from_dlpack(x), token
     shapes = jax.ShapeDtypeStruct(b.shape, b.dtype), jax.ShapeDtypeStruct(token.shape, token.dtype)
     ranks = tuple(part.ndim for part in arguments)
 
     def callback(on_gpu, *arguments):
         return jax.pure_callback(
-            partial(_on_host, options, trans, ranks, on_gpu), shapes, *arguments, vmap_method="expand_dims"
+            partial(_on_host, *how, trans, ranks, on_gpu), shapes, *arguments, vmap_method="expand_dims"
         )
 
     return jax.lax.platform_dependent(*arguments, cpu=partial(callback, False), cuda=partial(callback, True))
 
 
-def _on_host(options, trans, ranks, on_gpu: bool, *arguments):
+def _expected(arguments):
+    """The device on which a program will run, as far as that is known when it is traced; else None: that of constants
+    of the program, or JAX's default device. Devices of what is traced are not known before it runs, nor in a callback.
+    """
+    for part in arguments:
+        if isinstance(part, jax.Array) and not isinstance(part, jax.core.Tracer) and len(part.devices()) == 1:
+            return next(iter(part.devices()))
+    default = jax.config.jax_default_device
+    return jax.local_devices(backend=default)[0] if isinstance(default, str) else default
+
+
+def _on_host(options, device, trans, ranks, on_gpu: bool, *arguments):
     """What the callback does: arguments with the axes of vmap in front, 1 long where they are not mapped over."""
+    with _current(device) if on_gpu else nullcontext():
+        return _solved_each(options, trans, ranks, on_gpu, arguments)
+
+
+def _solved_each(options, trans, ranks, on_gpu: bool, arguments):
     given = [_view(part) for part in arguments]
     batches = [part.shape[: part.ndim - rank] for part, rank in zip(given, ranks, strict=True)]
     batch, b = np.broadcast_shapes(*batches), given[-2]
@@ -200,13 +222,14 @@ def _device(x):
 
 
 def _current(device) -> AbstractContextManager[Any]:
-    """CuPy's current device made that of JAX."""
-    return nullcontext() if device.platform == "cpu" else require_gpu().cuda.Device(device.local_hardware_id)
+    """CuPy's current device made that of JAX; None: left as it is."""
+    on_cpu = device is None or device.platform == "cpu"
+    return nullcontext() if on_cpu else require_gpu().cuda.Device(device.local_hardware_id)
 
 
 def _array(x, device):
-    """The memory of x as a NumPy or CuPy array. What is no array of JAX's, such as a gradient of ones, moves there."""
-    x = x if isinstance(x, jax.Array) else jax.device_put(x, device)
+    """The memory of x as a NumPy or CuPy array. What is committed to no device, as a gradient of ones, moves there."""
+    x = x if isinstance(x, jax.Array) and x.committed else jax.device_put(x, device)
     if _device(x) != device:
         raise DeviceError(f"A's values are on {device}, but an array that belongs to them is on {_device(x)}.")
     return _view(x) if device.platform == "cpu" else require_gpu().from_dlpack(x)

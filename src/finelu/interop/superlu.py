@@ -16,7 +16,7 @@ from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, ILUTFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, checked_threshold
-from finelu.scaling import equilibrate, matching
+from finelu.scaling import equilibrate, matching, times_power
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
 DROP_RULES = ({"basic", "area"}, {"basic"})
@@ -166,7 +166,7 @@ class MatchedILUTFactors(Factors):
         S = sp.csr_matrix((to_host(A.data), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
         S = S[rows][:, columns].tocoo()
         r, c = self._exponents
-        scaled = sp.csr_matrix((_times_power(S.data, r[S.row] + c[S.col]), (S.row, S.col)), shape=A.shape)
+        scaled = sp.csr_matrix((times_power(S.data, r[S.row] + c[S.col]), (S.row, S.col)), shape=A.shape)
         if on_gpu(A.data):
             scaled = sparse_module(A.data).csr_matrix(scaled)
         try:
@@ -176,7 +176,7 @@ class MatchedILUTFactors(Factors):
                 self._inner.update(scaled)
         except ZeroPivot as error:
             row = int(rows[error.row])
-            value = _times_power(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
+            value = times_power(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
             raise ZeroPivot(self.recipe, row, value, advice=ADVICE) from None
         self.report = self._inner.report
 
@@ -215,7 +215,7 @@ class MatchedILUTFactors(Factors):
         self._require_valid()
         S = to_host(getattr(self._inner, name)).tocoo()
         with np.errstate(over="ignore"):
-            data = _times_power(S.data, left[S.row] + right[S.col])
+            data = times_power(S.data, left[S.row] + right[S.col])
         if not np.isfinite(data).all():
             raise MatrixError(
                 f"{self.recipe!r}: {name} without the scaling has entries too large for {self.dtype}; scale A, or use "
@@ -277,10 +277,3 @@ def _inverse(order) -> Any:
     inverse = xp.empty(order.size, np.int32)
     inverse[order] = xp.arange(order.size, dtype=np.int32)
     return inverse
-
-
-def _times_power(data, exponents):
-    """data times 2^exponents, whatever the size of each of the two."""
-    if data.dtype.kind != "c":
-        return np.ldexp(data, exponents)
-    return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)

@@ -28,8 +28,24 @@ from finelu.krylov.bicg import bicg
 from finelu.krylov.bicgstab import bicgstab
 from finelu.krylov.cg import cg
 from finelu.krylov.fgmres import fgmres
-from finelu.krylov.gmres import gmres
+from finelu.krylov.gmres import RESTART, gmres
 from finelu.krylov.minres import minres
 from finelu.krylov.sqmr import sqmr
 
-__all__ = ["bicg", "bicgstab", "cg", "fgmres", "gmres", "minres", "sqmr"]
+METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
+RESTARTED = ("gmres", "fgmres")  # in cycles of RESTART iterations unless `restart` is given
+CYCLE = 50  # what `solve`, `Sequence` and `compare` give
+
+__all__ = [
+    "CYCLE",
+    "METHODS",
+    "RESTART",
+    "RESTARTED",
+    "bicg",
+    "bicgstab",
+    "cg",
+    "fgmres",
+    "gmres",
+    "minres",
+    "sqmr",
+]

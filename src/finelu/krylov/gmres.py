@@ -8,6 +8,7 @@ from finelu.matrix import count
 from finelu.result import Solution
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
+RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
 def gmres(
@@ -47,7 +48,7 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
         )
-    m = count("restart", 30 if restart is None else restart, 1)
+    m = count("restart", RESTART if restart is None else restart, 1)
     progress = Progress(method, A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
     A, M, x, k, xp = progress.A, progress.M, progress.x, progress.kernels, progress.xp
     state, norms = progress.state, progress.norms

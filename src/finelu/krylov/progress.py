@@ -12,10 +12,10 @@ import time
 
 import numpy as np
 
-from finelu.errors import MatrixError, ParameterError
+from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor, namespace, on_gpu
 from finelu.krylov.operators import as_operator, location, order, value_dtype
-from finelu.matrix import check_vector, count
+from finelu.matrix import check_vector, count, number
 from finelu.result import Solution, Status
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
@@ -54,7 +54,7 @@ class Progress:
         self.started = time.perf_counter()
         self.method = method
         self.recipe = "" if M is None else repr(getattr(M, "recipe", type(M).__name__))
-        rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
+        rtol, atol = number("rtol", rtol), number("atol", atol)
         n = order(A)
         place = location(A)
         b = check_vector(b, n, b if place is None else place)
@@ -311,16 +311,6 @@ class Progress:
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
-
-
-def _tolerance(name: str, value) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ParameterError(f"{name}={value!r}; a number is needed.") from None
-    if not (number >= 0 and math.isfinite(number)):
-        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
-    return number
 
 
 def _single(v, name: str):

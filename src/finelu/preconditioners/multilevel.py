@@ -30,7 +30,7 @@ from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import ROUNDINGS, symmetry
-from finelu.scaling import equilibrate, matching, require_matching
+from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
@@ -415,14 +415,7 @@ def _exponents(scales) -> tuple[np.ndarray, ...]:
 
 def _scaled(S: CSR, r, c) -> CSR:
     """S with s_ij times 2^(r_i + c_j)."""
-    return S.with_values(_shifted_by(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
-
-
-def _shifted_by(data, exponents):
-    """data times 2^exponents, whatever the size of each of the two."""
-    if data.dtype.kind != "c":
-        return np.ldexp(data, exponents)
-    return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
+    return S.with_values(times_power(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
 
 
 def _definite(S: CSR) -> bool:
@@ -617,7 +610,7 @@ def _dense(recipe: MultilevelILU, S: CSR, kind: str, numbers):
     rcond, _ = gecon(lu, np.linalg.norm(dense, 1))
     inverse, _ = getri(lu, pivots)
     with np.errstate(over="ignore"):
-        inverse = _shifted_by(inverse, c[:, None] + r)
+        inverse = times_power(inverse, c[:, None] + r)
     bad = ~np.isfinite(inverse).all(axis=0)
     if bad.any():
         raise ZeroPivot(recipe, numbers[bad.argmax()], 0.0, "has no finite reciprocal", _advice(recipe))
