@@ -7,7 +7,8 @@ Python or in the PATH. Parts, all but the last two by default:
     agreement   iterations with PETSc's ILU(0) and with finelu's, for asm and bjacobi, on --ranks processes
     overhead    one apply through petsc4py beside Factors.solve, one process
     fill        iterations of PETSc's ILU(k) and of finelu's recipes with at most its fill, real matrices, 2 processes
-    failures    100 runs in which one process fails: whether all end, with what reason, after what time
+    failures    100 runs in which one process fails, in its set-up or while it is applied, for asm, bjacobi, the PC
+                alone and the smoother of gamg: whether all end, with what reason, after what time
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
     weak        weak scaling: --rows rows a process; time an iteration beside the memory's bandwidth
     files       finelu solve --petsc: time of its parts for --file
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +51,15 @@ HARDER = (
     "of_pitzDaily_p", "opm_egg_3ph", "sherman3", "trilinos_nsjac", "tumorAntiAngiogenesis_2", "qccfd_cavity_pc_128",
     "ng_dg_convdiff_b6", "ng_helmholtz_k40", "topopt3d_060",
 )  # fmt: skip
+ALONE = "-pc_type python -pc_python_type finelu.interop.petsc.PC"
+SMOOTHER = f"-pc_type gamg -pc_gamg_coarse_eq_limit 20 -mg_levels_pc_type asm {OURS.replace('-sub', '-mg_levels_sub')}"
+OUTER = {
+    "asm": f"-pc_type asm {OURS}",
+    "bjacobi": f"-pc_type bjacobi {OURS}",
+    "alone": ALONE,
+    "gamg, Richardson": f"{SMOOTHER} -mg_levels_ksp_type richardson",
+    "gamg, Chebyshev": SMOOTHER,  # heals by a new solver: docs/petsc.md
+}
 RUNS = 100
 MAX_ITERATIONS, RESTART = 1000, 30
 REPEATS = 5
@@ -59,21 +70,31 @@ LIMIT = 600  # seconds of one start of mpiexec
 
 
 def started(ranks: int, part: str, options: Sequence[str] = (), limit: float = LIMIT, **arguments) -> dict[str, Any]:
-    """What the worker of this part gives on so many processes; {"error": why} where it fails, or does not end."""
+    """What the worker of this part gives on so many processes; {"error": why} where it fails, or does not end.
+
+    Either with "status", that of mpiexec, None where it had to be ended.
+    """
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if mpiexec is None:
         raise DeviceError("there is no mpiexec; install an MPI, such as pip's mpich.")
     program = [sys.executable, "-m", "benchmarks.petsc_scaling", "--worker", json.dumps({"part": part, **arguments})]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    if part == "weak":  # a process is a core
+        environment["FINELU_NUM_THREADS"] = "1"
     words = [mpiexec, *(["-bind-to", "core"] if arguments.get("bind") else []), "-n", str(ranks), *program, *options]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=limit, env=environment, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return {"error": f"no end after {limit:g} s"}
-    for line in done.stdout.splitlines():
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with subprocess.Popen(words, **pipes, text=True, env=environment, cwd=ROOT, start_new_session=True) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return {"error": f"no end after {limit:g} s", "status": None}
+    status = {"status": process.returncode}
+    for line in stdout.splitlines():
         if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT ")) | {"stderr": done.stderr[-2000:]}
-    return {"error": (done.stderr.strip().splitlines() or ["nothing was said"])[-1]}
+            return json.loads(line.removeprefix("RESULT ")) | status
+    return {"error": (stderr.strip().splitlines() or ["nothing was said"])[-1]} | status
 
 
 def said(text: str) -> None:
@@ -103,43 +124,71 @@ def fill(given) -> Iterator[dict[str, Any]]:
     for name in given.matrices or HARDER:
         for level in (0, 1):
             options = f"{TRUE} -pc_type asm -sub_pc_type ilu -sub_pc_factor_levels {level}".split()
-            theirs = started(ranks, "solve", options, matrix=name)
-            line = {"matrix": name, "level": level, "petsc": theirs}
-            room = theirs.get("fill") or (1.0 if level == 0 else 2.0)
-            recipe = f"-sub_finelu_recipe parilut -sub_finelu_fill {room}"
-            line["parilut"] = started(ranks, "solve", f"{TRUE} -pc_type asm {OURS} {recipe}".split(), matrix=name)
-            line["multilevel"] = best_multilevel(ranks, name, room)
-            said(
-                f"{name} ILU({level}) {theirs.get('iterations')} at {room:.3g}: "
-                + ", ".join(f"{who} {line[who].get('iterations')}" for who in ("parilut", "multilevel"))
-            )
+            line: dict[str, Any] = {
+                "matrix": name,
+                "level": level,
+                "petsc": started(ranks, "solve", options, matrix=name),
+            }
+            room = line["petsc"].get("fill")
+            if room is None:  # nothing to compare with
+                said(f"{name} ILU({level}): no fill is known: {line['petsc'].get('error')}")
+            else:
+                line["parilut"] = first_that_fits(
+                    ranks, name, room, "parilut", ({"fill": share * room} for share in (1.0, 0.99, 0.95, 0.9))
+                )
+                line["multilevel"] = best_multilevel(ranks, name, room)
+                said(
+                    f"{name} ILU({level}) {line['petsc'].get('iterations')} at {room:.3g}: "
+                    + ", ".join(f"{who} {line[who].get('iterations')}" for who in ("parilut", "multilevel"))
+                )
             yield line
+
+
+def fits(found: dict[str, Any], room: float) -> bool:
+    return found.get("fill") is not None and found["fill"] <= room
+
+
+def with_recipe(ranks: int, name: str, recipe: str, values: dict[str, float]) -> dict[str, Any]:
+    options = f"{TRUE} -pc_type asm {OURS} -sub_finelu_recipe {recipe}"
+    options += "".join(f" -sub_finelu_{key} {value}" for key, value in values.items())
+    return started(ranks, "solve", options.split(), matrix=name) | values
+
+
+def first_that_fits(ranks: int, name: str, room: float, recipe: str, offers) -> dict[str, Any]:
+    """The first of the parameters that keep to the room; what fails without factors has no fill, and fails."""
+    for values in offers:
+        found = with_recipe(ranks, name, recipe, values)
+        if found.get("fill") is None or fits(found, room):
+            return found
+    return {"error": "more fill than allowed"}
 
 
 def best_multilevel(ranks: int, name: str, room: float) -> dict[str, Any]:
     """MultilevelILU with the smallest of some drop tolerances that keeps to the room."""
     best: dict[str, Any] = {"error": "more fill than allowed at each drop tolerance"}
     for drop_tol in (0.5, 0.2, 0.1, 0.03, 0.01, 0.001):
-        recipe = f"-sub_finelu_recipe multilevel -sub_finelu_dense_size 50 -sub_finelu_drop_tol {drop_tol}"
-        found = started(ranks, "solve", f"{TRUE} -pc_type asm {OURS} {recipe}".split(), matrix=name)
-        if "error" in found:
-            return found if "fill" not in best else best
-        if found.get("fill") is not None and found["fill"] > 1.02 * room:
+        found = with_recipe(ranks, name, "multilevel", {"dense_size": 50, "drop_tol": drop_tol})
+        if found.get("fill") is None:
+            return best if "fill" in best else found
+        if not fits(found, room):
             break
-        best = found | {"drop_tol": drop_tol}
+        best = found
     return best
 
 
 def failures(given) -> Iterator[dict[str, Any]]:
     """Seconds from the failure's solve to the end of all processes are below the time of the whole start."""
     for k in range(RUNS):
-        ranks = (2, 3)[k % 2]
+        outer = list(OUTER)[k // 4 % len(OUTER)]
         kind = ("pivot", "nan", "missing", "apply")[k % 4]
-        outer = ("asm", "bjacobi")[k // 2 % 2]
+        if outer.startswith("gamg"):  # with which other parts of PETSc would meet such a matrix first
+            kind = ("set-up", "apply")[k % 2]
+        ranks = 2 + k // (4 * len(OUTER)) % 2
+        bad = k // (8 * len(OUTER)) % ranks
         begin = time.perf_counter()
-        options = f"-pc_type {outer} {OURS}".split()
-        found = started(ranks, "failure", options, limit=60, kind=kind, bad=k % ranks)
-        found |= {"kind": kind, "ranks": ranks, "outer": outer, "seconds": time.perf_counter() - begin}
+        anew = outer == "gamg, Chebyshev"
+        found = started(ranks, "failure", OUTER[outer].split(), limit=60, kind=kind, bad=bad, anew=anew)
+        found |= {"kind": kind, "ranks": ranks, "bad": bad, "outer": outer, "seconds": time.perf_counter() - begin}
         yield found
         if (k + 1) % 10 == 0:
             said(f"{k + 1} failures")
@@ -156,7 +205,7 @@ def subdomains(given) -> Iterator[dict[str, Any]]:
     for blocks in (2, 4, 8, 16, 32, 64):
         for what, recipe in kinds.items():
             for overlap in (0, 1, 2):
-                options = f"-pc_type asm -pc_asm_blocks {blocks} -pc_asm_overlap {overlap} {OURS} {recipe}"
+                options = f"{TRUE} -pc_type asm -pc_asm_blocks {blocks} -pc_asm_overlap {overlap} {OURS} {recipe}"
                 found = started(2, "solve", options.split(), matrix=name)
                 yield {"matrix": name, "subdomains": blocks, "recipe": what, "overlap": overlap} | found
         said(f"{blocks} subdomains")
@@ -165,7 +214,7 @@ def subdomains(given) -> Iterator[dict[str, Any]]:
             ("asm alone", f"-pc_type asm {OURS}"),
             ("gamg, ILU(0) smoother", f"-pc_type gamg -mg_levels_pc_type asm {OURS.replace('-sub', '-mg_levels_sub')}"),
         ):
-            found = started(2, "solve", outer.split(), matrix=f"grid:{size}")
+            found = started(2, "solve", f"{TRUE} {outer}".split(), matrix=f"grid:{size}")
             yield {"matrix": f"grid:{size}", "recipe": what, "coarse": True} | found
 
 
@@ -177,7 +226,8 @@ def weak(given) -> Iterator[dict[str, Any]]:
         ("bjacobi", f"finelu {given.recipe}", f"-pc_type bjacobi {inner}"),
     ):
         for ranks in given.ranks:
-            found = started(ranks, "weak", options.split(), rows=given.rows, bind=given.bind)
+            device = given.device if who.startswith("finelu") else "cpu"
+            found = started(ranks, "weak", options.split(), rows=given.rows, bind=given.bind, device=device)
             said(f"{outer} {who} on {ranks}: {found.get('ms_an_iteration') or found}")
             yield {"outer": outer, "who": who, "ranks": ranks} | found
 
@@ -197,29 +247,40 @@ def page(results: dict[str, list[dict[str, Any]]], facts: dict[str, Any]) -> str
     text += "\n".join(f"- {key}: {value}" for key, value in facts.items() if value not in (None, "")) + "\n"
     for part, lines in results.items():
         if lines:
-            text += f"\n## {part}\n\n" + TABLES[part](lines)
+            text += f"\n## {part}\n\n" + TABLES[part.partition(" ")[0]](lines)
     return text
 
 
+def converged(x, *who) -> bool:
+    return all((x[f"{name}_reason"] or 0) > 0 for name in who)
+
+
 def agreement_table(lines):
-    differ = [x for x in lines if x["petsc_iterations"] != x["finelu_iterations"]]
-    header = ("matrix", "outer", "processes", "PETSc's ilu", "finelu ILU0", "true residual", "PETSc's reason")
-    rows = (
-        (x["matrix"], x["outer"], x["ranks"], x["petsc_iterations"], x["finelu_iterations"], x["finelu_residual"],
-         x["finelu_reason"])
-        for x in lines
-    )  # fmt: skip
-    return (
-        f"GMRES(30), preconditioned from the right, to 1e-8; {len(lines) - len(differ)} of {len(lines)} the same.\n\n"
-        + table(header, rows)
-    )
+    both = [x for x in lines if converged(x, "petsc", "finelu")]
+    same = sum(x["petsc_iterations"] == x["finelu_iterations"] for x in both)
+    header = ("matrix", "outer", "processes", "PETSc's ilu", "finelu ILU0", "true residual")
+    names = ("matrix", "outer", "ranks", "petsc_iterations", "finelu_iterations", "finelu_residual")
+    text = f"GMRES(30), preconditioned from the right, to 1e-8; {same} of {len(both)} the same where both converge.\n\n"
+    text += table(header, ([x[name] for name in names] for x in both))
+    rest = [x for x in lines if x not in both]
+    if rest:
+        header = ("matrix", "outer", "processes", "PETSc's ilu", "its reason", "finelu ILU0", "its reason", "error")
+        names = ("matrix", "outer", "ranks", "petsc_iterations", "petsc_reason", "finelu_iterations", "finelu_reason")
+        text += "\nNot both converge:\n\n" + table(
+            header, ([*(x[name] for name in names), x["petsc_error"] or x["finelu_error"]] for x in rest)
+        )
+    return text
 
 
 def overhead_table(lines):
     header = ("rows", "Factors.solve, us", "PCApply, us", "more, us", "of it the copy to y, us")
-    return "Medians of many calls, one process, one thread, ILU0.\n\n" + table(
-        header, ((x["n"], x["solve_us"], x["apply_us"], x["apply_us"] - x["solve_us"], x["copy_us"]) for x in lines)
+    rows = (
+        (x["n"], x["solve_us"], x["apply_us"], x["apply_us"] - x["solve_us"], x["copy_us"])
+        if "apply_us" in x
+        else (x.get("error"), "", "", "", "")
+        for x in lines
     )
+    return "Medians of many calls, one process, one thread, ILU0.\n\n" + table(header, rows)
 
 
 def fill_table(lines):
@@ -232,6 +293,7 @@ def fill_table(lines):
         return found["iterations"] if found.get("reason", -1) > 0 else np.inf
 
     header = ("matrix", "k", "fill", "PETSc ILU(k)", "ParILUT", "its fill", "MultilevelILU", "its fill", "drop_tol")
+    skipped, lines = [x for x in lines if "parilut" not in x], [x for x in lines if "parilut" in x]
     rows = [
         (x["matrix"], x["level"], x["petsc"].get("fill"), *(told(x[who]) for who in ("petsc", "parilut")),
          x["parilut"].get("fill"), told(x["multilevel"]), x["multilevel"].get("fill"), x["multilevel"].get("drop_tol"))
@@ -245,28 +307,36 @@ def fill_table(lines):
     for level in (0, 1):
         chosen = [x for x in lines if x["level"] == level]
         both = [(number(x["petsc"]), min(number(x["parilut"]), number(x["multilevel"]))) for x in chosen]
-        fewer, equal = sum(ours < theirs for theirs, ours in both), sum(ours == theirs for theirs, ours in both)
+        fewer = sum(ours < theirs for theirs, ours in both)
+        equal = sum(ours == theirs < np.inf for theirs, ours in both)
         text += f"\nk = {level}: fewer iterations on {fewer} of {len(both)}, as many on {equal}.\n"
+    for x in skipped:
+        text += f"\n{x['matrix']}, k = {x['level']}: PETSc has no factors ({x['petsc'].get('error')}).\n"
     return text
 
 
 def failures_table(lines):
-    hung = [x for x in lines if "error" in x]
+    hung = [x for x in lines if "reasons" not in x]
     reasons = sorted({tuple(x["reasons"]) for x in lines if "reasons" in x})
+    status = sum(x["status"] == 0 for x in lines)
     text = (
-        f"{len(lines)} runs: {len(lines) - len(hung)} ended by themselves, {len(hung)} did not; the longest took "
-        f"{max(x['seconds'] for x in lines):.1f} s, start of Python and MPI included; the solve that failed "
-        f"{max((x.get('failed_seconds', 0) for x in lines), default=0):.2f} s at most.\n\n"
+        f"{len(lines)} runs: {len(lines) - len(hung)} ended by themselves, {len(hung)} did not; {status} with "
+        f"exit status 0; the longest took {max(x['seconds'] for x in lines):.1f} s, start of Python and MPI included; "
+        f"the solve that failed {max((x.get('failed_seconds', 0) for x in lines), default=0):.2f} s at most.\n\n"
     )
-    header = ("fails", "runs", "all processes have PETSc's reason", "the next set-up heals")
+    header = ("outer", "fails", "runs", "all processes have PETSc's reason", "the next set-up heals")
     rows = []
-    for kind in sorted({x["kind"] for x in lines}):
-        chosen = [x for x in lines if x["kind"] == kind and "reasons" in x]
+    for outer, kind in dict.fromkeys((x["outer"], x["kind"]) for x in lines):
+        chosen = [x for x in lines if (x["outer"], x["kind"]) == (outer, kind)]
+        ended = [x for x in chosen if "reasons" in x]
         rows.append(
-            (kind, len(chosen), sum(x["reasons"][0] < 0 and x["everywhere"] for x in chosen),
-             sum(x["reasons"][1] > 0 for x in chosen))
+            (outer, kind, len(chosen), sum(x["reasons"][0] < 0 and x["everywhere"] for x in ended),
+             sum(x["reasons"][1] > 0 for x in ended))
         )  # fmt: skip
-    return text + table(header, rows) + f"\nReasons met (failed, healed): {reasons}\n"
+    text += table(header, rows) + f"\nReasons met (failed, healed): {reasons}\n"
+    for x in hung:
+        text += f"\n{x['outer']}, {x['kind']}, {x['ranks']} processes: {x['error']}\n"
+    return text
 
 
 def subdomains_table(lines):
@@ -276,31 +346,42 @@ def subdomains_table(lines):
     rows = [
         (*place, *(x.get("iterations") for x in plain if (x["subdomains"], x["overlap"]) == place)) for place in places
     ]
-    text = "7-point convection-diffusion 40^3, restricted asm, GMRES(30) to 1e-8: iterations.\n\n" + table(header, rows)
+    text = (
+        "7-point convection-diffusion 40^3, restricted asm, GMRES(30), preconditioned from the right, to 1e-8: "
+        "iterations.\n\n" + table(header, rows)
+    )
     header = ("grid", "preconditioner", "iterations")
     rows = [(x["matrix"], x["recipe"], x.get("iterations")) for x in lines if x.get("coarse")]
     return text + "\nWith a coarse space, 2 processes:\n\n" + table(header, rows)
 
 
 def weak_table(lines):
-    header = ("outer", "inner", "processes", "rows", "set-up, s", "ms an iteration", "efficiency", "preconditioner, ms",
-              "GB/s of the solve", "GB/s triad", "iterations to 1e-8", "largest process, MiB")  # fmt: skip
+    header = ("outer", "inner", "processes", "GPUs", "rows", "set-up, s", "efficiency", "ms an iteration", "efficiency",
+              "preconditioner, ms", "efficiency", "copies of it, ms", "GB/s of the solve", "GB/s triad",
+              "iterations to 1e-8", "largest process, MiB")  # fmt: skip
     rows = []
     for x in lines:
         if "ms_an_iteration" not in x:
             rows.append((x["outer"], x["who"], x["ranks"], x.get("error")))
             continue
-        same = (y for y in lines if (y["outer"], y["who"]) == (x["outer"], x["who"]) and "ms_an_iteration" in y)
+        same = [y for y in lines if (y["outer"], y["who"]) == (x["outer"], x["who"]) and "ms_an_iteration" in y]
         first = min(same, key=lambda y: y["ranks"])
+        of_first = {
+            name: first[name] / x[name] if first[name] and x[name] else ""
+            for name in ("setup_seconds", "ms_an_iteration", "pc_ms")
+        }
+        gpus = "" if x["gpus"] is None else f"{x['gpus']}{' (shared)' if x['ranks'] > x['gpus'] else ''}"
         rows.append(
-            (x["outer"], x["who"], x["ranks"], x["n"], x["setup_seconds"], x["ms_an_iteration"],
-             first["ms_an_iteration"] / x["ms_an_iteration"], x["pc_ms"], x["gbs"], x["triad_gbs"], x["iterations"],
-             x["mib"])
+            (x["outer"], x["who"], x["ranks"], gpus, x["n"], x["setup_seconds"], of_first["setup_seconds"],
+             x["ms_an_iteration"], of_first["ms_an_iteration"], x["pc_ms"], of_first["pc_ms"], x["copy_ms"], x["gbs"],
+             x["triad_gbs"], x["iterations"], x["mib"])
         )  # fmt: skip
     rows = [(*row, *("" for _ in range(len(header) - len(row)))) for row in rows]
     return (
-        "GMRES(30), 60 iterations, the fastest of some runs. Bytes are those that must move: the matrix and the "
-        "factors once, the vectors of products, solves and orthogonalization once each.\n\n" + table(header, rows)
+        "GMRES(30), 60 iterations, the fastest of some runs, one thread a process. Efficiency: the time of the fewest "
+        "processes over this one. Copies: of one vector to the GPU and one back, all processes at once, timed alone. "
+        "Bytes are those that must move: the matrix and the factors once, the vectors of products, solves and "
+        "orthogonalization once each.\n\n" + table(header, rows)
     )
 
 
@@ -381,17 +462,21 @@ class Worker:
         return [sub.getPC() for sub in getattr(pc, inner)()] if inner and hasattr(pc, inner) else []
 
     def filled(self, ksp) -> float | None:
-        """Entries of all factors over those of the blocks."""
-        entries, stored = 0.0, 0.0
+        """Entries of all factors over those of the blocks; None where a block has none."""
+        entries, stored, without = 0.0, 0.0, 0
         for pc in self.blocks(ksp):
             stored += pc.getOperators()[1].getInfo()["nz_used"]
             if pc.getType() == "python":
                 F = pc.getPythonContext().factors
                 entries += F.nnz if F is not None else 0
+                without += F is None
             else:
-                entries += pc.getFactorMatrix().getInfo()["nz_used"]
-        entries, stored = self.comm.allreduce(entries), self.comm.allreduce(stored)
-        return entries / stored if entries else None
+                try:
+                    entries += pc.getFactorMatrix().getInfo()["nz_used"]
+                except self.PETSc.Error:
+                    without += 1
+        entries, stored, without = (self.comm.allreduce(value) for value in (entries, stored, without))
+        return entries / stored if entries and not without else None
 
     def solve(self, matrix: str) -> dict[str, Any]:
         A, b, _ = self.matrix(matrix)
@@ -409,7 +494,7 @@ class Worker:
             "iterations": ksp.getIterationNumber(),
             "reason": reason,
             "residual": r.norm() / b.norm(),
-            "fill": self.filled(ksp) if reason not in (-9, -11) else None,
+            "fill": self.filled(ksp),
             "seconds": seconds,
         } | ({"error": f"PETSc's reason {reason}"} if reason in (-9, -11) else {})
 
@@ -445,12 +530,19 @@ class Worker:
         assert np.array_equal(y.getArray(), z)
         return {"n": S.shape[0]} | {f"{name}_us": float(np.median(t)) for name, t in times.items()}
 
-    def failure(self, kind: str, bad: int) -> dict[str, Any]:
-        """A block of the process `bad` fails in its set-up, or its apply; then what made it fail is taken away."""
+    def failure(self, kind: str, bad: int, anew: bool) -> dict[str, Any]:
+        """A block of the process `bad` fails in its set-up, or its second apply; then what made it fail is taken away.
+
+        kind : of its matrix, or "set-up", "apply": the method of the PC raises, of every one on that process.
+        anew : the next solve is by a new solver.
+        """
+        from finelu.interop.petsc import PC
+
         PETSc = self.PETSc
-        S = fl.gallery.convection_diffusion(8, peclet=20.0)
-        n = S.shape[0]
+        good = fl.gallery.convection_diffusion(8, peclet=20.0)
+        n = good.shape[0]
         row = n * bad // self.comm.size + 7
+        S = good
         if kind == "missing":
             S = S.tolil()
             S[row, row] = 0.0
@@ -462,7 +554,7 @@ class Worker:
         A.setPreallocationCSR((own.indptr.astype(PETSc.IntType), own.indices.astype(PETSc.IntType), own.data))
         A.setOption(PETSc.Mat.Option.NEW_NONZERO_LOCATION_ERR, False)
         A.assemble()
-        columns = fl.gallery.convection_diffusion(8, peclet=20.0)[row]
+        columns = good[row]
         mine = first <= row < last
         if kind == "pivot" and mine:
             A.setValues([row], columns.indices, np.zeros(columns.nnz))
@@ -473,25 +565,33 @@ class Worker:
         b.set(1.0)
         x = b.duplicate()
         ksp = self.solver(A)
-        if kind == "apply":
-            ksp.setUp()
-            ksp.setUpOnBlocks()
-            for pc in self.blocks(ksp) if self.comm.rank == bad else []:
-                pc.getPythonContext()._solve = lambda *_: 1 / 0
+        name, after = ("_set_up", 0) if kind == "set-up" else ("_solve", 1)
+        method = getattr(PC, name)
+        calls: list[int] = []
+
+        def fails(pc, *arguments):
+            calls.append(0)
+            return method(pc, *arguments) if len(calls) <= after else 1 / 0
+
+        injected = kind in ("set-up", "apply") and self.comm.rank == bad
+        if injected:
+            setattr(PC, name, fails)
         begin = time.perf_counter()
         ksp.solve(b, x)
         failed_seconds, failed = time.perf_counter() - begin, ksp.getConvergedReason()
-        for pc in self.blocks(ksp) if kind == "apply" and self.comm.rank == bad else []:
-            del pc.getPythonContext()._solve
+        if injected:
+            assert len(calls) > after, "nothing failed"
+            setattr(PC, name, method)
         if mine:
             A.setValues([row], columns.indices, columns.data)
         A.assemble()
+        ksp = self.solver(A) if anew else ksp
         ksp.solve(b, x)
         reasons = failed, ksp.getConvergedReason()
         everywhere = all(found == reasons for found in self.comm.allgather(reasons))
         return {"reasons": reasons, "everywhere": everywhere, "failed_seconds": failed_seconds}
 
-    def weak(self, rows: int, bind: bool) -> dict[str, Any]:
+    def weak(self, rows: int, bind: bool, device: str) -> dict[str, Any]:
         """A box of about `rows` points a process, and the example's convection and diffusion on all boxes together."""
         import resource
 
@@ -505,7 +605,11 @@ class Worker:
         edge = round(rows ** (1 / 3))
         boxes = MPI.Compute_dims(comm.size, 3)
         grid = PETSc.DMDA().create(
-            dim=3, sizes=tuple(edge * count for count in boxes), proc_sizes=tuple(boxes), stencil_width=1
+            dim=3,
+            sizes=tuple(edge * count for count in boxes),
+            proc_sizes=tuple(boxes),
+            stencil_width=1,
+            stencil_type=PETSc.DMDA.StencilType.STAR,  # with BOX, the default, rows would store 20 zeros
         )
         begin = time.perf_counter()
         A = example.assemble(grid, np.array([50.0, 20.0, 10.0]))
@@ -536,23 +640,62 @@ class Worker:
             comm.Barrier()
             taken = time.perf_counter() - begin, sum(c.seconds["solve"] for c in contexts) - before
             best = taken if best is None else min(best, taken)
+        steps = ksp.getIterationNumber()
         own, nnz = last - first, A.getInfo()["nz_used"]
-        block = sum(pc.getOperators()[1].getInfo()["nz_used"] for pc in self.blocks(ksp)) or nnz
         vectors = 3 + 4 + 2 * (RESTART + 1) / 2 + 2  # of the product, of the solve, of the orthogonalization twice
-        a_step = 12 * (nnz + block) + 8 * own * vectors
+        a_step = 12 * nnz + self.factor_bytes(ksp) + 8 * own * vectors
+        gpus, copy_ms = self.copies(contexts) if device != "cpu" else (None, None)
         return {
             "n": A.getSize()[0],
             "rows_a_process": own,
+            "entries": comm.allreduce(nnz),
+            "gpus": gpus,
             "assembly_seconds": assembly,
             "setup_seconds": setup,
+            "factor_seconds": comm.allreduce(sum(c.seconds["factor"] for c in contexts), op=MPI.MAX),
             "iterations": iterations,
             "reason": reason,
+            "steps": steps,
             "ms_an_iteration": 1e3 * best[0] / steps,
             "pc_ms": 1e3 * comm.allreduce(best[1], op=MPI.MAX) / steps if contexts else None,
+            "copy_ms": copy_ms,
             "gbs": comm.allreduce(a_step) * steps / best[0] / 1e9,
             "triad_gbs": self.triad(),
             "mib": comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, op=MPI.MAX),
         }
+
+    def factor_bytes(self, ksp) -> float:
+        """Values and indices of the factors of this process, which an application reads once."""
+        total = 0.0
+        for pc in self.blocks(ksp):
+            if pc.getType() == "python":
+                F = pc.getPythonContext().factors
+                total += F.nnz * (F.dtype.itemsize + F.pattern.indices.dtype.itemsize)
+            else:
+                total += pc.getFactorMatrix().getInfo()["nz_used"] * 12
+        return total
+
+    def copies(self, contexts) -> tuple[int, float]:
+        """How many GPUs there are, and ms of the copies of an application, of the slowest process."""
+        import socket
+
+        import cupy
+        from mpi4py import MPI
+
+        comm = self.comm
+        taken = {(socket.gethostname(), context._number) for context in contexts}
+        gpus = len(set().union(*comm.allgather(taken)))
+        best = np.inf
+        with contexts[0]._current():
+            host = np.ones(contexts[0].factors.shape[0])
+            out = np.empty_like(host)
+            for _ in range(20):
+                comm.Barrier()
+                begin = time.perf_counter()
+                cupy.asarray(host).get(out=out)
+                best = min(best, time.perf_counter() - begin)
+        assert np.array_equal(out, host)
+        return gpus, 1e3 * comm.allreduce(best, op=MPI.MAX)
 
     def triad(self) -> float:
         """GB/s of a = b + s c of all processes at once, by Numba, beyond the caches."""
@@ -621,14 +764,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = known.get("results", {})  # of the same day and machine: parts may be measured one by one
     given.out.mkdir(parents=True, exist_ok=True)
     for part in parts:
-        results[part] = []
+        key = f"{part} {given.device}" if part == "weak" else part
+        results[key] = []
         for line in MEASURE[part](given):
-            line.pop("stderr", None)
-            results[part].append(line)
-            ordered = {name: results[name] for name in PARTS if name in results}
+            results[key].append(line)
+            ordered = {key: results[key] for part in PARTS for key in results if key.partition(" ")[0] == part}
             write(stem.with_suffix(".json"), json.dumps(finite({"machine": facts, "results": ordered}), indent=1))
             write(stem.with_suffix(".md"), page(ordered, facts))
-        print(f"\n## {part}\n\n" + TABLES[part](results[part]))
+        print(f"\n## {key}\n\n" + TABLES[part](results[key]))
     return 0
 
 

@@ -4,6 +4,7 @@ Each case is a function; what it returns on the first process is printed as one 
 """
 
 import json
+import os
 import sys
 import warnings
 
@@ -16,6 +17,8 @@ import scipy.sparse as sp  # noqa: E402
 from petsc4py import PETSc  # noqa: E402
 
 import finelu as fl  # noqa: E402
+from finelu.interop import petsc, petsc_solve  # noqa: E402
+from finelu.interop.petsc import PC  # noqa: E402
 
 COMM = PETSc.COMM_WORLD
 RANK = COMM.getRank()
@@ -121,42 +124,106 @@ def multigrid():
     return found
 
 
+def recipes():
+    """What the smoothers of gamg have taken from the options, level by level."""
+    A = distributed(fl.gallery.poisson7(14))
+    pc = solver(A).getPC()
+    pc.setUp()
+    found = []
+    for level in range(1, pc.getMGLevels()):
+        smoother = pc.getMGSmoother(level).getPC()
+        smoother.setUp()
+        found.append(repr(smoother.getASMSubKSP()[0].getPC().getPythonContext().recipe))
+    return found
+
+
 def failure():
-    """A process that fails, by what the first argument says; then values that are good. Reasons of each solve."""
+    """A process that fails, by what kind= says, once or twice=1; then values that are good. Reasons of each solve.
+
+    clear= "outer": the failure that PETSc keeps in the outer PC is taken back (docs/petsc.md); "new": by a new solver.
+    """
     words = dict(word.split("=") for word in ARGUMENTS if "=" in word)
     kind, bad_rank = words["kind"], int(words.get("rank", COMM.getSize() - 1))
-    S = convection(8).tolil()
-    n = S.shape[0]
+    good = convection(8)
+    n = good.shape[0]
     row = (n * bad_rank) // COMM.getSize() + 5
+    S = good
     if kind == "missing":
+        S = S.tolil()
         S[row, row] = 0
         S = sp.csr_matrix(S)
         S.eliminate_zeros()
-    else:
-        S = sp.csr_matrix(S)
-    good = convection(8)
     A = distributed(S)
-    place = (row, row)
+
+    def set_row(values):
+        if A.getOwnershipRange()[0] <= row < A.getOwnershipRange()[1]:
+            A.setValues([row], good[row].indices.astype(PETSc.IntType), values)
+        A.assemble()
+
     if kind == "pivot":
-        A.setValue(row, row, 0.0)
-        for column in S[row].indices:
-            A.setValue(row, int(column), 0.0)
+        set_row(np.zeros(good[row].nnz))
     elif kind == "nan":
-        A.setValue(*place, np.nan)
-    A.assemble()
+        set_row(np.where(good[row].indices == row, np.nan, good[row].data))
     b = right_hand_side(A)
     ksp = solver(A)
+    own = {name: getattr(PC, name) for name in ("_solve", "_set_up")}
+    calls = []
+    if kind in ("apply", "set-up") and bad_rank == RANK:
+        name, after = ("_solve", int(words.get("after", 2))) if kind == "apply" else ("_set_up", 0)
+
+        def fails(self, *arguments):
+            calls.append(0)
+            return own[name](self, *arguments) if len(calls) <= after else 1 / 0
+
+        setattr(PC, name, fails)
     reasons = [solved(ksp, b)[:2]]
+    if words.get("twice"):
+        A.scale(1.5)
+        reasons.append(solved(ksp, b)[:2])
+    for name, method in own.items():
+        setattr(PC, name, method)
     if kind == "missing":
         ksp.setOperators(distributed(good))
     else:
-        for column in good[row].indices:
-            A.setValue(row, int(column), good[row, column])
-        A.assemble()
+        set_row(good[row].data)
+    if words.get("clear"):
+        reasons.append(solved(ksp, b)[:2])
+    if words.get("clear") == "outer":
+        ksp.getPC().setFailedReason(0)
+    elif words.get("clear") == "new":
+        ksp = solver(A)
     reasons += [solved(ksp, b)[:2], solved(ksp, b)[:2]]
     everywhere = COMM.tompi4py().allgather(reasons)
     assert all(r == reasons for r in everywhere)
     return reasons
+
+
+def no_way():
+    """A failure that cannot even be handed over, or told, by the last process."""
+    A = distributed(convection(6))
+    ksp = solver(A)
+    if COMM.getSize() - 1 == RANK:
+        PC._solve = lambda *_: 1 / 0
+        if "stderr" in ARGUMENTS:
+            os.close(2)
+            sys.stderr.close()
+        else:
+            petsc._writable = lambda _: memoryview(b"")[1, 1]
+    return solved(ksp, right_hand_side(A))
+
+
+def error_of_one():
+    """PETSc has no memory in the solver of the last process alone."""
+
+    def solver_without_memory(*_):
+        petsc_solve._petsc_calls(PETSc, out_of_memory)
+
+    def out_of_memory():
+        raise PETSc.Error(55)
+
+    if COMM.getSize() - 1 == RANK:
+        petsc_solve._solver = solver_without_memory
+    sys.exit(petsc_solve.command([word for word in ARGUMENTS if "." in word]))
 
 
 def threads():
@@ -167,14 +234,13 @@ def threads():
 
 def from_file():
     """solve_mtx with the arguments that are given as NAME=VALUE."""
-    from finelu.interop.petsc import solve_mtx
-
     words = dict(word.split("=") for word in ARGUMENTS if "=" in word)
     try:
-        outcome = solve_mtx(words.pop("path"), words.pop("b", None), **words)
+        outcome = petsc.solve_mtx(words.pop("path"), words.pop("b", None), **words)
     except fl.errors.FineluError as error:
         return {"error": COMM.tompi4py().allgather(f"{type(error).__name__}: {error}")}
-    return {name: value for name, value in vars(outcome).items() if name != "x"}
+    left = sorted(name for name in PETSc.Options().getAll() if "pc_" in name)
+    return {name: value for name, value in vars(outcome).items() if name != "x"} | {"left": left}
 
 
 if __name__ == "__main__":

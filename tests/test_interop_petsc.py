@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +41,7 @@ try:
 except ImportError as error:
     pytest.skip(f"no petsc4py that can be imported: {error}", allow_module_level=True)
 petsc = pytest.importorskip("finelu.interop.petsc")
+petsc_solve = pytest.importorskip("finelu.interop.petsc_solve")
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 # Parameters that a recipe cannot do without, and a matrix that all can work on.
@@ -51,10 +54,27 @@ def mpi(processes, *words, program=None, seconds=120, check=True):
     """Run a case (or a program); what it says, and the result of a case."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")
-    command = [MPIEXEC, "-n", str(processes), *(program or (sys.executable, str(HERE / "petsc_cases.py"))), *words]
+    # Where this process is ended, the others end by themselves a little later.
+    guard = [timeout, "-k", "5", str(seconds + 15)] if (timeout := shutil.which("timeout")) else []
+    command = [
+        *guard,
+        MPIEXEC,
+        "-n",
+        str(processes),
+        *(program or (sys.executable, str(HERE / "petsc_cases.py"))),
+        *words,
+    ]
     paths = [str(Path(fl.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
+    # A session of its own, so that at the limit of time all of them can be ended.
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
+        try:
+            said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"no end after {seconds} s: {process.communicate()}")
+    done = subprocess.CompletedProcess(command, process.returncode, *said)
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -248,6 +268,23 @@ def test_a_wrong_option_says_what_there_is(values, told):
     one_line(error)
 
 
+def test_options_of_all_levels_hold_for_each_and_its_own_go_first():
+    assert list(petsc._prefixes("a_mg_levels_2_sub_")) == ["a_mg_levels_2_sub_", "a_mg_levels_sub_"]
+    assert list(petsc._prefixes("mg_levels_2_block_10_")) == [
+        "mg_levels_2_block_10_", "mg_levels_block_10_", "mg_levels_block_", "mg_levels_2_block_", "mg_levels_block_"
+    ]  # fmt: skip
+    prefix = given("ilut", {"drop_tol": "0.5"})[0]
+    level = f"{prefix}7_"
+    PETSc.Options(level).setValue("finelu_fill", "9")
+    assert petsc._from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.5, fill=9.0)
+    PETSc.Options(level).setValue("finelu_drop_tol", "0.25")
+    assert petsc._from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.25, fill=9.0)
+    assert petsc._from_options(prefix, None, "cpu")[0] == fl.ILUT(drop_tol=0.5)
+    PETSc.Options(prefix).setValue("finelu_drop", "1")
+    with pytest.raises(ParameterError, match=f"^-{prefix}finelu_drop: no such option with recipe ilut"):
+        petsc._from_options(level, None, "cpu")
+
+
 def test_a_program_gives_a_recipe_and_options_go_before_it():
     context = petsc.PC(fl.ILUT(drop_tol=1e-2, fill=3.0))
     pc = Alone(A, "finelu_fill", "4", context=context)
@@ -263,6 +300,83 @@ def test_options_that_change_later_count_without_a_set_up():
     PETSc.Options(pc.prefix).setValue("finelu_recipe", "jacobi")
     pc.pc.setFromOptions()
     np.testing.assert_array_equal(pc.apply(b), fl.Jacobi().factor(A).solve(b))
+
+
+@pytest.mark.parametrize("name", ["ilu0", "multilevel"])
+def test_a_thread_that_keeps_what_a_kernel_was_given_keeps_nothing_of_petscs(name, monkeypatch):
+    kept = []
+    monkeypatch.setattr(fl.threads, "_wanted", 2)
+    into = petsc.PC._into
+    monkeypatch.setattr(petsc.PC, "_into", lambda self, *args: (kept.append(args), into(self, *args))[1])
+    pc = Alone(SPD, *words(name, {}))
+    x, y = vector(b), vector(b * 0)
+    pc.pc.apply(x, y)
+    assert x.getRefCount() == y.getRefCount() == 1  # an array of petsc4py counts
+    X, Y = (PETSc.Mat().createDense((b.size, 3), comm=PETSc.COMM_SELF) for _ in range(2))
+    X.setUp(), Y.setUp()
+    X.assemble(), Y.assemble()
+    before = sys.getrefcount(X), sys.getrefcount(Y)
+    pc.pc.matApply(X, Y)
+    assert (sys.getrefcount(X), sys.getrefcount(Y)) == before
+    assert len(kept) == 2
+    np.testing.assert_array_equal(kept[0][0], b)  # the same memory
+    np.testing.assert_array_equal(kept[0][1], fl.preconditioners.RECIPES[name]().factor(SPD).solve(b))
+
+
+class OnGPU:
+    """What _to_host looks at of an array of CuPy."""
+
+    def __init__(self, array):
+        self.array, self.dtype, self.flags = array, array.dtype, array.flags
+
+    def get(self, out=None):
+        if out is None:
+            return self.array
+        assert out.dtype == self.dtype
+        assert out.flags.c_contiguous
+        assert out.shape == self.array.shape
+        out[...] = self.array
+        return out
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_the_gpu_gives_comes_into_any_array_of_the_host(order, dtype):
+    found = np.arange(12, dtype=dtype).reshape(4, 3)
+    for host in (np.empty((4, 3), order=order), np.empty((8, 3))[::2]):
+        petsc._to_host(OnGPU(found), host)
+        np.testing.assert_array_equal(host, found)
+
+
+def test_the_gpu_is_where_petsc_has_the_block_else_that_of_the_process(monkeypatch):
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 4)))
+    there = []
+    monkeypatch.setattr(petsc, "_number_of", lambda *_: there[0])
+    monkeypatch.setenv("MPI_LOCALRANKID", "6")
+
+    def chosen(device, number):
+        context = petsc.PC(device=device)
+        context._gpu, there[:] = cupy, [number]
+        return context._chosen(None)
+
+    assert [chosen("cuda", 3), chosen("cuda", None), chosen("cuda:1", None), chosen("cuda:1", 1)] == [3, 2, 1, 1]
+    with pytest.raises(DeviceError, match="device cuda:1 was given, but PETSc has this block on cuda:3"):
+        chosen("cuda:1", 3)
+
+
+def test_launchers_say_how_many_processes_a_machine_has(monkeypatch):
+    for name in (*petsc.LOCAL_RANK, *petsc.LOCAL_SIZE, *petsc_solve.RANK):
+        monkeypatch.delenv(name, raising=False)
+    assert petsc._from_launcher(petsc.LOCAL_SIZE) is None
+    assert petsc_solve._launched_first()
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "12(x2),3")
+    assert petsc._from_launcher(petsc.LOCAL_SIZE) == 12
+    monkeypatch.setenv("FLUX_TASK_LOCAL_ID", "5")
+    assert petsc._local_rank() == 5
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    assert not petsc_solve._launched_first()
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert petsc_solve._launched_first()
 
 
 @pytest.mark.parametrize("kind", ["baij", "sbaij", "dense"])
@@ -425,6 +539,62 @@ def test_a_process_that_fails_ends_the_solve_on_all(kind, outer):
     assert "[1] finelu" in done.stderr
 
 
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("outer", [("-pc_type", "asm", *OURS), ("-pc_type", "bjacobi", *OURS), ALONE])
+def test_a_process_that_fails_within_a_solve_ends_it_on_all(outer, after):
+    done, (failed, healed, again) = mpi(2, "failure", "kind=apply", f"after={after}", *outer, seconds=30)
+    assert failed[1] in (-9, -11)
+    assert failed[0] == (0 if after == 0 else 2)
+    assert healed[1] > 0
+    assert again == healed
+    assert done.stderr.count("[1] finelu") == done.stderr.count("ZeroDivisionError") == 1
+
+
+@pytest.mark.parametrize("method", ["gmres", "lgmres", "dgmres"])
+def test_a_process_that_fails_twice_does_not_leave_the_others(method):
+    words = ("kind=pivot", "twice=1", *ALONE, "-ksp_type", method)
+    _, (failed, once_more, healed, _) = mpi(2, "failure", *words, seconds=30)
+    assert failed[1] < 0 > once_more[1]
+    assert healed[1] > 0
+
+
+@pytest.mark.parametrize("kind", ["pivot", "apply"])
+@pytest.mark.parametrize("outer", ["asm", "bjacobi"])
+def test_with_a_krylov_method_in_the_subdomain_the_outer_failure_is_taken_back_by_the_program(outer, kind):
+    if not hasattr(PETSc.PC, "setFailedReason"):
+        pytest.skip("this petsc4py has no PC.setFailedReason")
+    inner = ("-sub_ksp_type", "gmres", "-sub_ksp_max_it", "3", "-ksp_type", "fgmres")
+    words = (f"kind={kind}", "clear=outer", "-pc_type", outer, *OURS, *inner)
+    _, (failed, kept, healed, _) = mpi(2, "failure", *words, seconds=30)
+    assert failed[1] < 0 > kept[1]
+    assert healed[1] > 0
+
+
+GAMG = ("-pc_type", "gamg", "-pc_gamg_coarse_eq_limit", "8", "-mg_levels_pc_type", "asm")
+GAMG += tuple(word.replace("-sub", "-mg_levels_sub") for word in OURS)
+
+
+@pytest.mark.parametrize("kind", ["set-up", "apply"])
+def test_a_smoother_that_fails_ends_the_solve_on_all(kind):
+    words = (f"kind={kind}", "after=0", *GAMG)
+    _, (failed, healed, _) = mpi(2, "failure", *words, "-mg_levels_ksp_type", "richardson", seconds=30)
+    assert failed[1] < 0 < healed[1]
+    # Chebyshev's method multiplies what fails by 0, and the rest of the cycle would converge to something else.
+    _, (failed, kept, healed, _) = mpi(2, "failure", *words, "clear=new", seconds=30)
+    assert failed[1] < 0 > kept[1]
+    assert healed[1] > 0
+
+
+@pytest.mark.parametrize("how", ["memory", "stderr"])
+def test_a_failure_that_cannot_be_handed_over_ends_all_processes(how):
+    done, found = mpi(2, "no_way", how, "-pc_type", "asm", *OURS, seconds=30, check=False)
+    assert done.returncode != 0
+    assert found is None
+    if how == "memory":
+        assert "ZeroDivisionError" in done.stderr
+        assert "TypeError" in done.stderr
+
+
 @pytest.mark.parametrize("repeat", range(5))
 def test_no_failure_hangs(repeat):
     words = (f"rank={repeat % 3}", "-pc_type", ("asm", "bjacobi")[repeat % 2], *OURS)
@@ -436,6 +606,17 @@ def test_a_wrong_option_ends_all_processes():
     done, _ = mpi(2, "threads", "-pc_type", "asm", *OURS, "-sub_finelu_stepz", "4", seconds=30, check=False)
     assert done.returncode != 0
     assert "-sub_finelu_stepz: no such option with recipe ilu0; there are" in done.stderr
+
+
+def test_options_for_all_levels_of_multigrid():
+    both = ("-mg_levels_sub_finelu_recipe", "ilut", "-mg_levels_sub_finelu_drop_tol", "0.01")
+    small = ("-pc_gamg_process_eq_limit", "20")
+    _, found = mpi(2, "recipes", *GAMG, *small, *both, "-mg_levels_1_sub_finelu_drop_tol", "0.5")
+    assert len(found) > 1
+    assert found == [repr(fl.ILUT(drop_tol=0.5)), *[repr(fl.ILUT(drop_tol=0.01))] * (len(found) - 1)]
+    done, _ = mpi(2, "recipes", *GAMG, "-mg_levels_sub_finelu_stepz", "4", seconds=30, check=False)
+    assert done.returncode != 0
+    assert "-mg_levels_sub_finelu_stepz: no such option with recipe ilu0; there are" in done.stderr
 
 
 def test_processes_share_the_cores(monkeypatch):
@@ -467,8 +648,22 @@ def system(tmp_path_factory):
     viewer = PETSc.Viewer().createBinary(str(folder / "A.petsc"), "w", comm=PETSc.COMM_SELF)
     matrix(S).view(viewer)
     viewer.destroy()
+    data = (folder / "A.petsc").read_bytes()
+    for name, size in (("head", 9), ("rows", 100), ("values", len(data) - 1)):
+        (folder / f"{name}.petsc").write_bytes(data[:size])
+    size, n = np.dtype(PETSc.IntType).itemsize, S.shape[0]
+    for name, place, value in (("lengths", 4, 99), ("columns", 4 + n, n), ("negative", 4 + n, -1)):
+        changed = bytearray(data)
+        changed[place * size : (place + 1) * size] = int(value).to_bytes(size, "big", signed=True)
+        (folder / f"{name}.petsc").write_bytes(changed)
     viewer = PETSc.Viewer().createBinary(str(folder / "b.petsc"), "w", comm=PETSc.COMM_SELF)
     vector(rhs).view(viewer)
+    viewer.destroy()
+    data = (folder / "b.petsc").read_bytes()
+    (folder / "part_of_b.petsc").write_bytes(data[:-8])
+    (folder / "none_of_b.petsc").write_bytes(data[:3])
+    viewer = PETSc.Viewer().createBinary(str(folder / "longer_b.petsc"), "w", comm=PETSc.COMM_SELF)
+    vector(np.append(rhs, 1.0)).view(viewer)
     viewer.destroy()
     np.save(folder / "b.npy", rhs)
     return folder, S, rhs
@@ -482,6 +677,7 @@ def test_solve_mtx(system, name, rhs_file, tmp_path):
     words = [f"path={folder / name}", f"output={output}"] + ([f"b={folder / rhs_file}"] if rhs_file else [])
     _, found = mpi(3, "from_file", *words)
     assert found["converged"]
+    assert found["left"] == []
     assert found["processes"] == 3
     assert found["relative_residual"] <= 1e-8
     rhs = rhs if rhs_file else np.random.default_rng(0).uniform(-0.5, 0.5, S.shape[0])
@@ -522,11 +718,21 @@ def test_metis_cuts_less_than_equal_shares(system):
         ("word.mtx", "cannot be read as Matrix Market"),
         ("wide.mtx", r"A has shape \(3, 4\)"),
         ("none.mtx", "is not a Matrix Market file"),
-        ("b.petsc", "PETSc cannot load it"),
+        ("b.petsc", "PETSc cannot load it: .* does not begin like one"),
+        ("head.petsc", "does not begin like one"),
+        ("rows.petsc", r"ends after 100 of \d+ bytes or more; it is truncated"),
+        ("values.petsc", "it is truncated"),
+        ("lengths.petsc", r"rows of this have \d+ entries together, not"),
+        ("columns.petsc", "entries beyond its 216 columns"),
+        ("negative.petsc", "entries beyond its 216 columns"),
+        ("A.mtx b=part_of_b.petsc", r"ends after \d+ of \d+ bytes; it is truncated"),
+        ("A.mtx b=none_of_b.petsc", "a binary Vec of 216 .* does not begin like one"),
+        ("A.mtx b=longer_b.petsc", "this has 217"),
     ],
 )
 def test_a_bad_file_is_told_by_all_processes(system, name, told):
-    _, found = mpi(2, "from_file", f"path={system[0] / name}", seconds=30)
+    words = [f"path={system[0] / name.split()[0]}", *(f"b={system[0] / b[2:]}" for b in name.split()[1:])]
+    _, found = mpi(2, "from_file", *words, seconds=30)
     first, second = found["error"]
     assert first == second
     assert re.search(told, first)
@@ -546,7 +752,18 @@ def test_command_line(system, tmp_path):
     assert "DIVERGED" in done.stdout
     done, _ = mpi(2, *words, "--recipe", "ilut", program=program, check=False)
     assert done.returncode == 2
-    assert "--recipe has no meaning with --petsc" in done.stderr
+    assert done.stderr.count("--recipe has no meaning with --petsc") == 1
+    done, _ = mpi(2, *words, "-sub_finelu_recipe", "nonsense", program=program, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("finelu: -sub_finelu_recipe nonsense: no such recipe") == 1
+    done = subprocess.run([*program, "solve", "--help"], capture_output=True, text=True, check=True)
+    assert "--petsc" in done.stdout
+
+
+def test_an_error_that_petsc_meets_on_one_process_ends_all(system):
+    done, _ = mpi(2, "error_of_one", str(system[0] / "A.mtx"), seconds=30, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count("finelu: PETSc: error code 55") == 1
 
 
 # Examples -------------------------------------------------------------------------------------------------------------
@@ -564,6 +781,15 @@ def test_example_convection_diffusion():
     assert told[0] == told[1]  # ILU(0) either way
     assert int(told[2][0]) < int(told[0][0])
     assert told[2][1] == told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [("petsc_convection_diffusion.py", 7 * 24**3 - 6 * 24**2), ("petsc_snes.py", 5 * 40**2 - 4 * 40)],
+)
+def test_matrices_of_the_examples_store_their_stencil_alone(name, entries):
+    done, _ = mpi(2, "-mat_view", "::ascii_info", "-ksp_max_it", "1", program=example(name), check=False)
+    assert f"total: nonzeros={entries}, allocated nonzeros={entries}" in done.stdout
 
 
 def test_example_newton_updates():

@@ -86,6 +86,14 @@ def solve(
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="X.npy", help="write x to this file")] = None,
     plot: Annotated[str | None, typer.Option(metavar="C.png", help="draw the residual norms to this file")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+    petsc: Annotated[
+        bool,
+        typer.Option(
+            "--petsc",
+            help="by PETSc, on all processes of mpiexec, as its options (-ksp_type, -sub_finelu_recipe, ...) say; "
+            "with -b, -o, --rtol, --maxiter, --json, and --partition NAME",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
@@ -631,7 +639,7 @@ def _message(error: BaseException) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:1] == ["solve"] and "--petsc" in arguments:
+    if arguments[:1] == ["solve"] and "--petsc" in arguments and "--help" not in arguments:
         from finelu.interop.petsc_solve import command
 
         return command(arguments[1:])

@@ -13,15 +13,16 @@ import os
 import re
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from functools import wraps
 from time import perf_counter
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from finelu import threads
-from finelu.errors import FineluError, MatrixError, ParameterError, StructurallySingular, ZeroPivot
+from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, StructurallySingular, ZeroPivot
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc_solve import Outcome, solve_mtx
 from finelu.kernels import require_gpu
@@ -42,9 +43,18 @@ ANY_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 TRUE, FALSE = ("", "1", "true", "yes", "on"), ("0", "false", "no", "off")
 # Prefixes of solvers that belong to another preconditioner.
 INNER = re.compile(r"(sub|coarse|mg_levels_\d+|mg_fine|mg_coarse|fieldsplit_\w+)_$")
-# What launchers call the number of a process on its machine, and how many there are.
-LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "PALS_LOCAL_RANKID")
-LOCAL_SIZE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
+SMOOTHER = re.compile(r"mg_levels_\d+_(sub_)?$")
+NUMBER = re.compile(r"(?<=_)\d+_")  # what PETSc leaves out of a prefix in search of options that hold for all levels
+# What launchers call the number of a process on its machine, and how many there are ("4(x2),3" with SLURM).
+LOCAL_RANK = (
+    "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK",
+    "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID",
+)  # fmt: skip
+LOCAL_SIZE = (
+    "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE",
+    "SLURM_STEP_TASKS_PER_NODE",
+)  # fmt: skip
+DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
 ON_HOST, ON_CUDA = 0, 1  # PetscMemType
 OF_TYPE = {int: "an integer", float: "a number", bool: "true or false", str: "a name", type(None): "none"}
 # PCFailedReason, and what stands for which.
@@ -52,6 +62,30 @@ NO_ERROR, STRUCTURE, PIVOT, MEMORY, OTHER = range(5)
 FAILED_REASONS = {StructurallySingular: STRUCTURE, ZeroPivot: PIVOT, MemoryError: MEMORY}
 
 FACTOR, UPDATE, SOLVE = (PETSc.Log.Event(f"Finelu{name}") for name in ("Factor", "Update", "Solve"))
+
+
+def _or_abort(callback):
+    """`callback`; where it raises on one process of several all are ended, for the others would wait for it."""
+
+    @wraps(callback)
+    def guarded(*arguments):
+        try:
+            return callback(*arguments)
+        except Exception:
+            if PETSc.COMM_WORLD.getSize() > 1:
+                _abort()
+            raise
+
+    return guarded
+
+
+def _abort() -> None:
+    """Say what can still be said, and end the processes of all."""
+    try:
+        traceback.print_exc()
+        PETSc.COMM_WORLD.tompi4py().Abort(DEFECT)
+    finally:  # without mpi4py, or without a stderr: a launcher ends all where one dies
+        os._exit(DEFECT)
 
 
 class PC:
@@ -68,7 +102,8 @@ class PC:
     processes works on their diagonal blocks. With new values at the same places it updates its factors, with entries
     elsewhere it factors anew; the block's arrays are read where PETSc keeps them, and its own copy of the pattern is
     what tells, without communication. Where a set-up or a solve fails, the process says why on stderr, and the result
-    is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up begins anew.
+    is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up begins anew. Where not even
+    NaN can be handed over, or nothing said, all processes end (MPI_Abort).
 
     Attributes: recipe, device, factors (None where there are none, or the block is empty), error (None, or why the last
     set-up or solve failed), seconds and calls of factor, update and solve.
@@ -86,27 +121,31 @@ class PC:
         self._places: tuple[Any, Any] | None = None  # the same on the device of the factors
         self._work: Any = None  # what the first of two triangular solves gives
         self._gpu: Any = None
+        self._number: int | None = None  # of that GPU
         self.reset(None)
 
     # What PETSc calls -------------------------------------------------------------------------------------------------
 
     def setFromOptions(self, pc) -> None:
         recipe, device = _from_options(pc.getOptionsPrefix() or "", *self._given)
+        self._report(pc, NO_ERROR)  # of factors that the old options gave
         if (recipe, device) != (self.recipe, self.device):
             self.recipe, self.device = recipe, device
             self.reset(pc)  # PETSc does not call setUp where the matrix is the same
 
+    @_or_abort
     def setUp(self, pc) -> None:
         """Factors of the matrix as it is now. Raises nothing: on the other processes nobody would know of it."""
         begin = perf_counter()
         self.error, self._reason = None, NO_ERROR
+        # PETSc keeps the failure of any process on all of them. Where it stayed on this one alone, its solver would end
+        # at once, and not those of the others.
+        self._report(pc, NO_ERROR)
         try:
             self._set_up(pc, begin)
         except Exception as error:
             self._fail(pc, error)
         self._ready = True
-        if self.error is None:
-            self._report(pc)  # PETSc keeps the failure of any process on all of them
 
     def apply(self, pc, x, y) -> None:
         self._apply(pc, x, y, "N")
@@ -122,10 +161,11 @@ class PC:
 
     def reset(self, pc) -> None:
         self.factors = self.error = self._pattern = self._places = self._gpu = None
-        self._work = None
+        self._work = self._number = None
         self._ready = False  # whether setUp has run
         self._reason = NO_ERROR
 
+    @_or_abort
     def view(self, pc, viewer) -> None:
         if viewer.getType() == "ascii":
             for line in self._described():
@@ -149,6 +189,12 @@ class PC:
         if rows == 0:
             self.factors = self._pattern = self._places = None
             return
+        if self._gpu is not None:
+            if self._number is None:
+                self._number = self._chosen(P)
+            if _own_stream():  # the values may be on their way
+                with self._current():
+                    self._gpu.cuda.runtime.deviceSynchronize()
         if not P.getType().startswith("seqaij"):
             P = P.convert("seqaij", PETSc.Mat())
         indptr, indices, data = _csr(P, self._gpu)
@@ -163,7 +209,7 @@ class PC:
                     self.factors = None  # its memory is free for the new ones
                     self._keep_pattern(indptr, indices)
                     self.factors = self._effective(P).factor(self._matrix(data, keep=True))
-                    self._work = None if self._gpu is not None else np.empty(rows, data.dtype)
+                    self._work = None
                 if self._gpu is not None:
                     self._gpu.cuda.get_current_stream().synchronize()
         finally:
@@ -194,6 +240,7 @@ class PC:
 
     # Solve ------------------------------------------------------------------------------------------------------------
 
+    @_or_abort
     def _apply(self, pc, x, y, trans: str) -> None:
         """y = M^-1 x for vectors, or for dense matrices column by column."""
         if not self._ready:  # options set once more make a new context, for which PETSc calls no setUp
@@ -211,12 +258,38 @@ class PC:
             self.calls["solve"] += 1
             self.seconds["solve"] += perf_counter() - begin
         if self.error is not None:
-            self._report(pc)
+            self._report(pc, self._reason)
             _writable(y)[...] = np.nan
 
     def _solve(self, x, y, trans: str) -> None:
-        """What `factors.solve` does; of two triangles into the memory of y, without arrays of its own."""
-        F, b, out = self.factors, _readable(x), _writable(y)
+        b, out = _readable(x), _writable(y)  # PETSc has its memory back when these go, which is here, on this thread
+        if threads.get_num_threads() == 1:
+            self._into(b, out, trans)
+        else:
+            self._into(_borrowed(b), _borrowed(out), trans)
+
+    def _solve_on_gpu(self, x, y, trans: str) -> None:
+        """By a copy each way, or where PETSc has the vectors on the GPU by none."""
+        cupy = self._gpu
+        with self._current():
+            if not (_on_gpu(x) and _on_gpu(y)):
+                host = _writable(y)
+                b = cupy.asarray(_readable(x))
+                found = cupy.empty_like(b)
+                self._into(b, found, trans)
+                _to_host(found, host)
+                return
+            apart = _own_stream()
+            if apart:
+                cupy.cuda.runtime.deviceSynchronize()
+            with _handed(cupy, x, "r") as b, _handed(cupy, y, "w") as out:
+                self._into(b, out, trans)
+            if apart:
+                cupy.cuda.runtime.deviceSynchronize()
+
+    def _into(self, b, out, trans: str) -> None:
+        """out = what `factors.solve` gives; of two triangles straight into its memory."""
+        F = self.factors
         assert F is not None
         if (
             isinstance(F, TriangularFactors)
@@ -225,35 +298,33 @@ class PC:
             and b.ndim == 1
         ):
             first, second = F._sequence(trans)
+            if self._work is None:
+                self._work = (np if self._gpu is None else self._gpu).empty_like(b)
             F._solver(second).solve(F._solver(first).solve(b, self._work), out)
         else:
             out[...] = F.solve(b, trans)
 
-    def _solve_on_gpu(self, x, y, trans: str) -> None:
-        """By a copy each way, or where PETSc has the vectors on the GPU by none."""
-        F, cupy = self.factors, self._gpu
-        assert F is not None
-        with self._current():
-            if not (_on_gpu(x) and _on_gpu(y)):
-                F.solve(cupy.asarray(_readable(x)), trans).get(out=_writable(y))
-                return
-            apart = _own_stream()
-            if apart:
-                cupy.cuda.runtime.deviceSynchronize()
-            with _handed(cupy, x, "r") as b, _handed(cupy, y, "w") as out:
-                out[...] = F.solve(b, trans)
-            if apart:
-                cupy.cuda.runtime.deviceSynchronize()
+    def _chosen(self, P) -> int:
+        """The number of the GPU: where PETSc has the block, else as given, or that of this process on its machine.
 
-    @contextmanager
+        PETSc counts processes over all machines, and this module those of each: they need not come to the same.
+        """
+        cupy = self._gpu
+        there = _number_of(cupy, P)
+        given = self.device.partition(":")[2]
+        if given and there is not None and int(given) != there:
+            raise DeviceError(f"device {self.device} was given, but PETSc has this block on cuda:{there}; give cuda.")
+        if given:
+            return int(given)
+        return _local_rank() % cupy.cuda.runtime.getDeviceCount() if there is None else there
+
     def _current(self):
         """The GPU of the factors, if any, made the current one, with the default stream, which is PETSc's, too."""
-        if self._gpu is None:
-            yield
-            return
-        number = self.device.partition(":")[2]
-        number = int(number) if number else _local_rank() % self._gpu.cuda.runtime.getDeviceCount()
-        with self._gpu.cuda.Device(number), self._gpu.cuda.Stream.null:
+        return nullcontext() if self._gpu is None else self._on_its_gpu()
+
+    @contextmanager
+    def _on_its_gpu(self):
+        with self._gpu.cuda.Device(self._number), self._gpu.cuda.Stream.null:
             yield
 
     # Failure ----------------------------------------------------------------------------------------------------------
@@ -268,20 +339,23 @@ class PC:
         where = f"[{PETSc.COMM_WORLD.getRank()}] finelu, -{pc.getOptionsPrefix() or ''}pc, rows of this block from 0"
         print(f"{where}: {self.error}", file=sys.stderr, flush=True)
 
-    def _report(self, pc) -> None:
+    def _report(self, pc, reason: int) -> None:
         """PETSc's own reason, where the NaN of the result need not tell of a failure alone, or that there is none.
 
         The PC of a solver inside another preconditioner keeps to the NaN: PETSc never takes back the failure that the
-        outer one would note. So does that of PETSc 3.18, which does not take back its own.
+        outer one would note. So does that of PETSc 3.18, which does not take back its own. Multigrid's smoother
+        needs the reason all the same: Chebyshev's method estimates eigenvalues from the NaN, finds infinite ones, and
+        weighs what the smoother gives by 1 / Inf = 0, with which PETSc does not multiply: nothing would be seen of it.
         """
-        if hasattr(pc, "setFailedReason") and not INNER.search(pc.getOptionsPrefix() or ""):
-            pc.setFailedReason(self._reason)
+        prefix = pc.getOptionsPrefix() or ""
+        if _in_chebyshev(prefix) or (hasattr(pc, "setFailedReason") and not INNER.search(prefix)):
+            _call("PCSetFailedReason", ctypes.c_void_p(pc.handle), ctypes.c_int(reason))
 
     # View -------------------------------------------------------------------------------------------------------------
 
     def _described(self):
         """What `-ksp_view` shows."""
-        yield f"{self.recipe!r} on {self.device}"
+        yield f"{self.recipe!r} on {self.device if self._number is None else f'cuda:{self._number}'}"
         if self.error is not None:
             yield f"failed: {self.error}"
             return
@@ -311,12 +385,17 @@ class PC:
 
 def _from_options(prefix: str, recipe, device: str):
     """The recipe and the device that `-<prefix>finelu_*` ask for, beside what the program gave."""
-    options = PETSc.Options(f"{prefix}finelu_")
-    given = {name: options.getString(name, "") for name in options.getAll()}  # asked for: none is left over
-    device = _checked_device(f"-{prefix}finelu_device", given.pop("device", device))
+    given: dict[str, str] = {}
+    named: dict[str, str] = {}  # as the user calls them
+    for place in reversed(list(_prefixes(prefix))):
+        options = PETSc.Options(f"{place}finelu_")
+        for key in options.getAll():
+            given[key] = options.getString(key, "")  # asked for: none is left over
+            named[key] = f"-{place}finelu_{key}"
+    device = _checked_device(named.get("device", "device"), given.pop("device", device))
     name = given.pop("recipe", None)
     if name is not None and name not in RECIPES:
-        raise ParameterError(f"-{prefix}finelu_recipe {name}: no such recipe; one of {', '.join(RECIPES)} is needed.")
+        raise ParameterError(f"{named['recipe']} {name}: no such recipe; one of {', '.join(RECIPES)} is needed.")
     if name is None:
         recipe = ILU0() if recipe is None else recipe
         name = next((key for key, kind in RECIPES.items() if type(recipe) is kind), type(recipe).__name__)
@@ -327,9 +406,22 @@ def _from_options(prefix: str, recipe, device: str):
     for key in given:
         if key not in offered:
             known = ", ".join(f"-{prefix}finelu_{key}" for key in ("recipe", "device", *offered))
-            raise ParameterError(f"-{prefix}finelu_{key}: no such option with recipe {name}; there are {known}.")
-    values = {key: _converted(f"-{prefix}finelu_{key}", text, hints[key]) for key, text in given.items()}
+            raise ParameterError(f"{named[key]}: no such option with recipe {name}; there are {known}.")
+    values = {key: _converted(named[key], text, hints[key]) for key, text in given.items()}
     return replace(recipe, **values), device
+
+
+def _in_chebyshev(prefix: str) -> bool:
+    """Whether the PC of this prefix smooths by Chebyshev's method, multigrid's default, as far as options tell."""
+    smoother = SMOOTHER.search(prefix) is not None
+    return smoother and PETSc.Options(prefix.removesuffix("sub_")).getString("ksp_type", "chebyshev") == "chebyshev"
+
+
+def _prefixes(prefix: str):
+    """Where PETSc looks for an option, in its order: "mg_levels_1_sub_", then "mg_levels_sub_"."""
+    yield prefix
+    for number in NUMBER.finditer(prefix):
+        yield from _prefixes(prefix[: number.start()] + prefix[number.end() :])
 
 
 def _converted(option: str, text: str, hint) -> Any:
@@ -361,7 +453,8 @@ def _checked_device(name: str, device: str) -> str:
 
 
 def _from_launcher(names) -> int | None:
-    return next((int(text) for name in names if (text := os.environ.get(name, "")).isdecimal()), None)
+    found = (re.match(r"\d+", os.environ.get(name, "")) for name in names)
+    return next((int(number[0]) for number in found if number), None)
 
 
 def _local_rank() -> int:
@@ -428,6 +521,31 @@ def _writable(v):
     return v.getDenseArray() if isinstance(v, PETSc.Mat) else v.getArray()
 
 
+class _Borrowed:
+    """The memory of an array, but no reference to it.
+
+    A thread of a kernel may keep its arguments for a moment after the kernel has returned. With PETSc's own array it
+    would be the one that hands the memory back to PETSc, which takes that from one thread only.
+    """
+
+    def __init__(self, array):
+        interface = array.__array_interface__
+        # Not read-only: for such arrays kernels would be compiled once more.
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+
+
+def _borrowed(array):
+    return np.asarray(_Borrowed(array))
+
+
+def _to_host(found, host) -> None:
+    """host = found, an array of the GPU; straight into its memory where that can be."""
+    if found.dtype == host.dtype and found.flags.c_contiguous and host.flags.c_contiguous:
+        found.get(out=host)
+    else:
+        host[...] = found.get()
+
+
 def _on_gpu(v) -> bool:
     return isinstance(v, PETSc.Vec) and "cuda" in v.getType() and not v.boundToCPU()
 
@@ -444,7 +562,16 @@ def _handed(cupy, v, mode: str):
 
 def _own_stream() -> bool:
     """Whether PETSc was told to leave CUDA's default stream, which orders its work and ours."""
-    return PETSc.Options().getString("root_device_context_stream_type", "default").startswith("nonblocking")
+    return "nonblocking" in PETSc.Options().getString("root_device_context_stream_type", "default")
+
+
+def _number_of(cupy, P) -> int | None:
+    """The number of the GPU on which PETSc has the vectors of a matrix; None where they are on the host."""
+    v = P.createVecRight()
+    if not _on_gpu(v):
+        return None
+    with _handed(cupy, v, "w") as memory:
+        return int(cupy.cuda.runtime.pointerGetAttributes(memory.data.ptr).device)
 
 
 def _bytes(thing, known: set[int] | None = None) -> int:

@@ -9,13 +9,14 @@ import gzip
 import io
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,13 @@ MARKET, BINARY = (".mtx", ".mtx.gz"), (".petsc", ".dat", ".bin")
 CHUNK = 2**24  # bytes of a compressed file that are looked at together
 SEED = 0  # of the right-hand side that is made where none is given: the one of `finelu solve`
 CONTEXT = "finelu.interop.petsc.PC"
+MAT_CLASSID, VEC_CLASSID = 1211216, 1211214  # of PETSc's binary format, in which all numbers are big-endian
+PATIENCE = 5.0  # seconds for the other processes to meet an error, too
+# What launchers call the number of a process.
+RANK = (
+    "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK",
+    "SLURM_PROCID",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +75,8 @@ def solve_mtx(path, b=None, *, output=None, partition: str | None = None, rtol: 
         the pattern of A + A^T, or by "metis", on one process (needs pymetis). x has A's order all the same.
     rtol, maxiter : of the solver, which PETSc's options choose; where they do not, it is GMRES, preconditioned from
         the right by the additive Schwarz method with ILU(0) of finelu in each subdomain.
-    Returns an `Outcome`. Raises FileError, MatrixError and ParameterError, the same on all processes.
+    Returns an `Outcome`. Raises FileError, MatrixError and ParameterError, the same on all processes, but for what
+        PETSc meets on one alone, such as no memory; the program must then end (`python -m mpi4py` sees to it).
     Memory a process: its share of A four times while A is read; of b, x all on the first where a file needs it.
     """
     from petsc4py import PETSc
@@ -90,7 +99,6 @@ def solve_mtx(path, b=None, *, output=None, partition: str | None = None, rtol: 
     M, f = (A, rhs) if rows is None else (A.createSubMatrix(rows, rows), rhs.getSubVector(rows))
     lap("partition")
     ksp = _solver(PETSc, M, rtol, maxiter)
-    _petsc_calls(PETSc, lambda: (ksp.setUp(), ksp.setUpOnBlocks()))
     lap("set-up")
     u = f.duplicate()
     _petsc_calls(PETSc, lambda: ksp.solve(f, u))
@@ -180,10 +188,12 @@ def _agreed(comm, work: Callable[[], Any]) -> Any:
 
 
 def _petsc_calls(PETSc, work: Callable[[], Any]) -> None:
-    """work() with PETSc's errors, which all processes meet alike, as one line."""
+    """work() with PETSc's errors as one line."""
     try:
         work()
     except PETSc.Error as error:
+        if isinstance(error.__cause__, FineluError):  # of PC.setFromOptions
+            raise ParameterError(str(error.__cause__)) from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ParameterError(f"PETSc: {lines[-1] if lines else error}") from error
 
@@ -193,6 +203,7 @@ def _petsc_calls(PETSc, work: Callable[[], Any]) -> None:
 
 def _read(PETSc, comm, path: Path):
     if _kind(path) in BINARY:
+        _agreed(comm, lambda: _check_binary_matrix(PETSc, path) if comm.rank == 0 else None)
         A = PETSc.Mat().create(PETSc.COMM_WORLD)
         A.setFromOptions()
         viewer = None
@@ -212,6 +223,57 @@ def _read(PETSc, comm, path: Path):
 
 def _numbers(PETSc) -> str:
     return f"{np.dtype(PETSc.ScalarType)} values and {np.dtype(PETSc.IntType)} indices, as this PETSc has them"
+
+
+def _check_binary_matrix(PETSc, path) -> None:
+    """What the process that reads would find out alone, for which the others would wait in PETSc's loading."""
+    index, scalar = np.dtype(PETSc.IntType).newbyteorder(">"), np.dtype(PETSc.ScalarType)
+    needed = f"PETSc cannot load it: a binary Mat of {_numbers(PETSc)} is needed, and"
+    try:
+        with open(path, "rb") as file:
+            header = np.fromfile(file, index, 4)
+            if header.size < 4 or header[0] != MAT_CLASSID:
+                raise FileError(f"{path}: {needed} this does not begin like one.")
+            rows, columns, nnz = map(int, header[1:])
+            if min(rows, columns, nnz) < 0:
+                raise FileError(f"{path}: {needed} this is said to be of shape {(rows, columns)}, {nnz} entries.")
+            size, end = os.stat(path).st_size, (4 + rows) * index.itemsize
+            if size >= end:
+                lengths = np.fromfile(file, index, rows)
+                stored = int(lengths.sum(dtype=np.int64))
+                nnz = stored if nnz == np.iinfo(index).max else nnz  # which stands for: too many for such an integer
+                if stored != nnz or (lengths < 0).any():
+                    raise FileError(f"{path}: {needed} the rows of this have {stored} entries together, not {nnz}.")
+                end += nnz * (index.itemsize + scalar.itemsize)
+            if size < end:
+                raise FileError(f"{path}: {needed} this ends after {size} of {end} bytes or more; it is truncated.")
+            for first in range(0, nnz, CHUNK):
+                indices = np.fromfile(file, index, min(CHUNK, nnz - first))
+                if indices.min() < 0 or indices.max() >= columns:
+                    raise FileError(f"{path}: {needed} this has entries beyond its {columns} columns.")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error}).") from error
+
+
+def _check_binary_vector(PETSc, path, n: int) -> None:
+    """The same for a right-hand side; its head is of 32-bit integers, or of 64-bit ones."""
+    scalar = np.dtype(PETSc.ScalarType)
+    needed = f"PETSc cannot load it: a binary Vec of {n} {_numbers(PETSc)} is needed, and"
+    try:
+        with open(path, "rb") as file:
+            data, size = file.read(16), os.stat(path).st_size
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error}).") from error
+    for index in (np.dtype(">i4"), np.dtype(">i8")):
+        if len(data) >= 2 * index.itemsize and np.frombuffer(data, index, 1)[0] == VEC_CLASSID:
+            rows = int(np.frombuffer(data, index, 2)[1])
+            if rows != n:
+                raise FileError(f"{path}: {needed} this has {rows}.")
+            end = 2 * index.itemsize + n * scalar.itemsize
+            if size < end:
+                raise FileError(f"{path}: {needed} this ends after {size} of {end} bytes; it is truncated.")
+            return
+    raise FileError(f"{path}: {needed} this does not begin like one.")
 
 
 def _assembled(PETSc, comm, path: Path):
@@ -353,6 +415,7 @@ def _right_hand_side(PETSc, comm, A, path):
         b.setArray(np.random.Generator(stream).uniform(-0.5, 0.5, last - first))
         return b
     if _kind(path) == ".petsc":
+        _agreed(comm, lambda: _check_binary_vector(PETSc, path, n) if comm.rank == 0 else None)
         try:
             b.load(PETSc.Viewer().createBinary(str(path), "r", comm=PETSc.COMM_WORLD))
         except PETSc.Error as error:
@@ -454,6 +517,7 @@ def _by_metis(PETSc, comm, graph):
 
 
 def _solver(PETSc, A, rtol: float, maxiter: int):
+    """The KSP, set up."""
     options = PETSc.Options()
     ksp = PETSc.KSP().create(A.getComm())
     ksp.setOperators(A)
@@ -461,12 +525,19 @@ def _solver(PETSc, A, rtol: float, maxiter: int):
     if not options.hasName("ksp_type"):
         ksp.setType("gmres")
         ksp.setPCSide(PETSc.PC.Side.RIGHT)
+    of_blocks = {}
     if not options.hasName("pc_type"):
         ksp.getPC().setType("asm")
         if not options.hasName("sub_pc_type"):
-            options.setValue("sub_pc_type", "python")
-            options.setValue("sub_pc_python_type", CONTEXT)
-    _petsc_calls(PETSc, ksp.setFromOptions)
+            of_blocks = {"sub_pc_type": "python", "sub_pc_python_type": CONTEXT}
+    of_blocks = {name: value for name, value in of_blocks.items() if not options.hasName(name)}
+    for name, value in of_blocks.items():
+        options.setValue(name, value)
+    try:
+        _petsc_calls(PETSc, lambda: (ksp.setFromOptions(), ksp.setUp(), ksp.setUpOnBlocks()))
+    finally:
+        for name in of_blocks:  # other solvers of the program have not asked for them
+            options.delValue(name)
     return ksp
 
 
@@ -482,7 +553,10 @@ def command(arguments: Sequence[str]) -> int:
     try:
         path, given, for_petsc = _command_line(list(arguments))
     except ParameterError as error:
-        return _told(error, as_json)
+        if _launched_first():
+            return _told(error, as_json)
+        sleep(1.0)  # some launchers end all processes when one ends: let the first say why
+        return 2
     try:
         import petsc4py
     except ImportError:
@@ -493,7 +567,10 @@ def command(arguments: Sequence[str]) -> int:
     first = PETSc.COMM_WORLD.getRank() == 0
     try:
         outcome = solve_mtx(path, **given)
-    except FineluError as error:  # the same on all processes
+    except FineluError as error:
+        if isinstance(error.__cause__, PETSc.Error) and not _met_by_all(_mpi(PETSc.COMM_WORLD)):
+            _told(error, as_json)  # by this process: the others wait inside PETSc
+            _mpi(PETSc.COMM_WORLD).Abort(2)
         return _told(error, as_json) if first else 2
     except BaseException:
         if PETSc.COMM_WORLD.getSize() > 1:  # the others would wait for this one
@@ -505,6 +582,22 @@ def command(arguments: Sequence[str]) -> int:
     if first:
         _shown(path, given, outcome, as_json)
     return 0 if outcome.converged else 1
+
+
+def _launched_first() -> bool:
+    """Whether this is the first process, by the launcher: before MPI starts there is nothing else to tell."""
+    return next((int(text) for name in RANK if (text := os.environ.get(name, "")).isdecimal()), 0) == 0
+
+
+def _met_by_all(comm) -> bool:
+    """Whether all processes come here, within PATIENCE."""
+    arrived = comm.Ibarrier()
+    end = perf_counter() + PATIENCE
+    while not arrived.Test():
+        if perf_counter() > end:
+            return False
+        sleep(0.01)
+    return True
 
 
 def _command_line(arguments: list[str]) -> tuple[str, dict[str, Any], list[str]]:
@@ -543,7 +636,8 @@ def _command_line(arguments: list[str]) -> tuple[str, dict[str, Any], list[str]]
 
 def _told(error: Exception, as_json: bool) -> int:
     text = " ".join(str(error).split())
-    print(json.dumps({"error": text}) if as_json else f"finelu: {text}", file=sys.stdout if as_json else sys.stderr)
+    where = sys.stdout if as_json else sys.stderr
+    print(json.dumps({"error": text}) if as_json else f"finelu: {text}", file=where, flush=True)
     return 2
 
 
