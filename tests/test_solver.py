@@ -351,7 +351,7 @@ def test_the_judge_stays_where_all_else_costs_more(monkeypatch):
 
 def test_worth_demands_more_the_less_has_been_spent():
     assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
-    assert not worth(1.0, elapsed=0.0, rest=2.9) and worth(1.0, elapsed=0.0, rest=3.1)
+    assert not worth(1.0, elapsed=0.0, rest=3.9) and worth(1.0, elapsed=0.0, rest=4.1)
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
 
