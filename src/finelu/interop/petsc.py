@@ -263,10 +263,19 @@ class PC:
 
     def _solve(self, x, y, trans: str) -> None:
         b, out = _readable(x), _writable(y)  # PETSc has its memory back when these go, which is here, on this thread
-        if threads.get_num_threads() == 1:
+        if self._alone(trans):
             self._into(b, out, trans)
         else:
             self._into(_borrowed(b), _borrowed(out), trans)
+
+    def _alone(self, trans: str) -> bool:
+        """Whether the solves stay on this thread."""
+        F = self.factors
+        if threads.get_num_threads() == 1:
+            return True
+        if not isinstance(F, TriangularFactors):
+            return False
+        return all(getattr(F._solver(key)._plan, "threads", 2) == 1 for key in F._sequence(trans))
 
     def _solve_on_gpu(self, x, y, trans: str) -> None:
         """By a copy each way, or where PETSc has the vectors on the GPU by none."""
