@@ -133,6 +133,29 @@ def test_the_means_of_the_picture_of_speed_are_those_of_the_readme(measured):
     assert [f"{m:#.2g}".rstrip(".") for m in means] == [table[k] for k in (0, 2, 4, 6, 7, 8)]
 
 
+def test_the_figures_of_solve_are_those_of_its_record(measured):
+    run, found = measured["records"]("solve-2-core-intel-xeon-2026-11-21", work="solve")
+    size = {name: facts["n"] for name, facts in run["matrices"].items()}
+    times: dict[str, dict[str, float]] = {}
+    for r in found:
+        times.setdefault(r["variant"], {})
+        if not r["detail"]["status"]:
+            times[r["variant"]][r["matrix"]] = r["numeric_ms"]
+    ours, peers = times.pop("finelu.solve"), times
+    anybody = set().union(*peers.values())
+    assert len(ours) == 68 and anybody == set(ours) and len(size) == 77
+    large = [m for m in ours if size[m] >= 10_000]
+    beside = []
+    for names in (("splu", "spilu"), tuple(peers)):
+        beside.append([min(peers[name][m] for name in names if m in peers[name]) / ours[m] for m in large])
+    scipy, best = (measured["mean"](x) for x in beside)
+    readme, guide = (ROOT / "README.md").read_text(), " ".join(GUIDE.split())
+    assert f"`gmres` ({len(large)} matrices) | {scipy:.2g} |" in readme
+    assert f"matrix by matrix ({len(large)}) | {best:.3g} |" in readme
+    assert f"{scipy:.2g} times as fast as the better of SciPy's two and {best:.3g} times as fast as the best" in guide
+    assert f"least {min(beside[0]):.2g} and most {max(beside[0]):.0f}, and least {min(beside[1]):.2g}" in guide
+
+
 def test_the_counts_of_robustness_are_those_of_the_guide_and_the_readme(measured):
     count, times = measured["solved"]()
     n = {name: len(found) for name, found in times.items()}
