@@ -341,11 +341,11 @@ def failures_table(lines):
 
 def subdomains_table(lines):
     plain = [x for x in lines if not x.get("coarse")]
-    header = ("subdomains", "overlap", *dict.fromkeys(x["recipe"] for x in plain))
+    recipes = tuple(dict.fromkeys(x["recipe"] for x in plain))
+    header = ("subdomains", "overlap", *recipes)
+    found = {(x["subdomains"], x["overlap"], x["recipe"]): x.get("iterations") for x in plain}
     places = dict.fromkeys((x["subdomains"], x["overlap"]) for x in plain)
-    rows = [
-        (*place, *(x.get("iterations") for x in plain if (x["subdomains"], x["overlap"]) == place)) for place in places
-    ]
+    rows = [(*place, *(found.get((*place, recipe), "") for recipe in recipes)) for place in places]
     text = (
         "7-point convection-diffusion 40^3, restricted asm, GMRES(30), preconditioned from the right, to 1e-8: "
         "iterations.\n\n" + table(header, rows)

@@ -592,3 +592,61 @@ def test_a_null_vector_where_rows_and_columns_have_different_ones():
     solution = solve(A, np.ones(6))
     assert solution.status is Status.SINGULAR
     assert_solved(A, np.arange(6)[::-1], solve(A, np.arange(6)[::-1]))
+
+
+def test_a_later_column_does_not_go_back_to_what_the_first_gave_up(monkeypatch):
+    monkeypatch.setattr(ladder, "worth", worth)
+    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: {"threshold": 1e-9, "cheap": 1e-8}.get(name, 1e9))
+    monkeypatch.setattr(ladder.Ladder, "analysis", 1e9)
+    solution = solve(POISSON, values((N, 3), "float64"))
+    assert solution.converged
+    assert [a.recipe for a in solution.attempts] == ["MILU0()", "ICT()", "ICT()", "ICT()"]
+
+
+def test_nothing_else_is_tried_than_what_was_asked_for():
+    A = PROBLEMS["indefinite"]
+    solution = solve(A, values((N, 2), "float64"), recipe="jacobi", rtol=1e-14)
+    assert {a.recipe for a in solution.attempts} == {"Jacobi()"} and len(solution.attempts) == 2
+    small = solve(sp.csr_matrix([[1.0, 2.0], [2.0, 1.0]]), np.array([1.0, -1.0]), recipe="jacobi")
+    assert small.converged and small.attempts[0].method == "gmres"  # cg has seen that A is indefinite
+
+
+def test_a_change_has_to_fit_the_time(monkeypatch):
+    monkeypatch.setattr(ladder, "worth", lambda *_: True)
+    found = ladder.Ladder(finelu.as_csr(POISSON), 1e-8)
+    assert found.better(["direct", "multilevel"], 1.0, 1.0) == "direct"
+    late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=time.perf_counter() - 1)
+    assert late.better(["direct", "multilevel"], 1.0, 1.0) is None and late.fill is None
+
+
+def test_direct_factors_that_find_no_room_are_not_begun():
+    with pytest.raises(MemoryError, match="there is room for"):
+        ladder.SparseLUFactors(SparseLU(), finelu.as_csr(POISSON), most=POISSON.nnz)
+
+
+@pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])
+def test_watch_may_raise_stop_iteration(A):
+    def stop(*_):
+        raise StopIteration
+
+    assert solve(A, values(A.shape[0], "float64"), watch=stop).status is Status.INTERRUPTED
+
+
+def test_a_consistent_singular_system_is_not_called_unsolvable_for_its_rounding():
+    A = neumann()
+    b = A @ values(A.shape[0], "float64")
+    assert solve(A, b, rtol=0).status is not Status.SINGULAR
+
+
+def test_a_rung_that_found_no_memory_is_not_preferred(monkeypatch):
+    solutions = iter([None, MemoryError()])
+    improve = ladder.Ladder._improve
+
+    def sometimes(self, *arguments):
+        if isinstance(error := next(solutions, None), MemoryError):
+            raise error
+        return improve(self, *arguments)
+
+    monkeypatch.setattr(ladder.Ladder, "_improve", sometimes)
+    solution = solve(POISSON, values((N, 3), "float64"))
+    assert solution.converged and [a.outcome for a in solution.attempts].count("no memory for its iterations") == 1

@@ -41,6 +41,7 @@ from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
 
+INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
 GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)  # of a method, with gmres
 FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
@@ -61,6 +62,7 @@ BESIDE = 8  # bytes an entry of factors takes besides its value
 COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors with columns ordered alone
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
+RANGE = 1000  # roundings that a part of b along u may be, where u, too, is known up to rounding only
 ROUNDINGS = 8  # of the terms of A v, up to which it is 0
 CAUTION = 3.0  # how many times longer than the other an iteration that has just begun must be expected to take
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
@@ -129,6 +131,7 @@ class Ladder:
         self.asked = recipe != "auto"
         self.recipes: dict[str, tuple[Recipe | None, ...]] = {"asked": (recipe,)} if self.asked else self._rungs()
         self.preferred: str | None = None  # the rung that solved the column before
+        self.left_behind: set[str] = set()  # rungs that an earlier column has given up, which come last from then on
 
     @property
     def by_columns(self) -> bool:
@@ -204,10 +207,15 @@ class Ladder:
         if "direct" in left and self.cost("direct") < math.inf:
             self.count_fill()
         costs = {rung: self.cost(rung) for rung in left}
-        # By the pace of an idle machine: there is nothing else that the time could be used for.
-        now = perf_counter()
-        fits = [rung for rung in left if costs[rung] < math.inf and now + costs[rung] / self.pace < self.deadline]
+        fits = [rung for rung in left if costs[rung] < math.inf and self._in_time(costs[rung] / self.pace)]
         return min(fits, key=lambda rung: costs[rung]) if fits else None
+
+    def _in_time(self, seconds: float) -> bool:
+        """Whether so many seconds, at the pace of an idle machine, end before the deadline."""
+        return perf_counter() + seconds < self.deadline
+
+    def _next(self, left: list[str]) -> str | None:
+        return self.next_rung([rung for rung in left if rung not in self.left_behind]) or self.next_rung(left)
 
     def better(self, left: list[str], elapsed: float, rest: float) -> str | None:
         """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
@@ -217,10 +225,11 @@ class Ladder:
         ordering costs little beside what is expected anyway.
         """
         uncounted = "direct" in left and self.fill is None and not self.by_columns
-        if uncounted and worth(2 * self.pace * self.analysis, elapsed, rest):
+        if uncounted and self._in_time(self.analysis) and worth(2 * self.pace * self.analysis, elapsed, rest):
             self.count_fill()
             uncounted = False
         costs = {rung: self.cost(rung) for rung in left if not (uncounted and rung == "direct")}
+        costs = {rung: cost for rung, cost in costs.items() if self._in_time(cost / self.pace)}
         rung = min(costs, key=lambda rung: costs[rung], default=None)
         return rung if rung is not None and worth(costs[rung], elapsed, rest) else None
 
@@ -246,12 +255,13 @@ class Ladder:
         x, residual, last, history = namespace(b).zeros_like(b), 1.0, None, [scale]
         left = [rung for rung in self.recipes if rung not in self.broken]
         attempts: list[Attempt] = []
-        rung = self.preferred or self.next_rung(left)
+        rung = self.preferred or self._next(left)
         why = "it solved the column before" if self.preferred else self._reason(rung)
         status, evidence = Status.BREAKDOWN, ""
         while rung is not None and perf_counter() <= self.deadline:
             left.remove(rung)
-            found, attempt, change = self._attempt(rung, why, b, x, residual, scale, left)
+            others = [other for other in left if other not in self.left_behind]
+            found, attempt, change = self._attempt(rung, why, b, x, residual, scale, others)
             attempts.append(attempt)
             if found is not None:
                 last, status = found, found.status
@@ -269,7 +279,8 @@ class Ladder:
                 if evidence:
                     status = Status.SINGULAR
                     break
-            before, rung = rung, change or self.next_rung(left)
+            self.left_behind.add(rung)
+            before, rung = rung, change or self._next(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         seen = self.seen.sentences()
         if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, Status.SINGULAR):
@@ -318,6 +329,7 @@ class Ladder:
                 raise
             del self.factors[rung]
             self.broken.add(rung)
+            self.preferred = None if self.preferred == rung else self.preferred
             outcome = "no memory for its iterations"
             return None, Attempt(self._name(rung), "", why, outcome, 0, made, perf_counter() - begin, residual), None
         reached = found.residual_norm / scale
@@ -345,8 +357,9 @@ class Ladder:
             r = b - self.product @ better
             if status is Status.INDEFINITE:
                 self.definite = False
+            if status is Status.INDEFINITE and not self.asked:
                 self.recipes |= {name: rest for name, rest in self._rungs().items() if name not in self.factors}
-            if judge.status or status not in GOES_ON:
+            if judge.status or status not in (GOES_ON + INDEFINITE if self.asked else GOES_ON):
                 break
         reached = norm(r) / scale
         if not math.isfinite(reached):
@@ -382,13 +395,10 @@ class Ladder:
         outcome = ""
         for recipe in self.recipes[rung]:
             try:
-                if (
-                    rung == "direct"
-                    and isinstance(recipe, SparseLU)
-                    and self.order is not None
-                    and self.fill is not None
-                ):
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=(self.order, self.fill))
+                if rung == "direct" and isinstance(recipe, SparseLU):
+                    known = None if self.order is None or self.fill is None else (self.order, self.fill)
+                    most = self.memory / (self.A.dtype.itemsize + BESIDE)
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=most)
                 else:
                     self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
@@ -447,7 +457,7 @@ class Ladder:
         v = null_vector(S, F, begin, "N", eps)
         u = None if v is None else null_vector(S.conj().T.tocsr(), F, b / scale, "H", eps)
         outside = 0.0 if u is None else abs(complex((u.conj() * (b / scale)).sum()))
-        if outside <= self.rtol:
+        if outside <= max(self.rtol, RANGE * eps):
             return ""
         return (
             f"A v = 0 to rounding for a v of length 1 (||A v|| = {norm(S @ v):.1e}, largest entry of A "
@@ -505,9 +515,14 @@ class Judge:
 
     def __call__(self, iteration: int, norm: float) -> bool:
         ladder, now = self.ladder, perf_counter()
-        if ladder.watch is not None and ladder.watch(iteration, norm) is True:
-            self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
-            return True
+        if ladder.watch is not None:
+            try:
+                stop = ladder.watch(iteration, norm) is True
+            except StopIteration:
+                stop = True
+            if stop:
+                self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
+                return True
         if now > ladder.deadline:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True

@@ -111,6 +111,9 @@ class Sequence:
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 why += f"; {way} failed: {error}"
                 continue
+            except BaseException:
+                self._F = None  # what an interrupt leaves may be half new; the next step begins anew
+                raise
             self._current = self._current or way != "reuse"
             spent = max(perf_counter() - start - compiling(), 0.0)
             if way == "update":

@@ -61,8 +61,11 @@ class SparseLU(Recipe):
 class SparseLUFactors(Factors):
     """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on."""
 
-    def __init__(self, recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None = None):
-        """known : the order, and its fill, that the recipe would find for A without a matching."""
+    def __init__(self, recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None = None, most: float = np.inf):
+        """known : the order, and its fill, that the recipe would find for A without a matching.
+
+        most : entries that the factors may have; MemoryError if, counted before, they would have more.
+        """
         super().__init__(recipe, A)
         start = perf_counter()
         host = as_csr(A.on(np), diagonal=False)
@@ -87,6 +90,10 @@ class SparseLUFactors(Factors):
             order, fill = known if known is not None and not wanted else self._ordered(matched)
             self._rows, self._columns = self._rows[order], order
             self._require_room("the factors", fill.nnz)
+            if fill.nnz > most:
+                raise MemoryError(
+                    f"{recipe!r}: the factors would have {fill.nnz} entries; there is room for {most:.3g}."
+                )
             self.report |= {"expected_nnz": fill.nnz, "expected_flops": fill.flops}
         self._require_room("A", A.nnz)
         self.report |= {"matched": wanted, "factored_on": "CPU", "applied_on": "CPU"}
