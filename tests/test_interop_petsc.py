@@ -303,9 +303,9 @@ def test_options_that_change_later_count_without_a_set_up():
 
 
 @pytest.mark.parametrize("name", ["ilu0", "multilevel"])
-def test_a_thread_that_keeps_what_a_kernel_was_given_keeps_nothing_of_petscs(name, monkeypatch):
+def test_a_thread_that_keeps_what_a_kernel_was_given_keeps_nothing_of_petscs(name, monkeypatch, threads):
     kept = []
-    monkeypatch.setattr(fl.threads, "_wanted", 2)
+    threads(2)
     into = petsc.PC._into
     monkeypatch.setattr(petsc.PC, "_into", lambda self, *args: (kept.append(args), into(self, *args))[1])
     pc = Alone(SPD, *words(name, {}))
