@@ -13,7 +13,6 @@ ends.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,6 +36,7 @@ from benchmarks.systems import (
     OutOfTime,
     Solver,
     Worker,
+    affordable,
     chosen_files,
     chosen_solvers,
     finelu_gmres,
@@ -51,6 +51,7 @@ from benchmarks.systems import (
     solved,
     solver_names,
     verdict,
+    with_worker,
 )
 from finelu.errors import FineluError
 
@@ -313,23 +314,12 @@ def measured(options, solvers: Sequence[str]) -> Run:
     run.options = {"limit, seconds": options.limit, "threads": options.threads}
     paths = chosen_files(options)
     budget, worker = Budget(options.budget), Worker(options.threads, serve)
-    try:
-        for name, path in paths.items():
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
+    with with_worker(run, budget, worker):
+        for name, path in affordable(run, budget, paths):
             measure_one(run, worker, name, path, solvers, options.limit)
             run.save(options.out)
             fine = [s for s in solvers if solved(run, name, s)]
             print(f"{budget.spent():5.0f} s  {name}: {', '.join(fine) or 'none'}", flush=True)
-    except KeyboardInterrupt:
-        run.left_out["the rest"] = "the run was interrupted"
-    finally:
-        worker.stop()
-    run.options["first calls, which compile or load, seconds"] = ", ".join(
-        f"{solver} {cell(seconds)}" for solver, seconds in worker.first.items()
-    )
-    run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}
     return run
 
 

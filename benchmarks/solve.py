@@ -52,6 +52,7 @@ from benchmarks.systems import (
     WARM_UP,
     Solver,
     Worker,
+    affordable,
     chosen_files,
     chosen_solvers,
     finelu_gmres,
@@ -67,6 +68,7 @@ from benchmarks.systems import (
     solved,
     solver_names,
     verdict,
+    with_worker,
 )
 from finelu.errors import FineluError, ParameterError
 from finelu.kernels.compiling import compile_clock
@@ -482,7 +484,7 @@ def measured(options, solvers: Sequence[str], parts: Sequence[str]) -> Run:
     budget, worker = Budget(options.budget), Worker(options.threads, serve)
     # read by the libraries of the processes to come, so that SciPy's BLAS has as many threads as finelu
     os.environ |= {name: str(options.threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    try:
+    with with_worker(run, budget, worker):
         if "first" in parts:
             for record in first_use(run, options.threads):
                 run.records.append(record)
@@ -491,22 +493,11 @@ def measured(options, solvers: Sequence[str], parts: Sequence[str]) -> Run:
                     f"{budget.spent():5.0f} s  {record.variant}, {record.matrix}: {cell(record.numeric_ms / 1e3)} s",
                     flush=True,
                 )
-        for name, path in paths.items():
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
+        for name, path in affordable(run, budget, paths):
             measure_one(run, worker, name, path, solvers, options.limit)
             run.save(options.out)
             cells = (f"{s} {shown(solve_record(run, name, s))}" for s in solvers)
             print(f"{budget.spent():5.0f} s  {name}: {'; '.join(cells)}", flush=True)
-    except KeyboardInterrupt:
-        run.left_out["the rest"] = "the run was interrupted"
-    finally:
-        worker.stop()
-    run.options["first calls, which compile or load, seconds"] = ", ".join(
-        f"{solver} {cell(seconds)}" for solver, seconds in worker.first.items()
-    )
-    run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}
     return run
 
 

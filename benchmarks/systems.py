@@ -13,7 +13,8 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -24,7 +25,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as splinalg
 
 import finelu
-from benchmarks.common import Record, Run, cell, files, matrix_folder, names_of, table
+from benchmarks.common import Budget, Record, Run, cell, files, matrix_folder, names_of, table
 from finelu.errors import FileError, MatrixError, ParameterError, ZeroPivot
 
 SEED, RTOL, RESTART, MAXITER = 0, 1e-8, 50, 500
@@ -272,3 +273,27 @@ def installed(run: Run, solvers: Iterable[str]) -> list[str]:
             run.left_out[package] = f"not installed (pip install {package})"
             solvers = [s for s in solvers if not s.startswith(package)]
     return solvers
+
+
+def affordable(run: Run, budget: Budget, paths: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """The matrices one by one; those after the budget's end are left out, which the run then says."""
+    for name, path in paths.items():
+        if budget.over():
+            run.left_out[name] = "the budget was spent"
+        else:
+            yield name, path
+
+
+@contextmanager
+def with_worker(run: Run, budget: Budget, worker: Worker) -> Iterator[None]:
+    """Ctrl-C ends the block and keeps what was measured; the worker ends in any case; what the run took is noted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.left_out["the rest"] = "the run was interrupted"
+    finally:
+        worker.stop()
+    run.options["first calls, which compile or load, seconds"] = ", ".join(
+        f"{solver} {cell(seconds)}" for solver, seconds in worker.first.items()
+    )
+    run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}

@@ -354,21 +354,13 @@ def _recipe(name: str, parameters: dict[str, str]):
 
 
 def _converted(name: str, text: str, hint) -> Any:
-    """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it."""
-    kinds = get_args(hint) or (hint,)
-    for kind in kinds:
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        if kind is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if kind is type(None) and text.lower() == "none":
-            return None
-    if str in kinds:
-        return text
-    raise ParameterError(f"{name}={text!r}; {' or '.join(getattr(k, '__name__', str(k)) for k in kinds)} is needed.")
+    from finelu.preconditioners.recipe import value_of
+
+    try:
+        return value_of(text, hint)
+    except ValueError:
+        names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in get_args(hint) or (hint,))
+        raise ParameterError(f"{name}={text!r}; {names} is needed.") from None
 
 
 def _check_iteration(method: str, rtol: float, maxiter: int | None, restart: int | None) -> None:

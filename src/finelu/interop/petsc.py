@@ -29,6 +29,7 @@ from finelu.kernels import require_gpu
 from finelu.kernels.csr import INT32_LIMIT, sparse_module
 from finelu.matrix import DTYPES
 from finelu.preconditioners import ILU0, RECIPES
+from finelu.preconditioners.recipe import value_of
 
 try:
     from petsc4py import PETSc
@@ -434,22 +435,14 @@ def _prefixes(prefix: str):
 
 
 def _converted(option: str, text: str, hint) -> Any:
-    """`text` as the first of the types of `hint` that takes it."""
     kinds = get_args(hint) or (hint,)
-    for kind in kinds:
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        if kind is bool and text.lower() in (*TRUE, *FALSE):
-            return text.lower() in TRUE
-        if kind is type(None) and text.lower() == "none":
-            return None
-    if str in kinds and text:
-        return text
-    names = (OF_TYPE[kind] for kind in kinds if kind in OF_TYPE)
-    raise ParameterError(f"{option} {text}: {' or '.join(names)} is needed.")
+    try:
+        if not text and bool not in kinds:
+            raise ValueError(text)
+        return value_of(text, hint, TRUE, FALSE)
+    except ValueError:
+        names = (OF_TYPE[kind] for kind in kinds if kind in OF_TYPE)
+        raise ParameterError(f"{option} {text}: {' or '.join(names)} is needed.") from None
 
 
 def _checked_device(name: str, device: str) -> str:

@@ -1,8 +1,10 @@
-"""What all recipes have in common: how they print themselves."""
+"""What all recipes have in common: how they print themselves, and how their parameters are read from text."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
+from typing import Any, get_args
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -15,3 +17,24 @@ class Recipe:
     def __repr__(self):
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+
+
+def value_of(text: str, hint, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
+    """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it.
+
+    true, false : what is meant by them, in small letters. ValueError if no type takes it.
+    """
+    kinds = get_args(hint) or (hint,)
+    for kind in kinds:
+        if kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        if kind is bool and text.lower() in (*true, *false):
+            return text.lower() in true
+        if kind is type(None) and text.lower() == "none":
+            return None
+    if str in kinds:
+        return text
+    raise ValueError(text)
