@@ -126,7 +126,7 @@ def test_long_thin_and_prime_grids(cupy, stencil, shape, n):
 
 
 @PATTERNS
-@given(shape=st.tuples(*[st.integers(1, 9)] * 3), n=st.sampled_from([2, 34]), seed=st.integers(0, 99))
+@given(shape=st.tuples(*[st.integers(1, 9)] * 3), n=st.sampled_from([2, 6, 34]), seed=st.integers(0, 99))
 def test_any_grid(cupy, stencil, shape, n, seed):
     shape = shape if n < 30 else tuple(min(s, 3) for s in shape)
     blocks, b = problem(shape, n, "float64", seed=seed)
@@ -154,6 +154,74 @@ def test_cells_of_a_thread_block_and_preloading_change_no_bit(cupy, stencil, cel
         results.append((d.get(), x.get()))
     for got, want in zip(*results, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+# A warp a cell
+
+
+def solved(cupy, stencil, blocks, b, pivoting, **arguments):
+    """d, and x of each way to solve with it, by a plan of its own."""
+    plan = stencil.StencilPlan(blocks.shape[1:4], blocks.shape[-1], **arguments)
+    d = cupy.empty(blocks.shape[1:])
+    assert stencil.block_ilu_factor(blocks, d, pivoting, plan).item() == -1
+    found = [d.get()]
+    for trans in ("N", "T"):
+        x = cupy.empty_like(b)
+        stencil.block_ilu_solve(blocks, d, b, x, trans, plan)
+        found.append(x.get())
+    return found
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+@pytest.mark.parametrize("n", [5, 6, 7, 8])
+def test_warps_and_threads_of_a_cell_give_the_same(cupy, stencil, n, pivoting):
+    blocks, b = problem((33, 30, 29), n, "float64", pivots=pivoting)
+    there, right = cupy.asarray(blocks), cupy.asarray(b)
+    assert stencil.plan_of(there).by_warps
+    by_threads = solved(cupy, stencil, there, right, pivoting, by_warps=False)
+    for got, want in zip(solved(cupy, stencil, there, right, pivoting, by_warps=True), by_threads, strict=True):
+        assert_close(got.reshape(-1), want.reshape(-1), 64 * (8 + n), abs(want).max())
+
+
+@pytest.mark.parametrize("cells", [1, 3, 32])
+def test_warps_of_a_thread_block_change_no_bit(cupy, stencil, cells):
+    blocks, b = problem((7, 5, 40), 6, "float64")
+    there, right = cupy.asarray(blocks), cupy.asarray(b)
+    for pivoting in (False, True):
+        want = solved(cupy, stencil, there, right, pivoting, by_warps=True)
+        found = solved(cupy, stencil, there, right, pivoting, by_warps=True, cells_per_block=cells)
+        for got, expected in zip(found, want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_warps_are_for_float64_and_their_sizes(cupy, stencil, dtype):
+    for n in (4, 9):
+        assert not stencil.plan_of(cupy.empty((7, 1, 1, 1, n, n))).by_warps
+    blocks = cupy.asarray(problem((3, 4, 5), 6, dtype)[0])
+    assert not stencil.plan_of(blocks).by_warps
+    plan = stencil.StencilPlan((3, 4, 5), 6, by_warps=True)
+    with pytest.raises(ParameterError, match="float64"):
+        stencil.block_ilu_factor(blocks, cupy.empty_like(blocks[0]), True, plan)
+
+
+def test_what_lies_beyond_the_grid_is_not_read(cupy, stencil):
+    """Blocks that reach out of the grid, and what lies around the arrays, may hold anything."""
+    shape = 3, 4, 5
+    blocks, b = problem(shape, 6, "float64")
+    want = solved(cupy, stencil, cupy.asarray(blocks), cupy.asarray(b), True)
+    wild = blocks.copy()
+    for kind, axis, end in ((0, 2, 0), (1, 1, 0), (2, 0, 0), (4, 0, -1), (5, 1, -1), (6, 2, -1)):
+        place = [kind, slice(None), slice(None), slice(None)]
+        place[1 + axis] = end
+        wild[tuple(place)] = np.nan
+    room = cupy.full(wild.size + 200, np.nan)
+    inner = room[100:-100].reshape(wild.shape)
+    inner[...] = cupy.asarray(wild)
+    for by_warps in (False, True):
+        found = solved(cupy, stencil, inner, cupy.asarray(b), True, by_warps=by_warps)
+        for got, expected in zip(found, want, strict=True):
+            assert_close(got.reshape(-1), expected.reshape(-1), 1000, abs(expected).max())
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 4, 3), (1, 13, 7), (2, 1, 19)], ids=str)
@@ -328,6 +396,8 @@ def test_arrays_that_do_not_fit(cupy, stencil):
         lambda: stencil.StencilPlan((2, 0, 2), 3),
         lambda: stencil.StencilPlan((4000, 4000, 4000), 3),
         lambda: stencil.StencilPlan((2, 2, 2), 6, cells_per_block=29),
+        lambda: stencil.StencilPlan((2, 2, 2), 6, by_warps=True, cells_per_block=33),
+        lambda: stencil.StencilPlan((2, 2, 2), 4, by_warps=True),
         lambda: stencil.StencilPlan((2, 2, 2), 40, cells_per_block=2),
     ):
         with pytest.raises(ParameterError) as error:

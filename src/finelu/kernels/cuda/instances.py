@@ -10,6 +10,7 @@ from __future__ import annotations
 VALUES = ("float", "double", "Complex<float>", "Complex<double>")
 REALS = ("float", "double")
 COMPLEX = VALUES[2:]
+BOOLEANS = ("false", "true")
 INDICES = ("int", "long long")
 LANES = (1, 2, 4, 8, 16, 32)
 ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
@@ -28,8 +29,8 @@ def _selections():
     elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
     counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")
     return (
-        _over(["count_buckets"], elements, counting[:1], ("false", "true"))
-        + _over(["count_buckets"], ("double, MAGNITUDES",), counting[1:], ("false", "true"))
+        _over(["count_buckets"], elements, counting[:1], BOOLEANS)
+        + _over(["count_buckets"], ("double, MAGNITUDES",), counting[1:], BOOLEANS)
         + _over(["count_buckets"], keys, counting, ("true",))
         + _over(["extract_bucket"], elements, counting[:1])
         + _over(["extract_bucket"], keys, counting)
@@ -45,14 +46,14 @@ def _over_pairs(types, order):
 
 def _eliminations(name, updates):
     shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
-    short = [f"{update}, {ahead}, true" for update in updates for ahead in ("false", "true")]
+    short = [f"{update}, {ahead}, true" for update in updates for ahead in BOOLEANS]
     long = [f"{update}, true, false" for update in updates]
     every_shape = _over([name], ("double",), ("int",), shapes, short + long)
     every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
     return every_shape + [i for i in every_type if i not in every_shape]
 
 
-FLAGS = tuple(f"{a}, {b}" for a in ("false", "true") for b in ("false", "true"))
+FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
 TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
 
 
@@ -66,8 +67,8 @@ def _tables(name):
 
 
 def _row_sweeps():
-    every_shape = _over(["row_sweeps"], ("double",), ("int",), ("4, 1", "8, 1", "8, 2"), ("false", "true"))
-    return list(dict.fromkeys(every_shape + _over(["row_sweeps"], VALUES, INDICES, ("8, 2",), ("false", "true"))))
+    every_shape = _over(["row_sweeps"], ("double",), ("int",), ("4, 1", "8, 1", "8, 2"), BOOLEANS)
+    return list(dict.fromkeys(every_shape + _over(["row_sweeps"], VALUES, INDICES, ("8, 2",), BOOLEANS)))
 
 
 # block size, cells a thread block: as kernels/cuda/stencil.py:cells_of_a_block chooses them
@@ -113,10 +114,10 @@ def _by_teams(name, *parameters, indices=False, batch=False):
 INSTANCES: dict[str, list[str]] = {
     "blocks": [
         *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
-        *_by_teams("bsr_factor", ("false", "true"), indices=True, batch=True),
+        *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
         *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
         *_by_teams("bsr_residual", indices=True),
-        *_by_teams("invert_blocks", ("false", "true")),
+        *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],
     "inspect": _over(["inspect"], VALUES, INDICES),
@@ -179,11 +180,11 @@ INSTANCES: dict[str, list[str]] = {
     "selection": _selections(),
     "stencil": [
         "wavefront_order",
-        *_by_cells("factor_by_cells", BLOCK_SIZES, ("false", "true"), ("false", "true")),
+        *_by_cells("factor_by_cells", BLOCK_SIZES, BOOLEANS, BOOLEANS),
         *_by_cells("solve_by_cells", BLOCK_SIZES, ("PLAIN", "TRANSPOSED")),
         *_over(["solve_by_cells"], COMPLEX, ("6, 3", "32, 1"), ("ADJOINT",)),
         *_by_cells("stencil_residual", ALONE),
-        *_by_tiles("factor_by_tiles", ("false", "true")),
+        *_by_tiles("factor_by_tiles", BOOLEANS),
         *_by_tiles("solve_by_tiles", ("PLAIN", "TRANSPOSED")),
         *_over(["solve_by_tiles"], COMPLEX, TILES[:1], ("ADJOINT",)),
         *_by_tiles("residual_by_tiles"),
@@ -201,6 +202,7 @@ INSTANCES: dict[str, list[str]] = {
             VALUES,
         ),
     ],
+    "stencil_warps": _over(["factor_by_warps", "solve_by_warps"], ("5, 4", "6, 1", "6, 4", "7, 4", "8, 4"), BOOLEANS),
     "recurrences": _over(["begin_cycle", "minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [

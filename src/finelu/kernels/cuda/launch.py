@@ -56,7 +56,7 @@ def kernel(stem: str, function: str, *arguments):
 
 
 def device_limits() -> dict[str, int]:
-    """Multiprocessors, and the shared memory in bytes that a block can have, of the current device."""
+    """Multiprocessors, compute capability (90 for 9.0), shared memory of a block in bytes, of the current device."""
     return _device_limits(cupy.cuda.runtime.getDevice())
 
 
@@ -65,6 +65,7 @@ def _device_limits(device: int) -> dict[str, int]:
     properties = cupy.cuda.runtime.getDeviceProperties(device)
     return {
         "processors": properties["multiProcessorCount"],
+        "capability": 10 * properties["major"] + properties["minor"],
         "shared": properties["sharedMemPerBlockOptin"],
         "shared_plain": properties["sharedMemPerBlock"],
     }

@@ -13,69 +13,25 @@
 // flag (see finelu.cuh): no fence, no second array, no launch a hyperplane.
 //
 // Layout. A block is contiguous and read by the n^2 threads of its cell, whatever the order of the cells; at n = 6 in
-// float64 it is 288 bytes, 9 whole sectors of 32, so natural order loses nothing to wavefront order and needs no second
-// copy of A. Where a block is smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next
-// hyperplanes, which read it a few microseconds later from L2.
+// float64 it is 288 bytes, 9 whole sectors of 32, so natural order needs no second copy of A. Reading the 7 blocks of each
+// cell once and writing one, and nothing else, takes 1.73 ms in natural order and 2.03 ms in wavefront order at 150^3 on an
+// H200 (1.88 ms if the blocks of a cell were neighbours): what a layout by wavefronts could save. Where a block is
+// smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next hyperplanes, which read it
+// a few microseconds later from L2.
 //
 // Bytes a cell, w = bytes of a value, and the bound in float64 at 65^3 and n = 6 (274625 cells, 193 hyperplanes) with 4 TB/s:
 //   factorization  8 n^2 w       (7 blocks of A once, d once; d is read back 3 times from L2)  0.63 GB  0.16 ms
 //                  + n^2 w       (d made pending)                                               0.08 GB  0.02 ms
 //   solve          8 n^2 w + O(n) (6 blocks of A once, d twice)                                 0.68 GB  0.17 ms
 //   residual       7 n^2 w + 3 n w                                                              0.59 GB  0.15 ms
-// Latency: a hyperplane costs an L2 round trip (about 0.7 us) and the arithmetic of one cell, about 1 us in a sweep of the
-// solve and 1 to 1.5 us in the factorization (n steps of Gauss-Jordan with a division and a barrier each):
-// I + J + K - 2 = 193 hyperplanes are 0.2 to 0.3 ms for the factorization and twice 0.2 ms for the solve. What does not
-// depend on other cells is asked for before the wait, so bytes and latency overlap. These are estimates, not measurements.
+// Latency: a hyperplane costs an L2 round trip (about 0.7 us) and the arithmetic of one cell. What does not depend on other
+// cells is asked for before the wait, so bytes and latency overlap. Beyond 65^3 the time is that of a cell over the number
+// of cells at work at once, which barriers and instructions make long: float64 with n = 5 to 8 has kernels without barriers
+// in stencil_warps.cu.
 #include "finelu.cuh"
+#include "stencil.cuh"
 
 using namespace fl;
-
-// Axis 0 is k, 1 is j, 2 is i. The block towards the cell before along an axis is kind `axis`, towards the one after 6 - axis.
-constexpr int AXES = 3, DELTA = 3, KINDS = 7;
-enum Trans { PLAIN, TRANSPOSED, ADJOINT };
-
-struct Cell {
-    int c, at[AXES], size[AXES], stride[AXES];
-    __device__ Cell(int c, int I, int J, int K)
-        : c(c), at{c % K, c / K % J, c / K / J}, size{K, J, I}, stride{1, K, J * K} {}
-    // the cell one step (1 or -1) along an axis, or -1 outside of the grid
-    __device__ int neighbour(int axis, int step) const
-    {
-        const int to = at[axis] + step;
-        return c < 0 || to < 0 || to >= size[axis] ? -1 : c + step * stride[axis];
-    }
-    __device__ int neighbour_around(int axis, int step) const  // the same with the ends joined
-    {
-        const int to = at[axis] + step, joined = to < 0 ? size[axis] - 1 : to == size[axis] ? 0 : to;
-        return c + (joined - at[axis]) * stride[axis];
-    }
-    // the cell of which block `kind` of this one is a coefficient, or -1; `periodic` as in stencil_residual
-    __device__ int stencil(int kind, int periodic) const
-    {
-        const int axis = kind < DELTA ? kind : 6 - kind, step = kind < DELTA ? -1 : 1;
-        return kind == DELTA ? c : periodic >> axis & 1 ? neighbour_around(axis, step) : neighbour(axis, step);
-    }
-    // a cell `far` hyperplanes before (step -1) or after (1) on which this one depends, or -1 if there is none
-    __device__ int ancestor(int step, int far) const
-    {
-        int found = c;
-#pragma unroll
-        for (int a = 0; a < AXES; ++a) {
-            const int room = step < 0 ? at[a] : size[a] - 1 - at[a], moved = far < room ? far : room;
-            found += step * moved * stride[a];
-            far -= moved;
-        }
-        return c < 0 || far > 0 ? -1 : found;
-    }
-};
-
-// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around each
-// load would make the next one wait for it.
-template <typename T> __device__ inline T load_or_zero(const T* __restrict__ values, bool there, size_t place)
-{
-    const T value = values[there ? place : 0];
-    return there ? value : T(0);
-}
 
 // *to = *from, or 0 where there is nothing, without a register in between, so that all copies of a thread are under way at
 // once; `from` is a valid address in any case. They have come after wait_for_copies, for other threads after a barrier too.
@@ -87,9 +43,7 @@ template <typename T> __device__ inline void copy_to_shared(T* to, const T* from
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Who is far from its turn leaves the L2 cache to those at the front: one thread a cell polls one value of a cell FAR
-// hyperplanes away, and only then all threads poll for what they need. At the end all threads of the block meet.
-constexpr int FAR = 2;
+// One thread a cell polls one value of a cell FAR hyperplanes away. At the end all threads of the block meet.
 // The flag stands apart from the address: NVRTC 13.0 was seen to test a pointer that may be null before it is set.
 template <typename T> __device__ inline void wait_for_turn(bool polls, const T* value)
 {
@@ -102,20 +56,8 @@ template <typename T> __device__ inline void wait_for_turn(bool polls, const T* 
 template <int COUNT, typename T>
 __device__ inline void await_all(const T* const (&from)[COUNT], const bool (&wanted)[COUNT], T (&value)[COUNT])
 {
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a) {
-        value[a] = T(0);
-        if (wanted[a]) make_pending(value[a]);
-    }
-    bool waits;
-    do {  // ask again for all that are missing at once, so that their latencies overlap
-        waits = false;
-#pragma unroll
-        for (int a = 0; a < COUNT; ++a)
-            if (pending(value[a])) value[a] = peek(from[a]);
-#pragma unroll
-        for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
-    } while (waits);
+    want(wanted, value);
+    while (ask(from, value)) {}
 }
 
 template <typename T> __device__ inline typename RealOf<T>::type magnitude(T a)
@@ -201,10 +143,10 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
     if (c < 0) mine = T(u == v);  // places left over invert the identity
     const int early = cell.ancestor(-1, FAR);
     wait_for_turn(e == 0 && early >= 0, d + size_t(early < 0 ? 0 : early) * NN);
-    wait_for_copies();
-    __syncthreads();
     T left[AXES][PRELOAD ? N : 1];  // the own row of lower
     if (PRELOAD) {
+        wait_for_copies();
+        __syncthreads();
 #pragma unroll
         for (int a = 0; a < AXES; ++a)
 #pragma unroll
@@ -213,6 +155,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
     await_all(from, wanted, before);
 #pragma unroll
     for (int a = 0; a < AXES; ++a) product[a * NN + e] = before[a];
+    if (!PRELOAD) wait_for_copies();
     __syncthreads();
 #pragma unroll
     for (int a = 0; a < AXES; ++a)

@@ -1,4 +1,5 @@
-"""Launchers of stencil.cu: 7-point block matrices on a grid, their block ILU(0) by wavefronts, and its ACC style."""
+"""Launchers of stencil.cu and stencil_warps.cu: 7-point block matrices on a grid, their block ILU(0) by wavefronts, and
+its ACC style."""
 
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ OTHER_WAYS = (
 ALONE, NARROW, WIDE = (96, 320), (64, 128), (64, 160)
 PRELOADED = 32  # cells a multiprocessor, of hyperplanes for which rows of lower blocks are worth their registers
 LARGEST_PRELOADED = 8  # n, up to which there are registers for it
+SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp works on a cell
+WARPS = 4  # of a thread block then
 BLOCK = 256
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 
@@ -49,23 +52,40 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+def _magic(divisor: int) -> np.uint32:
+    """For `quotient` in stencil_warps.cu."""
+    divisor = min(divisor, MOST_CELLS)
+    return np.uint32(-(-(1 << 31 + (divisor - 1).bit_length()) // divisor))
+
+
 class StencilPlan:
     """The cells of a grid by hyperplane i + j + k, and how many a thread block takes; made on the device, once a grid.
 
-    shape : (I, J, K).  n : block size.  cells_per_block : 0 for the rule of cells_of_a_block;
-    preload : None for that of PRELOADED; any value gives the same result, only the time differs.
+    shape : (I, J, K).  n : block size.  by_warps : a warp a cell, for float64 and n = 5 to 8 (stencil_warps.cu), else
+    n^2 threads.  cells_per_block : 0 for the rule of cells_of_a_block, or WARPS.  preload : keep rows of lower blocks
+    in registers; None for hyperplanes of up to PRELOADED cells and n <= 8; not by warps.
     order : (places,) int32 on the device, see stencil.cu.  starts, counts : where each hyperplane begins in it and how
     many cells it has, on the host.  depth : number of hyperplanes, I + J + K - 2.
     Raises ParameterError for an empty grid, n < 1, or more than 2^31 - 1 places. Cost: O(I J K), 4 bytes a cell.
     """
 
-    def __init__(self, shape: tuple[int, int, int], n: int, *, cells_per_block: int = 0, preload: bool | None = None):
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        n: int,
+        *,
+        by_warps: bool = False,
+        cells_per_block: int = 0,
+        preload: bool | None = None,
+    ):
         self.shape = I, J, K = tuple(int(s) for s in shape)
         self.n = int(n)
         if min(self.shape) < 1 or self.n < 1:
             raise ParameterError(
                 f"A grid of {I} x {J} x {K} cells with blocks of size {n} is empty; give sizes from 1 on."
             )
+        if by_warps and not SMALLEST_BY_WARPS <= self.n <= LARGEST_BY_WARPS:
+            raise ParameterError(f"by_warps=True is for blocks of size 5 to 8, these have {n}; leave it out.")
         self.cells = I * J * K
         self.grid = tuple(np.int32(min(s, MOST_CELLS)) for s in self.shape)
         self._kernels: dict = {}
@@ -76,16 +96,19 @@ class StencilPlan:
         widest = int(self.counts.max())
         fits = widest <= PRELOADED * device_limits()["processors"]
         self.preload = self.n <= LARGEST_PRELOADED and (fits if preload is None else preload)
-        chosen = cells_of_a_block(self.n, NARROW if fits else WIDE)
+        self.by_warps, self.dtype = by_warps, np.dtype(np.float64) if by_warps else None
+        self._magic = _magic(J), _magic(K)
+        threads = 32 if by_warps else self.n**2  # a cell
+        chosen = WARPS if by_warps else cells_of_a_block(self.n, NARROW if fits else WIDE)
         self.cells_per_block = int(cells_per_block) or min(chosen, _power_of_two(widest))
-        most = 1024 // self.n**2 if self.n <= LARGEST_BLOCK else 1
+        most = 1024 // threads if self.n <= LARGEST_BLOCK else 1
         if not 1 <= self.cells_per_block <= most:
             raise ParameterError(
                 f"cells_per_block={cells_per_block}; with blocks of size {self.n} there is room for 1 to {most}."
             )
         if self.n <= LARGEST_BLOCK:
             self._template: tuple[int, ...] = (self.n, self.cells_per_block)
-            self._block = (self.cells_per_block * self.n**2,)
+            self._block = (self.cells_per_block * threads,)
         else:
             tiles, edge = tiles_of(self.n)
             self._template, self._block = (tiles,), (edge * edge,)
@@ -120,6 +143,14 @@ class StencilPlan:
             found = self._kernels[key] = kernel("stencil", function, dtype, *self._template, *parameters)
         found((sweeps * self.n_blocks,), self._block, arguments, shared_mem=numbers * dtype.itemsize)
 
+    def launch_warps(self, function: str, sweeps: int, parameters: tuple, arguments: tuple) -> None:
+        """The same with a kernel of stencil_warps.cu."""
+        key = (function, parameters)
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = kernel("stencil_warps", function, *self._template, *parameters)
+        found((sweeps * self.n_blocks,), self._block, (*self.grid, *self._magic, *arguments))
+
     def _planes(self, backward=False):
         """(cells, their part of order) of each hyperplane."""
         for p in range(self.depth - 1, -1, -1) if backward else range(self.depth):
@@ -128,8 +159,8 @@ class StencilPlan:
 
 
 @lru_cache(maxsize=8)
-def _plan_on(device: int, shape, n: int) -> StencilPlan:
-    plan = StencilPlan(shape, n)
+def _plan_on(device: int, shape, n: int, by_warps: bool) -> StencilPlan:
+    plan = StencilPlan(shape, n, by_warps=by_warps)
     cupy.cuda.get_current_stream().synchronize()  # other streams will read the order too
     return plan
 
@@ -138,7 +169,14 @@ def plan_of(blocks) -> StencilPlan:
     """The plan for these blocks on the current device; the last eight are kept."""
     if blocks.ndim != 6 or blocks.shape[0] != 7:
         raise ParameterError(f"blocks are {blocks.shape}; the shape of 7-point block matrices is (7, I, J, K, n, n).")
-    return _plan_on(cupy.cuda.runtime.getDevice(), blocks.shape[1:4], blocks.shape[-1])
+    n = blocks.shape[-1]
+    by_warps = blocks.dtype == np.float64 and SMALLEST_BY_WARPS <= n <= LARGEST_BY_WARPS and _has_tensor_cores()
+    return _plan_on(cupy.cuda.runtime.getDevice(), blocks.shape[1:4], n, by_warps)
+
+
+def _has_tensor_cores() -> bool:
+    """Whether the current device multiplies float64 by tensor cores: all from Ampere on."""
+    return device_limits()["capability"] >= 80
 
 
 def _check_block_size(n: int) -> None:
@@ -155,8 +193,8 @@ def _check_shared(n: int, wanted: int) -> None:
         )
 
 
-def _check(shape, n: int, blocks, d, *vectors) -> None:
-    _check_array("blocks", blocks, (7, *shape, n, n), blocks.dtype)
+def _check(shape, n: int, blocks, d, *vectors, dtype=None) -> None:
+    _check_array("blocks", blocks, (7, *shape, n, n), dtype or blocks.dtype)
     if d is not None:
         _check_array("d", d, (*shape, n, n), blocks.dtype)
     for vector in vectors:
@@ -210,14 +248,16 @@ def block_ilu_factor(blocks, d, pivoting, plan: StencilPlan | None = None):
     """
     plan = plan or plan_of(blocks)
     _check_block_size(plan.n)
-    _check(plan.shape, plan.n, blocks, d)
+    _check(plan.shape, plan.n, blocks, d, dtype=plan.dtype)
     n, cells = plan.n, plan.cells_per_block
     words = cupy.empty(2, np.int32)
     bad, counter = words[:1], words[1:]
     set_pending(words)
     set_pending(d)
     rest = (plan.order, blocks, d, bad, counter)
-    if n <= LARGEST_BLOCK:
+    if plan.by_warps:
+        plan.launch_warps("factor_by_warps", 1, (bool(pivoting),), (np.int32(plan.n_blocks), *rest))
+    elif n <= LARGEST_BLOCK:
         numbers = cells * (9 * n * n + 4 * n)
         parameters = bool(pivoting), plan.preload
         plan.launch("factor_by_cells", 1, numbers, d.dtype, parameters, (*plan.grid, *rest))
@@ -235,7 +275,7 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
     """
     plan = plan or plan_of(blocks)
     _check_block_size(plan.n)
-    _check(plan.shape, plan.n, blocks, d, b, x)
+    _check(plan.shape, plan.n, blocks, d, b, x, dtype=plan.dtype)
     if trans not in TRANS:
         raise ParameterError(f"trans={trans!r}; choose 'N', 'T' or 'H'.")
     if trans == "H" and x.dtype.kind != "c":
@@ -245,7 +285,9 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
     set_pending(y)
     set_pending(x)
     rest = (plan.order, blocks, d, b, y, x, y[x.size :])
-    if n <= LARGEST_BLOCK:
+    if plan.by_warps:
+        plan.launch_warps("solve_by_warps", 2, (trans != "N",), (np.int32(plan.n_blocks), *rest))
+    elif n <= LARGEST_BLOCK:
         arguments, numbers = (*plan.grid, np.int32(plan.n_blocks), *rest), cells * 2 * n * n
         plan.launch("solve_by_cells", 2, numbers, x.dtype, (TRANS[trans],), arguments)
     else:

@@ -1,0 +1,82 @@
+// Cells of an I x J x K grid, the places of their blocks and their neighbours, and waiting for those; for the kernels of
+// stencil.cu and stencil_warps.cu. Needs finelu.cuh.
+#pragma once
+
+namespace fl {
+
+// Axis 0 is k, 1 is j, 2 is i. The block towards the cell before along an axis is kind `axis`, towards the one after 6 - axis.
+constexpr int AXES = 3, DELTA = 3, KINDS = 7;
+enum Trans { PLAIN, TRANSPOSED, ADJOINT };
+
+struct Cell {
+    int c, at[AXES], size[AXES], stride[AXES];
+    __device__ Cell(int c, int I, int J, int K)
+        : c(c), at{c % K, c / K % J, c / K / J}, size{K, J, I}, stride{1, K, J * K} {}
+    __device__ Cell(int c, int k, int j, int i, int I, int J, int K)
+        : c(c), at{k, j, i}, size{K, J, I}, stride{1, K, J * K} {}
+    // the cell one step (1 or -1) along an axis, or -1 outside of the grid
+    __device__ int neighbour(int axis, int step) const
+    {
+        const int to = at[axis] + step;
+        return c < 0 || to < 0 || to >= size[axis] ? -1 : c + step * stride[axis];
+    }
+    __device__ int neighbour_around(int axis, int step) const  // the same with the ends joined
+    {
+        const int to = at[axis] + step, joined = to < 0 ? size[axis] - 1 : to == size[axis] ? 0 : to;
+        return c + (joined - at[axis]) * stride[axis];
+    }
+    // the cell of which block `kind` of this one is a coefficient, or -1; `periodic` as in stencil_residual
+    __device__ int stencil(int kind, int periodic) const
+    {
+        const int axis = kind < DELTA ? kind : 6 - kind, step = kind < DELTA ? -1 : 1;
+        return kind == DELTA ? c : periodic >> axis & 1 ? neighbour_around(axis, step) : neighbour(axis, step);
+    }
+    // a cell `far` hyperplanes before (step -1) or after (1) on which this one depends, or -1 if there is none
+    __device__ int ancestor(int step, int far) const
+    {
+        int found = c;
+#pragma unroll
+        for (int a = 0; a < AXES; ++a) {
+            const int room = step < 0 ? at[a] : size[a] - 1 - at[a], moved = far < room ? far : room;
+            found += step * moved * stride[a];
+            far -= moved;
+        }
+        return c < 0 || far > 0 ? -1 : found;
+    }
+};
+
+// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around each
+// load would make the next one wait for it.
+template <typename T> __device__ inline T load_or_zero(const T* __restrict__ values, bool there, size_t place)
+{
+    const T value = values[there ? place : 0];
+    return there ? value : T(0);
+}
+
+// value[a] = *from[a] where it is still pending; whether one still is. All are asked at once, so that latencies overlap.
+template <int COUNT, typename T> __device__ inline bool ask(const T* const (&from)[COUNT], T (&value)[COUNT])
+{
+    bool waits = false;
+#pragma unroll
+    for (int a = 0; a < COUNT; ++a)
+        if (pending(value[a])) value[a] = peek(from[a]);
+#pragma unroll
+    for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
+    return waits;
+}
+
+// value[a] = pending where it is wanted, else 0
+template <int COUNT, typename T> __device__ inline void want(const bool (&wanted)[COUNT], T (&value)[COUNT])
+{
+#pragma unroll
+    for (int a = 0; a < COUNT; ++a) {
+        value[a] = T(0);
+        if (wanted[a]) make_pending(value[a]);
+    }
+}
+
+// Who is far from its turn leaves the L2 cache to those at the front: one thread a cell polls one value of a cell FAR
+// hyperplanes away, and only then all threads poll for what they need.
+constexpr int FAR = 2;
+
+}  // namespace fl
