@@ -110,6 +110,7 @@ def test_solvers_of_cupy(backend, name, problem, recipe):
         calls = []
         x, info = solver(A, b, M=M, callback=calls.append, **options)
         assert info == 0
-        assert residual(host, x.get(), b.get()) < 1e-6
+        # minres compares with its estimate of norm(A) norm(x), which is larger than norm(b)
+        assert residual(host, x.get(), b.get()) < (1e-5 if name == "minres" else 1e-6)
         counts.append(len(calls))
     assert counts[0] < counts[1]
