@@ -362,6 +362,8 @@ def test_the_gpu_is_where_petsc_has_the_block_else_that_of_the_process(monkeypat
     assert [chosen("cuda", 3), chosen("cuda", None), chosen("cuda:1", None), chosen("cuda:1", 1)] == [3, 2, 1, 1]
     with pytest.raises(DeviceError, match="device cuda:1 was given, but PETSc has this block on cuda:3"):
         chosen("cuda:1", 3)
+    with pytest.raises(DeviceError, match="device cuda:4 was given, and there are 4 GPUs, from cuda:0 on"):
+        chosen("cuda:4", None)
 
 
 def test_launchers_say_how_many_processes_a_machine_has(monkeypatch):
@@ -508,6 +510,82 @@ def test_without_petsc4py_the_error_says_where_to_look(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}
     )
     assert "docs/petsc.md" in done.stderr.splitlines()[-1]
+
+
+# On a GPU, with a PETSc that has its vectors on the host --------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy():
+    try:
+        return require_gpu()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12 * abs(want).max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_pc_applies_the_factors_of_every_recipe_on_a_gpu(cupy, name):
+    import cupyx.scipy.sparse
+
+    needed = NEEDED.get(name, {})
+    pc = Alone(SPD, *words(name, {**needed, "device": "cuda"}))
+    F = RECIPES[name](**needed).factor(cupyx.scipy.sparse.csr_matrix(SPD))
+    B = np.outer(b, [1.0, 2.0, -1.0])
+    for S, what in ((SPD, "factor"), (perturbed(SPD), "update")):
+        pc.A.setValuesCSR(S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), S.data)
+        pc.A.assemble()
+        F = F if what == "factor" else F.update(cupyx.scipy.sparse.csr_matrix(S))
+        close(pc.apply(b), F.solve(cupy.asarray(b)).get())
+        close(pc.apply(b, transpose=True), F.solve(cupy.asarray(b), "T").get())
+        X, Y = (PETSc.Mat().createDense(B.shape, comm=PETSc.COMM_SELF) for _ in range(2))
+        X.setUp(), Y.setUp()
+        X.getDenseArray()[:] = B
+        X.assemble(), Y.assemble()
+        pc.pc.matApply(X, Y)
+        close(Y.getDenseArray(), F.solve(cupy.asarray(B)).get())
+        assert pc.context.calls[what] == 1
+    assert isinstance(pc.context.factors.solve(cupy.asarray(b)), cupy.ndarray)
+    assert next(iter(pc.context._described())).endswith(" on cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_failure_on_a_gpu_is_told_and_the_next_set_up_recovers(cupy, capfd):
+    S = SPD.copy()
+    S.data[0] = np.nan
+    pc = Alone(S, "finelu_device", "cuda")
+    assert np.isnan(pc.apply(b)).all()
+    assert "row 0" in capfd.readouterr().err
+    pc.A.setValuesCSR(S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), SPD.data)
+    pc.A.assemble()
+    close(pc.apply(b), fl.ILU0().factor(SPD).solve(b))
+    number = cupy.cuda.runtime.getDeviceCount()
+    pc = Alone(SPD, "finelu_device", f"cuda:{number}")
+    assert np.isnan(pc.apply(b)).all()
+    assert f"cuda:{number}" in capfd.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_iterations_on_a_gpu_are_those_of_petscs_ilu(cupy, processes):
+    _, found = mpi(processes, "counts", "-sub_finelu_device", "cuda")
+    for outer, (theirs, ours) in found.items():
+        assert abs(theirs[0] - ours[0]) <= 1, outer
+        assert theirs[1] == ours[1] > 0, outer
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pivot", "nan", "apply"])
+def test_a_process_that_fails_on_its_gpu_ends_the_solve_on_all(cupy, kind):
+    words = (f"kind={kind}", "-pc_type", "asm", *OURS, "-sub_finelu_device", "cuda")
+    _, (failed, healed, again) = mpi(2, "failure", *words, seconds=60)
+    assert failed[1] in (-9, -11)
+    assert healed[1] > 0
+    assert again == healed
 
 
 # Several processes ----------------------------------------------------------------------------------------------------

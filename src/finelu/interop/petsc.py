@@ -324,9 +324,12 @@ class PC:
         given = self.device.partition(":")[2]
         if given and there is not None and int(given) != there:
             raise DeviceError(f"device {self.device} was given, but PETSc has this block on cuda:{there}; give cuda.")
+        count = cupy.cuda.runtime.getDeviceCount()
+        if given and int(given) >= count:
+            raise DeviceError(f"device {self.device} was given, and there are {count} GPUs, from cuda:0 on; give cuda.")
         if given:
             return int(given)
-        return _local_rank() % cupy.cuda.runtime.getDeviceCount() if there is None else there
+        return _local_rank() % count if there is None else there
 
     def _current(self):
         """The GPU of the factors, if any, made the current one, with the default stream, which is PETSc's, too."""
