@@ -166,10 +166,10 @@ def failure():
         set_row(np.where(good[row].indices == row, np.nan, good[row].data))
     b = right_hand_side(A)
     ksp = solver(A)
-    own = {name: getattr(PC, name) for name in ("_solve", "_set_up")}
+    own = {name: getattr(PC, name) for name in ("_into", "_set_up")}
     calls = []
     if kind in ("apply", "set-up") and bad_rank == RANK:
-        name, after = ("_solve", int(words.get("after", 2))) if kind == "apply" else ("_set_up", 0)
+        name, after = ("_into", int(words.get("after", 2))) if kind == "apply" else ("_set_up", 0)
 
         def fails(self, *arguments):
             calls.append(0)

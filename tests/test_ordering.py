@@ -248,6 +248,20 @@ def test_the_widest_level_of_a_breadth_first_search_from_the_periphery():
 
 
 @PATTERNS
+@given(
+    n=st.integers(1, 30), mean=st.floats(0, 8), index=st.sampled_from([np.int32, np.int64]), seed=st.integers(0, 9999)
+)
+def test_the_graph_is_the_pattern_of_a_and_its_transpose_without_the_diagonal(n, mean, index, seed):
+    A = sp.random(n, n, min(mean / max(n, 1), 1.0), random_state=seed, format="csr")
+    M = as_csr(A, diagonal=False)
+    S = _graph(CSR(M.indptr.astype(index), M.indices.astype(index), M.data, M.diag))
+    want = ((A != 0) + (A.T != 0)).toarray()
+    np.fill_diagonal(want, False)
+    np.testing.assert_array_equal(S.toarray(), want)
+    assert S.has_sorted_indices and S.has_canonical_format and S.indptr.dtype == S.indices.dtype == np.int32
+
+
+@PATTERNS
 @given(st.integers(1, 60), st.floats(0, 14), st.booleans(), st.integers(0, 2**16))
 def test_the_core_is_what_no_row_of_few_neighbours_is_left_in(n, mean, hub, seed):
     A = sp.random(n, n, min(1.0, mean / n), rng=np.random.default_rng(seed), format="lil")

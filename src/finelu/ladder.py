@@ -36,7 +36,7 @@ from finelu.preconditioners import (
     ParILUT,
     SparseLU,
 )
-from finelu.preconditioners.direct import SparseLUFactors
+from finelu.preconditioners.direct import SHORT, SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
@@ -50,11 +50,10 @@ MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than 
 # What to expect, in seconds an entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations
 # matter, since the pace of the first attempt corrects them.
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
-ANALYSIS_ROW, ANALYSIS = 1.5e-6, 0.04e-6  # ordering, elimination tree and column counts of the direct solve
+ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and column counts of the direct solve
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
-COLUMNWISE = 1.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
-DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.6e-6, 12e-9, 0.2e-9  # of the complete factors
-SHORT = 12  # mean entries a row
+COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
+DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
 USABLE = 0.8  # part of the free memory that factors may take

@@ -14,6 +14,7 @@ from scipy.sparse.linalg import spilu
 from finelu.errors import ParameterError
 from finelu.kernels import namespace, to_host
 from finelu.kernels.cpu.cholesky_fill import column_counts, elimination_tree
+from finelu.kernels.cpu.graphs import peel, symmetric_graph
 from finelu.kernels.cpu.matching import lightest_matching
 from finelu.kernels.csr import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
@@ -83,6 +84,8 @@ def _minimum_degree(S) -> np.ndarray:
         fill_factor=1,
         permc_spec="MMD_AT_PLUS_A",
         diag_pivot_thresh=0,
+        panel_size=1,
+        relax=1,
     )
     return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
@@ -236,27 +239,18 @@ def _ones(A: CSR) -> sp.csr_matrix:
 
 def _graph(A: CSR) -> sp.csr_matrix:
     """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
-    ones = _ones(A).tocoo()
-    beside = ones.row != ones.col
-    half = sp.csr_matrix((ones.data[beside], (ones.row[beside], ones.col[beside])), shape=A.shape)
-    S = sp.csr_matrix(half + half.T)
-    S.sort_indices()
-    S.data[:] = 1
-    return S
+    index: Any = np.int32 if 2 * A.nnz <= INT32_LIMIT else np.int64
+    starts, columns = np.empty(A.n + 1, index), np.empty(2 * A.nnz, index)
+    symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
+    columns = columns[: starts[-1]]
+    return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
 
 
 def _core(S):
     """The graph S without dense rows, and then without rows of fewer than CORE neighbours, as long as there are any."""
     degree = np.diff(S.indptr)
-    short = degree <= DENSE * (S.nnz / max(degree.size, 1))
-    S = S if short.all() else S[short][:, short]
-    degree = np.diff(S.indptr)
-    left, out = np.ones(degree.size, bool), np.flatnonzero(degree < CORE)
-    while out.size:
-        left[out] = False
-        rows, fewer = np.unique(S[out].indices, return_counts=True)
-        degree[rows] -= fewer.astype(degree.dtype)
-        out = rows[left[rows] & (degree[rows] < CORE)]
+    left = degree <= DENSE * (S.nnz / max(degree.size, 1))
+    peel(S.indptr, S.indices, left, CORE)
     return S if left.all() else S[left][:, left]
 
 

@@ -1,0 +1,74 @@
+"""The graph of a pattern: of A + A^T, and what is left of it without its rim. On one thread."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.recurrences import compiled
+
+
+@compiled
+def symmetric_graph(indptr, indices, starts, columns):
+    """The pattern of A + A^T without the diagonal, rows sorted, in columns[:starts[n]].
+
+    indptr, indices : of A, by rows, sorted.  starts (n + 1,), columns (2 nnz,) : out. Cost: three passes over A.
+    """
+    n = starts.size - 1
+    to = np.zeros(n + 1, np.int64)  # A^T, by rows
+    for p in range(indices.size):
+        to[indices[p] + 1] += 1
+    for i in range(n):
+        to[i + 1] += to[i]
+    rows, place = np.empty(indices.size, indices.dtype), to[:n].copy()
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            rows[place[indices[p]]] = i
+            place[indices[p]] += 1
+    found = 0
+    starts[0] = 0
+    for i in range(n):
+        p, q = indptr[i], to[i]
+        while p < indptr[i + 1] or q < to[i + 1]:
+            j = n
+            if p < indptr[i + 1]:
+                j = indices[p]
+            if q < to[i + 1] and rows[q] < j:
+                j = rows[q]
+            if p < indptr[i + 1] and indices[p] == j:
+                p += 1
+            if q < to[i + 1] and rows[q] == j:
+                q += 1
+            if j != i:
+                columns[found] = j
+                found += 1
+        starts[i + 1] = found
+
+
+@compiled
+def peel(indptr, indices, left, least):
+    """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
+
+    left (n,) : in, the rows that count; out, those that remain.
+    """
+    n = left.size
+    degree, waiting, count = np.zeros(n, np.int64), np.empty(n, np.int64), 0
+    for i in range(n):
+        if not left[i]:
+            continue
+        for p in range(indptr[i], indptr[i + 1]):
+            if left[indices[p]]:
+                degree[i] += 1
+        if degree[i] < least:
+            waiting[count] = i
+            count += 1
+    while count:
+        count -= 1
+        i = waiting[count]
+        left[i] = False
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if left[j]:
+                degree[j] -= 1
+                if degree[j] == least - 1:
+                    waiting[count] = j
+                    count += 1
