@@ -641,7 +641,7 @@ class Worker:
             taken = time.perf_counter() - begin, sum(c.seconds["solve"] for c in contexts) - before
             best = taken if best is None else min(best, taken)
         steps = ksp.getIterationNumber()
-        own, nnz = last - first, A.getInfo()["nz_used"]
+        own, nnz = last - first, A.getInfo(PETSc.Mat.InfoType.LOCAL)["nz_used"]
         vectors = 3 + 4 + 2 * (RESTART + 1) / 2 + 2  # of the product, of the solve, of the orthogonalization twice
         a_step = 12 * nnz + self.factor_bytes(ksp) + 8 * own * vectors
         gpus, copy_ms = self.copies(contexts) if device != "cpu" else (None, None)
