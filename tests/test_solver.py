@@ -506,7 +506,9 @@ def test_long_rows_that_columns_alone_order_reach_the_direct_solve(monkeypatch):
     b = values(600, "float64")
     solution = solve(A, b)
     assert_solved(A, b, solution)
-    assert [attempt.recipe.partition("(")[0] for attempt in solution.attempts] == ["ILU0", "SparseLU"]
+    *others, direct = solution.attempts
+    assert direct.recipe.startswith("SparseLU") and direct.outcome == "solved"
+    assert others and all(attempt.outcome.startswith("no factors") for attempt in others)
     assert solve(A, b, memory_limit=600**2).status is Status.OUT_OF_MEMORY
 
 

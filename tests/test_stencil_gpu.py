@@ -205,23 +205,57 @@ def test_warps_are_for_float64_and_their_sizes(cupy, stencil, dtype):
         stencil.block_ilu_factor(blocks, cupy.empty_like(blocks[0]), True, plan)
 
 
-def test_what_lies_beyond_the_grid_is_not_read(cupy, stencil):
+def among_nan(cupy, values):
+    """The values with NaN before and after them in memory."""
+    room = cupy.full(values.size + 200, np.nan)
+    inner = room[100:-100].reshape(values.shape)
+    inner[...] = cupy.asarray(values)
+    return inner
+
+
+@pytest.mark.parametrize("n", [5, 6, 7])
+def test_what_lies_beyond_the_grid_is_not_read(cupy, stencil, n):
     """Blocks that reach out of the grid, and what lies around the arrays, may hold anything."""
     shape = 3, 4, 5
-    blocks, b = problem(shape, 6, "float64")
-    want = solved(cupy, stencil, cupy.asarray(blocks), cupy.asarray(b), True)
+    blocks, b = problem(shape, n, "float64")
     wild = blocks.copy()
     for kind, axis, end in ((0, 2, 0), (1, 1, 0), (2, 0, 0), (4, 0, -1), (5, 1, -1), (6, 2, -1)):
         place = [kind, slice(None), slice(None), slice(None)]
         place[1 + axis] = end
         wild[tuple(place)] = np.nan
-    room = cupy.full(wild.size + 200, np.nan)
-    inner = room[100:-100].reshape(wild.shape)
-    inner[...] = cupy.asarray(wild)
     for by_warps in (False, True):
-        found = solved(cupy, stencil, inner, cupy.asarray(b), True, by_warps=by_warps)
-        for got, expected in zip(found, want, strict=True):
-            assert_close(got.reshape(-1), expected.reshape(-1), 1000, abs(expected).max())
+        plan = stencil.StencilPlan(shape, n, by_warps=by_warps)
+        found = []
+        for values_of in (lambda a: cupy.asarray(a), lambda a: among_nan(cupy, a)):
+            A = values_of(blocks if not found else wild)
+            d, right = values_of(np.zeros(blocks.shape[1:])), values_of(b)
+            assert stencil.block_ilu_factor(A, d, True, plan).item() == -1
+            results = [d.get()]
+            for trans in ("N", "T"):
+                x = values_of(np.zeros_like(b))
+                stencil.block_ilu_solve(A, d, right, x, trans, plan)
+                results.append(x.get())
+            found.append(results)
+        for got, want in zip(*found, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n", [5, 6, 7, 8])
+def test_threads_of_a_cell_where_there_are_no_warps_for_it(cupy, stencil, n):
+    """What GPUs before Ampere take: against the CPU's kernels, and a singular block."""
+    blocks, b = problem((3, 4, 5), n, "float64")
+    for pivoting in (False, True):
+        d, *solutions = solved(cupy, stencil, cupy.asarray(blocks), cupy.asarray(b), pivoting, by_warps=False)
+        want = factor_on_host(blocks, pivoting)
+        assert_close(d.reshape(-1), want.reshape(-1), 64 * (8 + n), abs(want).max())
+        for trans, x in zip(("N", "T"), solutions, strict=True):
+            expected = solve_on_host(blocks, want, b, trans)
+            assert_close(x, expected, 64 * (8 + n), abs(expected).max())
+    blocks[(slice(0, 3), 1, 1, 2)] = 0
+    blocks[3, 1, 1, 2] = 1
+    plan = stencil.StencilPlan((3, 4, 5), n, by_warps=False)
+    bad = stencil.block_ilu_factor(cupy.asarray(blocks), cupy.empty(blocks.shape[1:]), True, plan).item()
+    assert bad == (1 * 4 + 1) * 5 + 2
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 4, 3), (1, 13, 7), (2, 1, 19)], ids=str)
@@ -273,8 +307,9 @@ def test_the_same_bits_in_every_run(cupy, stencil, n):
     assert len(seen) == 1
 
 
-def test_streams_and_threads_share_a_plan(cupy):
-    A = StencilMatrix(cupy.asarray(random_blocks((9, 8, 7), 4)))
+@pytest.mark.parametrize("n", [4, 6])
+def test_streams_and_threads_share_a_plan(cupy, n):
+    A = StencilMatrix(cupy.asarray(random_blocks((9, 8, 7), n)))
     b = cupy.asarray(values(A.shape[0], "float64"))
     F = BlockILU0().factor(A)
     want = F.solve(b).get()
@@ -291,10 +326,11 @@ def test_streams_and_threads_share_a_plan(cupy):
             np.testing.assert_array_equal(got, want)
 
 
-def test_columns_are_solved_one_by_one_and_a_solve_can_be_recorded(cupy):
+@pytest.mark.parametrize("n", [3, 6])
+def test_columns_are_solved_one_by_one_and_a_solve_can_be_recorded(cupy, n):
     from finelu.kernels.cuda import Recorded
 
-    A = StencilMatrix(cupy.asarray(random_blocks((5, 4, 6), 3)))
+    A = StencilMatrix(cupy.asarray(random_blocks((5, 4, 6), n)))
     F = BlockILU0().factor(A)
     B = cupy.asarray(values((A.shape[0], 4), "float64"))
     X, R = F.solve(B), A.residual(B, B)
@@ -310,7 +346,7 @@ def test_columns_are_solved_one_by_one_and_a_solve_can_be_recorded(cupy):
         np.testing.assert_array_equal(step(column).get(), A.residual(column, F.solve(column)).get())
 
 
-@pytest.mark.parametrize("n", [1, 4, 35])
+@pytest.mark.parametrize("n", [1, 4, 6, 35])
 def test_corrections_and_krylov_methods_are_those_of_the_cpu(cupy, n):
     shape = (6, 5, 7) if n < 30 else (3, 2, 3)
     blocks = random_blocks(shape, n)
@@ -362,10 +398,15 @@ def test_a_singular_block_names_its_cell(cupy, n, pivoting, what):
 
 
 def test_a_block_that_overflows_ends_and_is_named(cupy, stencil):
-    for n in (3, 40):
+    for n in (3, 6, 40):
         blocks = cupy.asarray(random_blocks((3, 2, 2), n))
         blocks[3, 1, 0, 1] = cupy.nan
         d = cupy.empty(blocks.shape[1:])
+        for pivoting in (False, True):
+            assert stencil.block_ilu_factor(blocks, d, pivoting).item() == 5
+        blocks[:3, 1, 0, 1] = 0
+        blocks[3, 1, 0, 1] = cupy.eye(n)
+        blocks[3, 1, 0, 1, n // 2, n // 2] = cupy.inf  # whose inverse is finite
         for pivoting in (False, True):
             assert stencil.block_ilu_factor(blocks, d, pivoting).item() == 5
 

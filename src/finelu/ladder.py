@@ -54,6 +54,7 @@ ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and colum
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, of rows no longer than SHORT
 DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
+DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
 USABLE = 0.8  # part of the free memory that factors may take
@@ -181,7 +182,8 @@ class Ladder:
             return math.inf
         if rung == "direct":
             if self.by_columns:  # for long rows nothing is known but what dense factors take
-                return COLUMNWISE * seen.nnz if self.short else self.pace * DIRECT_FLOP * 2 / 3 * float(seen.n) ** 3
+                dense = DENSE_FLOP * 2 / 3 * float(seen.n) ** 3
+                return self.pace * (COLUMNWISE * seen.nnz if self.short else dense)
             if self.fill is None:
                 return self.pace * self.analysis
             return self.pace * (DIRECT_ROW * seen.n + DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)

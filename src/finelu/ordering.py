@@ -77,7 +77,8 @@ def _minimum_degree(S) -> np.ndarray:
             f"ordering='mmd': A + A^T has {S.nnz} entries; SuperLU takes up to {INT32_LIMIT}. Use 'nd' or 'rcm'."
         )
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
-    # Everything beside the diagonal is dropped at once, so that the ordering is all that there is to do.
+    # Everything beside the diagonal is dropped at once, and columns are worked on one by one, which is the least beside
+    # the ordering.
     factors = spilu(
         sp.csc_matrix(by_columns, shape=S.shape),
         drop_tol=0.5,
@@ -239,7 +240,7 @@ def _ones(A: CSR) -> sp.csr_matrix:
 
 def _graph(A: CSR) -> sp.csr_matrix:
     """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
-    index: Any = np.int32 if 2 * A.nnz <= INT32_LIMIT else np.int64
+    index: Any = np.int32 if max(A.n, 2 * A.nnz) <= INT32_LIMIT else np.int64
     starts, columns = np.empty(A.n + 1, index), np.empty(2 * A.nnz, index)
     symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
     columns = columns[: starts[-1]]

@@ -326,7 +326,7 @@ class PC:
             raise DeviceError(f"device {self.device} was given, but PETSc has this block on cuda:{there}; give cuda.")
         count = cupy.cuda.runtime.getDeviceCount()
         if given and int(given) >= count:
-            raise DeviceError(f"device {self.device} was given, and there are {count} GPUs, from cuda:0 on; give cuda.")
+            raise DeviceError(f"device {self.device} was given, and the last GPU here is cuda:{count - 1}; give cuda.")
         if given:
             return int(given)
         return _local_rank() % count if there is None else there

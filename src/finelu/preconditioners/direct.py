@@ -128,7 +128,7 @@ class SparseLUFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
-        S = self._arranged(A.on(np))  # relax=1: subtrees of its order are not neighbours, and would be filled up
+        S = self._arranged(A.on(np))
         if self.recipe.shift:
             d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
             S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
@@ -138,11 +138,11 @@ class SparseLUFactors(Factors):
         if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
             raise SingularMatrix(singular)
         try:
-            if self._by_columns:
-                how: dict[str, Any] = {"permc_spec": "COLAMD"}
-                how |= {"panel_size": 1, "relax": 1} if columns.nnz <= SHORT * S.shape[0] else {}
-            else:
+            how: dict[str, Any] = {"permc_spec": "COLAMD"}
+            if not self._by_columns:  # relax=1: subtrees of this order are not neighbours, and would be filled up
                 how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": self._panel()}
+            elif columns.nnz <= SHORT * S.shape[0]:  # columns have little in common
+                how |= {"relax": 1, "panel_size": 1}
             self._lu = splu(columns, **how)
         except RuntimeError as error:
             if "singular" not in str(error):

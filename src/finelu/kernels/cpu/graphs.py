@@ -11,15 +11,16 @@ from finelu.kernels.cpu.recurrences import compiled
 def symmetric_graph(indptr, indices, starts, columns):
     """The pattern of A + A^T without the diagonal, rows sorted, in columns[:starts[n]].
 
-    indptr, indices : of A, by rows, sorted.  starts (n + 1,), columns (2 nnz,) : out. Cost: three passes over A.
+    indptr, indices : of A, by rows, sorted, without duplicates.  starts (n + 1,), columns (2 nnz,) : out.
+    Cost: three passes over A.
     """
-    n = starts.size - 1
+    n, nnz = starts.size - 1, indptr[-1]
     to = np.zeros(n + 1, np.int64)  # A^T, by rows
-    for p in range(indices.size):
+    for p in range(nnz):
         to[indices[p] + 1] += 1
     for i in range(n):
         to[i + 1] += to[i]
-    rows, place = np.empty(indices.size, indices.dtype), to[:n].copy()
+    rows, place = np.empty(nnz, indices.dtype), to[:n].copy()
     for i in range(n):
         for p in range(indptr[i], indptr[i + 1]):
             rows[place[indices[p]]] = i

@@ -12,12 +12,12 @@
 // Progress: blocks take their places by ticket(), so each waits for blocks that have begun; every value is its own ready
 // flag (see finelu.cuh): no fence, no second array, no launch a hyperplane.
 //
-// Layout. A block is contiguous and read by the n^2 threads of its cell, whatever the order of the cells; at n = 6 in
-// float64 it is 288 bytes, 9 whole sectors of 32, so natural order needs no second copy of A. Reading the 7 blocks of each
-// cell once and writing one, and nothing else, takes 1.73 ms in natural order and 2.03 ms in wavefront order at 150^3 on an
-// H200 (1.88 ms if the blocks of a cell were neighbours): what a layout by wavefronts could save. Where a block is
-// smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next hyperplanes, which read it
-// a few microseconds later from L2.
+// Layout. The blocks of each kind lie in natural order, each contiguous and read by the n^2 threads of its cell, whatever
+// the order in which cells are visited; at n = 6 in float64 it is 288 bytes, 9 whole sectors of 32. To read the 7 blocks of
+// each cell once and to write one, and nothing else, takes 1.73 ms at 150^3 on an H200 if cells are visited in natural order,
+// and 2.03 ms by wavefronts: blocks in the order of wavefronts could save the difference, and would need a second copy of A.
+// Where a block is smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next
+// hyperplanes, which read it a few microseconds later from L2.
 //
 // Bytes a cell, w = bytes of a value, and the bound in float64 at 65^3 and n = 6 (274625 cells, 193 hyperplanes) with 4 TB/s:
 //   factorization  8 n^2 w       (7 blocks of A once, d once; d is read back 3 times from L2)  0.63 GB  0.16 ms
@@ -32,6 +32,16 @@
 #include "stencil.cuh"
 
 using namespace fl;
+
+enum Trans { PLAIN, TRANSPOSED, ADJOINT };
+
+// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around each
+// load would make the next one wait for it.
+template <typename T> __device__ inline T load_or_zero(const T* __restrict__ values, bool there, size_t place)
+{
+    const T value = values[there ? place : 0];
+    return there ? value : T(0);
+}
 
 // *to = *from, or 0 where there is nothing, without a register in between, so that all copies of a thread are under way at
 // once; `from` is a valid address in any case. They have come after wait_for_copies, for other threads after a barrier too.
@@ -50,6 +60,16 @@ template <typename T> __device__ inline void wait_for_turn(bool polls, const T* 
     if (polls)
         while (pending(peek(value))) {}
     __syncthreads();
+}
+
+// value[a] = pending where it is wanted, else 0
+template <int COUNT, typename T> __device__ inline void want(const bool (&wanted)[COUNT], T (&value)[COUNT])
+{
+#pragma unroll
+    for (int a = 0; a < COUNT; ++a) {
+        value[a] = T(0);
+        if (wanted[a]) make_pending(value[a]);
+    }
 }
 
 // value[a] = *from[a] once it is there, or 0 where nothing is wanted.

@@ -6,7 +6,6 @@ namespace fl {
 
 // Axis 0 is k, 1 is j, 2 is i. The block towards the cell before along an axis is kind `axis`, towards the one after 6 - axis.
 constexpr int AXES = 3, DELTA = 3, KINDS = 7;
-enum Trans { PLAIN, TRANSPOSED, ADJOINT };
 
 struct Cell {
     int c, at[AXES], size[AXES], stride[AXES];
@@ -45,14 +44,6 @@ struct Cell {
     }
 };
 
-// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around each
-// load would make the next one wait for it.
-template <typename T> __device__ inline T load_or_zero(const T* __restrict__ values, bool there, size_t place)
-{
-    const T value = values[there ? place : 0];
-    return there ? value : T(0);
-}
-
 // value[a] = *from[a] where it is still pending; whether one still is. All are asked at once, so that latencies overlap.
 template <int COUNT, typename T> __device__ inline bool ask(const T* const (&from)[COUNT], T (&value)[COUNT])
 {
@@ -63,16 +54,6 @@ template <int COUNT, typename T> __device__ inline bool ask(const T* const (&fro
 #pragma unroll
     for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
     return waits;
-}
-
-// value[a] = pending where it is wanted, else 0
-template <int COUNT, typename T> __device__ inline void want(const bool (&wanted)[COUNT], T (&value)[COUNT])
-{
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a) {
-        value[a] = T(0);
-        if (wanted[a]) make_pending(value[a]);
-    }
 }
 
 // Who is far from its turn leaves the L2 cache to those at the front: one thread a cell polls one value of a cell FAR

@@ -52,9 +52,8 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _magic(divisor: int) -> np.uint32:
+def _inverse(divisor: int) -> np.uint32:
     """For `quotient` in stencil_warps.cu."""
-    divisor = min(divisor, MOST_CELLS)
     return np.uint32(-(-(1 << 31 + (divisor - 1).bit_length()) // divisor))
 
 
@@ -62,11 +61,13 @@ class StencilPlan:
     """The cells of a grid by hyperplane i + j + k, and how many a thread block takes; made on the device, once a grid.
 
     shape : (I, J, K).  n : block size.  by_warps : a warp a cell, for float64 and n = 5 to 8 (stencil_warps.cu), else
-    n^2 threads.  cells_per_block : 0 for the rule of cells_of_a_block, or WARPS.  preload : keep rows of lower blocks
-    in registers; None for hyperplanes of up to PRELOADED cells and n <= 8; not by warps.
+    n^2 threads.  cells_per_block : 0 to choose, WARPS by warps, else by cells_of_a_block.  preload : keep rows of lower
+    blocks in registers; None for hyperplanes of up to PRELOADED cells and n <= 8; by warps without a meaning. The
+    last two change no bit of a result, only its time.
     order : (places,) int32 on the device, see stencil.cu.  starts, counts : where each hyperplane begins in it and how
     many cells it has, on the host.  depth : number of hyperplanes, I + J + K - 2.
-    Raises ParameterError for an empty grid, n < 1, or more than 2^31 - 1 places. Cost: O(I J K), 4 bytes a cell.
+    Raises ParameterError for an empty grid, n < 1, warps that do not fit, or more than 2^31 - 1 places.
+    Cost: O(I J K), 4 bytes a cell.
     """
 
     def __init__(
@@ -84,8 +85,11 @@ class StencilPlan:
             raise ParameterError(
                 f"A grid of {I} x {J} x {K} cells with blocks of size {n} is empty; give sizes from 1 on."
             )
-        if by_warps and not SMALLEST_BY_WARPS <= self.n <= LARGEST_BY_WARPS:
-            raise ParameterError(f"by_warps=True is for blocks of size 5 to 8, these have {n}; leave it out.")
+        if by_warps and not _fits_warps(self.n):
+            raise ParameterError(
+                f"by_warps=True, with blocks of size {n}, on a GPU of capability {device_limits()['capability'] / 10}; "
+                f"it is for sizes from {SMALLEST_BY_WARPS} to {LARGEST_BY_WARPS}, from 8.0 on. Leave it out."
+            )
         self.cells = I * J * K
         self.grid = tuple(np.int32(min(s, MOST_CELLS)) for s in self.shape)
         self._kernels: dict = {}
@@ -97,7 +101,7 @@ class StencilPlan:
         fits = widest <= PRELOADED * device_limits()["processors"]
         self.preload = self.n <= LARGEST_PRELOADED and (fits if preload is None else preload)
         self.by_warps, self.dtype = by_warps, np.dtype(np.float64) if by_warps else None
-        self._magic = _magic(J), _magic(K)
+        self.inverses = _inverse(J), _inverse(K)
         threads = 32 if by_warps else self.n**2  # a cell
         chosen = WARPS if by_warps else cells_of_a_block(self.n, NARROW if fits else WIDE)
         self.cells_per_block = int(cells_per_block) or min(chosen, _power_of_two(widest))
@@ -135,21 +139,18 @@ class StencilPlan:
         )
 
     def launch(self, function: str, sweeps: int, numbers: int, dtype, parameters: tuple, arguments: tuple) -> None:
-        """Queue a kernel over the grid, `sweeps` times one after the other; `numbers` : of shared memory, a block."""
+        """Queue a kernel over the grid, `sweeps` times one after the other; `numbers` : of shared memory, a block.
+
+        arguments : those after the grid's own.  Of stencil_warps.cu where the plan is by warps, else of stencil.cu.
+        """
         key = (function, dtype.char, parameters)
         found = self._kernels.get(key)
         if found is None:
             _check_shared(self.n, numbers * dtype.itemsize)
-            found = self._kernels[key] = kernel("stencil", function, dtype, *self._template, *parameters)
-        found((sweeps * self.n_blocks,), self._block, arguments, shared_mem=numbers * dtype.itemsize)
-
-    def launch_warps(self, function: str, sweeps: int, parameters: tuple, arguments: tuple) -> None:
-        """The same with a kernel of stencil_warps.cu."""
-        key = (function, parameters)
-        found = self._kernels.get(key)
-        if found is None:
-            found = self._kernels[key] = kernel("stencil_warps", function, *self._template, *parameters)
-        found((sweeps * self.n_blocks,), self._block, (*self.grid, *self._magic, *arguments))
+            stem, types = ("stencil_warps", ()) if self.by_warps else ("stencil", (dtype,))
+            found = self._kernels[key] = kernel(stem, function, *types, *self._template, *parameters)
+        shared = numbers * dtype.itemsize
+        found((sweeps * self.n_blocks,), self._block, (*self.grid, *arguments), shared_mem=shared)
 
     def _planes(self, backward=False):
         """(cells, their part of order) of each hyperplane."""
@@ -170,13 +171,13 @@ def plan_of(blocks) -> StencilPlan:
     if blocks.ndim != 6 or blocks.shape[0] != 7:
         raise ParameterError(f"blocks are {blocks.shape}; the shape of 7-point block matrices is (7, I, J, K, n, n).")
     n = blocks.shape[-1]
-    by_warps = blocks.dtype == np.float64 and SMALLEST_BY_WARPS <= n <= LARGEST_BY_WARPS and _has_tensor_cores()
+    by_warps = blocks.dtype == np.float64 and _fits_warps(n)
     return _plan_on(cupy.cuda.runtime.getDevice(), blocks.shape[1:4], n, by_warps)
 
 
-def _has_tensor_cores() -> bool:
-    """Whether the current device multiplies float64 by tensor cores: all from Ampere on."""
-    return device_limits()["capability"] >= 80
+def _fits_warps(n: int) -> bool:
+    """Whether stencil_warps.cu takes such blocks, and the current device, as all from Ampere on, its tensor cores."""
+    return SMALLEST_BY_WARPS <= n <= LARGEST_BY_WARPS and device_limits()["capability"] >= 80
 
 
 def _check_block_size(n: int) -> None:
@@ -205,7 +206,7 @@ def _check_array(name, array, shape, dtype) -> None:
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous or array.data.ptr % dtype.itemsize:
         raise ParameterError(
             f"{name} is {array.dtype} {array.shape}; {dtype} {shape}, C-contiguous and aligned, is needed here. "
-            f"Copy or convert it, or use the StencilPlan of its shape."
+            f"Copy or convert it, or use the StencilPlan of its shape and type."
         )
 
 
@@ -256,15 +257,16 @@ def block_ilu_factor(blocks, d, pivoting, plan: StencilPlan | None = None):
     set_pending(d)
     rest = (plan.order, blocks, d, bad, counter)
     if plan.by_warps:
-        plan.launch_warps("factor_by_warps", 1, (bool(pivoting),), (np.int32(plan.n_blocks), *rest))
+        of_plan = (*plan.inverses, np.int32(plan.n_blocks), *rest)
+        plan.launch("factor_by_warps", 1, 0, d.dtype, (bool(pivoting),), of_plan)
     elif n <= LARGEST_BLOCK:
         numbers = cells * (9 * n * n + 4 * n)
         parameters = bool(pivoting), plan.preload
-        plan.launch("factor_by_cells", 1, numbers, d.dtype, parameters, (*plan.grid, *rest))
+        plan.launch("factor_by_cells", 1, numbers, d.dtype, parameters, rest)
     else:
         tiles, edge = tiles_of(n)
         numbers = tiles * edge * (2 * edge + 4)
-        plan.launch("factor_by_tiles", 1, numbers, d.dtype, (bool(pivoting),), (*plan.grid, np.int32(n), *rest))
+        plan.launch("factor_by_tiles", 1, numbers, d.dtype, (bool(pivoting),), (np.int32(n), *rest))
     return bad
 
 
@@ -285,15 +287,15 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
     set_pending(y)
     set_pending(x)
     rest = (plan.order, blocks, d, b, y, x, y[x.size :])
+    of_plan = (np.int32(plan.n_blocks), *rest)
     if plan.by_warps:
-        plan.launch_warps("solve_by_warps", 2, (trans != "N",), (np.int32(plan.n_blocks), *rest))
+        plan.launch("solve_by_warps", 2, 0, x.dtype, (trans != "N",), (*plan.inverses, *of_plan))
     elif n <= LARGEST_BLOCK:
-        arguments, numbers = (*plan.grid, np.int32(plan.n_blocks), *rest), cells * 2 * n * n
-        plan.launch("solve_by_cells", 2, numbers, x.dtype, (TRANS[trans],), arguments)
+        plan.launch("solve_by_cells", 2, cells * 2 * n * n, x.dtype, (TRANS[trans],), of_plan)
     else:
         tiles, edge = tiles_of(n)
         numbers = tiles * edge * ((edge | 1) + 3)
-        plan.launch("solve_by_tiles", 2, numbers, x.dtype, (TRANS[trans],), (*plan.grid, np.int32(n), *rest))
+        plan.launch("solve_by_tiles", 2, numbers, x.dtype, (TRANS[trans],), (np.int32(n), *rest))
 
 
 def _launch(function, dtype, items, arguments) -> None:

@@ -6,9 +6,10 @@
 // of the right one. A sum over k may be taken in any order: where the left factor is itself a product, its columns 2 h are
 // taken first, then 2 h + 1, which are where they are needed already.
 //
-// Each sum is taken in a fixed order: the same result in every run, that of stencil.cu to rounding. What bounds the time on
-// an H200 is how many cells are at work at once: registers (64 a thread in the factorization, 48 in the solve) and
-// instructions (700 and 260 a cell) are what counts, so addresses and predicates are kept simple, and c / K is a product.
+// Each sum is taken in a fixed order: the same result in every run, that of stencil.cu to rounding. On an
+// H200 the time is that of a cell over the number of cells at work at once: few registers (64 a thread in the factorization,
+// 48 in the solve) and few instructions (700 and 260 a cell) are wanted, so addresses and predicates are kept simple, and
+// the division by K is a multiplication.
 #include "finelu.cuh"
 #include "stencil.cuh"
 
@@ -42,7 +43,8 @@ __device__ inline double peek_if(bool there, const double* value)
 // a row or column of a block, the last where there is none
 template <int N> __device__ inline int inside(int u) { return N == 8 || u < N ? u : N - 1; }
 
-// c / divisor by a product: magic = ceil(2^(31 + l) / divisor), l = ceil(log2 divisor); exact for 0 <= c < 2^31
+// c / divisor by a product: magic = ceil(2^(31 + l) / divisor), l = ceil(log2 divisor); exact for 0 <= c < 2^31;
+// of c = -1 a cell comes that nobody uses
 __device__ inline int quotient(int c, int divisor, unsigned magic)
 {
     int zeros;
@@ -55,7 +57,7 @@ __device__ inline Cell cell_of(int c, int I, int J, int K, unsigned by_J, unsign
     return Cell(c, c - row * K, row - i * J, i, I, J, K);
 }
 
-// order[place]. What later tickets will find there is asked for, so that it is in the L2 cache by then.
+// order[place]; the places of later tickets are asked for, so that they are in the L2 cache by then.
 constexpr int LATER = 8192;
 __device__ inline int take(const int* __restrict__ order, int places, int place, int step)
 {
@@ -193,7 +195,7 @@ factor_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks,
 }
 
 // One sweep's part of solve_by_warps: a cell.
-template <int N, bool TRANSPOSED, bool BACKWARD>
+template <int N, bool MIRRORED, bool BACKWARD>
 __device__ inline void solve_cell(const Cell& cell, long long kind, const double* __restrict__ blocks,
                                   const double* __restrict__ d, const double* __restrict__ b, const double* y, double* out)
 {
@@ -203,7 +205,7 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
     // row g and column 2 h + s of a block, or 0
     const auto element = [&](const double* block, bool there, int s) {
         const int v = 2 * h + s;
-        return load_if(there && g < N && v < N, block + (TRANSPOSED ? v * N + g : g * N + v));
+        return load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
     };
     double coefficient[VALUES], diagonal[HALVES], value[VALUES + BACKWARD];  // backward, and y of the cell
     const double* from[VALUES + BACKWARD];
@@ -212,10 +214,10 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
     for (int a = 0; a < AXES; ++a) {
         there[a] = BACKWARD ? cell.at[a] + 1 < cell.size[a] : cell.at[a] > 0;
         const int other = cell.c + STEP * cell.stride[a];
-        const double* const of_kind = blocks + (BACKWARD == TRANSPOSED ? a : 6 - a) * kind;
+        const double* const of_kind = blocks + (BACKWARD == MIRRORED ? a : 6 - a) * kind;
 #pragma unroll
         for (int s = 0; s < HALVES; ++s) {
-            coefficient[a * HALVES + s] = element(of_kind + (TRANSPOSED ? (long long)other * NN : first), there[a], s);
+            coefficient[a * HALVES + s] = element(of_kind + (MIRRORED ? (long long)other * NN : first), there[a], s);
             from[a * HALVES + s] = out + (long long)other * N + 2 * h + s;
         }
     }
@@ -225,9 +227,9 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
 
 #pragma unroll
     for (int m = 0; m < VALUES; ++m) value[m] = peek_if(there[m / HALVES] && 2 * h + m % HALVES < N, from[m]);
-    if (BACKWARD) {
-        from[VALUES - !BACKWARD] = y + own;
-        value[VALUES - !BACKWARD] = peek_if(g < N, y + own);
+    if constexpr (BACKWARD) {
+        from[VALUES] = y + own;
+        value[VALUES] = peek_if(g < N, y + own);
     }
     await_all(from, value, cell, STEP, [&](int early) { return out + (long long)early * N; });
 
@@ -241,12 +243,13 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
     for (int m = 0; m < VALUES; ++m) sum += coefficient[m] * value[m];
     const double z = rhs - over_row(sum);  // z_g of Algorithm 10
     sum = over_row(diagonal[0] * shuffle(z, 8 * h) + diagonal[1] * shuffle(z, 8 * h + 4));
-    if (g < N && h == 0) post(out + own, BACKWARD ? value[VALUES - !BACKWARD] + sum : sum);
+    if constexpr (BACKWARD) sum += value[VALUES];
+    if (g < N && h == 0) post(out + own, sum);
 }
 
-// solve_by_cells of stencil.cu, M x = b or M^T x = b; y, x and counter are pending before the launch.
+// solve_by_cells of stencil.cu, M x = b, or M^T x = b (MIRRORED); y, x and counter are pending before the launch.
 // Launch: gridDim.x = 2 n_blocks, n_blocks = places of order / WARPS, blockDim.x = 32 WARPS.
-template <int N, int WARPS, bool TRANSPOSED>
+template <int N, int WARPS, bool MIRRORED>
 __global__ void __launch_bounds__(32 * WARPS)
 solve_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks, const int* __restrict__ order,
                const double* __restrict__ blocks, const double* __restrict__ d, const double* __restrict__ b, double* y,
@@ -258,6 +261,6 @@ solve_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks, 
     const Cell cell = cell_of(take(order, n_blocks * WARPS, place, backward ? -1 : 1), I, J, K, by_J, by_K);
     if (cell.c < 0) return;
     const long long kind = (long long)I * J * K * N * N;
-    if (backward) solve_cell<N, TRANSPOSED, true>(cell, kind, blocks, d, b, y, x);
-    else solve_cell<N, TRANSPOSED, false>(cell, kind, blocks, d, b, y, y);
+    if (backward) solve_cell<N, MIRRORED, true>(cell, kind, blocks, d, b, y, x);
+    else solve_cell<N, MIRRORED, false>(cell, kind, blocks, d, b, y, y);
 }
