@@ -205,6 +205,27 @@ def test_warps_are_for_float64_and_their_sizes(cupy, stencil, dtype):
         stencil.block_ilu_factor(blocks, cupy.empty_like(blocks[0]), True, plan)
 
 
+def test_vectors_and_blocks_may_begin_anywhere(cupy, stencil):
+    """Pairs of numbers are read by one load where they are aligned to it, and one by one elsewhere."""
+    shape, n = (3, 4, 5), 6
+    blocks, b = problem(shape, n, "float64")
+    want = solved(cupy, stencil, cupy.asarray(blocks), cupy.asarray(b), True, by_warps=True)
+    plan = stencil.StencilPlan(shape, n, by_warps=True)
+    for shifted in range(6):  # each alone, all, none
+        blocks_, d, b_, x = (
+            cupy.empty(v.size + 1)[int(shifted in (k, 4)) :][: v.size].reshape(v.shape)
+            for k, v in enumerate((blocks, blocks[0], b, b))
+        )
+        blocks_[...], b_[...] = cupy.asarray(blocks), cupy.asarray(b)
+        stencil.block_ilu_factor(blocks_, d, True, plan)
+        found = [d.get()]
+        for trans in ("N", "T"):
+            stencil.block_ilu_solve(blocks_, d, b_, x, trans, plan)
+            found.append(x.get())
+        for got, expected in zip(found, want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
 def among_nan(cupy, values):
     """The values with NaN before and after them in memory."""
     room = cupy.full(values.size + 200, np.nan)

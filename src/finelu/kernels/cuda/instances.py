@@ -202,7 +202,9 @@ INSTANCES: dict[str, list[str]] = {
             VALUES,
         ),
     ],
-    "stencil_warps": _over(["factor_by_warps", "solve_by_warps"], ("5, 4", "6, 1", "6, 4", "7, 4", "8, 4"), BOOLEANS),
+    "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
+    + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
+    + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "recurrences": _over(["begin_cycle", "minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [

@@ -28,7 +28,7 @@ ALONE, NARROW, WIDE = (96, 320), (64, 128), (64, 160)
 PRELOADED = 32  # cells a multiprocessor, of hyperplanes for which rows of lower blocks are worth their registers
 LARGEST_PRELOADED = 8  # n, up to which there are registers for it
 SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp works on a cell
-WARPS = 4  # of a thread block then
+WARPS = 5  # of a thread block then
 BLOCK = 256
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 
@@ -289,7 +289,8 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
     rest = (plan.order, blocks, d, b, y, x, y[x.size :])
     of_plan = (np.int32(plan.n_blocks), *rest)
     if plan.by_warps:
-        plan.launch("solve_by_warps", 2, 0, x.dtype, (trans != "N",), (*plan.inverses, *of_plan))
+        aligned = n % 2 == 0 and not any(v.data.ptr % 16 for v in (blocks, d, y, x))
+        plan.launch("solve_by_warps", 2, 0, x.dtype, (trans != "N", aligned), (*plan.inverses, *of_plan))
     elif n <= LARGEST_BLOCK:
         plan.launch("solve_by_cells", 2, cells * 2 * n * n, x.dtype, (TRANS[trans],), of_plan)
     else:

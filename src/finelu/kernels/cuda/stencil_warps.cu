@@ -40,6 +40,26 @@ __device__ inline double peek_if(bool there, const double* value)
     return v;
 }
 
+// the same for two neighbours in memory, of which both are there or none; by one load where they are ALIGNED to 16 bytes
+template <bool ALIGNED> __device__ inline void load_pair_if(bool there, const double* from, double* pair)
+{
+    if constexpr (ALIGNED)
+        asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.f64 %0, 0d0000000000000000; mov.f64 %1, 0d0000000000000000;"
+            " @p ld.global.nc.v2.f64 {%0, %1}, [%2]; }"
+            : "=&d"(pair[0]), "=&d"(pair[1]) : "l"(from), "r"(int(there)));
+    else
+        for (int s = 0; s < HALVES; ++s) pair[s] = load_if(there, from + s);
+}
+template <bool ALIGNED> __device__ inline void peek_pair_if(bool there, const double* from, double* pair)
+{
+    if constexpr (ALIGNED)
+        asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.f64 %0, 0d0000000000000000; mov.f64 %1, 0d0000000000000000;"
+                     " @p ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2]; }"
+                     : "=&d"(pair[0]), "=&d"(pair[1]) : "l"(from), "r"(int(there)) : "memory");
+    else
+        for (int s = 0; s < HALVES; ++s) pair[s] = peek_if(there, from + s);
+}
+
 // a row or column of a block, the last where there is none
 template <int N> __device__ inline int inside(int u) { return N == 8 || u < N ? u : N - 1; }
 
@@ -195,17 +215,24 @@ factor_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks,
 }
 
 // One sweep's part of solve_by_warps: a cell.
-template <int N, bool MIRRORED, bool BACKWARD>
+template <int N, bool MIRRORED, bool ALIGNED, bool BACKWARD>
 __device__ inline void solve_cell(const Cell& cell, long long kind, const double* __restrict__ blocks,
                                   const double* __restrict__ d, const double* __restrict__ b, const double* y, double* out)
 {
     constexpr int NN = N * N, STEP = BACKWARD ? 1 : -1, VALUES = AXES * HALVES;
     const int lane = threadIdx.x % 32, g = lane / 4, h = lane % 4;
     const long long first = (long long)cell.c * NN, own = (long long)cell.c * N + g;
-    // row g and column 2 h + s of a block, or 0
-    const auto element = [&](const double* block, bool there, int s) {
-        const int v = 2 * h + s;
-        return load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
+    // row g and columns 2 h, 2 h + 1 of a block, or 0
+    const auto elements = [&](const double* block, bool there, double* into) {
+        if (N % 2 == 0 && !MIRRORED) {
+            load_pair_if<ALIGNED>(there && g < N && 2 * h < N, block + g * N + 2 * h, into);
+            return;
+        }
+#pragma unroll
+        for (int s = 0; s < HALVES; ++s) {
+            const int v = 2 * h + s;
+            into[s] = load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
+        }
     };
     double coefficient[VALUES], diagonal[HALVES], value[VALUES + BACKWARD];  // backward, and y of the cell
     const double* from[VALUES + BACKWARD];
@@ -215,18 +242,21 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
         there[a] = BACKWARD ? cell.at[a] + 1 < cell.size[a] : cell.at[a] > 0;
         const int other = cell.c + STEP * cell.stride[a];
         const double* const of_kind = blocks + (BACKWARD == MIRRORED ? a : 6 - a) * kind;
+        elements(of_kind + (MIRRORED ? (long long)other * NN : first), there[a], coefficient + a * HALVES);
 #pragma unroll
-        for (int s = 0; s < HALVES; ++s) {
-            coefficient[a * HALVES + s] = element(of_kind + (MIRRORED ? (long long)other * NN : first), there[a], s);
-            from[a * HALVES + s] = out + (long long)other * N + 2 * h + s;
-        }
+        for (int s = 0; s < HALVES; ++s) from[a * HALVES + s] = out + (long long)other * N + 2 * h + s;
     }
-#pragma unroll
-    for (int s = 0; s < HALVES; ++s) diagonal[s] = element(d + first, true, s);
+    elements(d + first, true, diagonal);
     const double rhs = BACKWARD ? 0.0 : load_if(g < N, b + own);
 
 #pragma unroll
-    for (int m = 0; m < VALUES; ++m) value[m] = peek_if(there[m / HALVES] && 2 * h + m % HALVES < N, from[m]);
+    for (int a = 0; a < AXES; ++a) {
+        double* const pair = value + a * HALVES;
+        if (N % 2 == 0) peek_pair_if<ALIGNED>(there[a] && 2 * h < N, from[a * HALVES], pair);
+        else
+#pragma unroll
+            for (int s = 0; s < HALVES; ++s) pair[s] = peek_if(there[a] && 2 * h + s < N, from[a * HALVES + s]);
+    }
     if constexpr (BACKWARD) {
         from[VALUES] = y + own;
         value[VALUES] = peek_if(g < N, y + own);
@@ -248,8 +278,9 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
 }
 
 // solve_by_cells of stencil.cu, M x = b, or M^T x = b (MIRRORED); y, x and counter are pending before the launch.
+// ALIGNED: blocks, d, y and x begin at multiples of 16 bytes.
 // Launch: gridDim.x = 2 n_blocks, n_blocks = places of order / WARPS, blockDim.x = 32 WARPS.
-template <int N, int WARPS, bool MIRRORED>
+template <int N, int WARPS, bool MIRRORED, bool ALIGNED>
 __global__ void __launch_bounds__(32 * WARPS)
 solve_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks, const int* __restrict__ order,
                const double* __restrict__ blocks, const double* __restrict__ d, const double* __restrict__ b, double* y,
@@ -261,6 +292,6 @@ solve_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks, 
     const Cell cell = cell_of(take(order, n_blocks * WARPS, place, backward ? -1 : 1), I, J, K, by_J, by_K);
     if (cell.c < 0) return;
     const long long kind = (long long)I * J * K * N * N;
-    if (backward) solve_cell<N, MIRRORED, true>(cell, kind, blocks, d, b, y, x);
-    else solve_cell<N, MIRRORED, false>(cell, kind, blocks, d, b, y, y);
+    if (backward) solve_cell<N, MIRRORED, ALIGNED, true>(cell, kind, blocks, d, b, y, x);
+    else solve_cell<N, MIRRORED, ALIGNED, false>(cell, kind, blocks, d, b, y, y);
 }
