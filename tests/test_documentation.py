@@ -134,7 +134,7 @@ def test_the_means_of_the_picture_of_speed_are_those_of_the_readme(measured):
 
 
 def test_the_figures_of_solve_are_those_of_its_record(measured):
-    run, found = measured["records"]("solve-2-core-intel-xeon-2026-11-21", work="solve")
+    run, found = measured["records"]("solve-2-core-intel-xeon-2026-11-22", work="solve")
     size = {name: facts["n"] for name, facts in run["matrices"].items()}
     times: dict[str, dict[str, float]] = {}
     for r in found:
