@@ -150,9 +150,9 @@ def test_the_figures_of_solve_are_those_of_its_record(measured):
         beside.append([min(peers[name][m] for name in names if m in peers[name]) / ours[m] for m in large])
     scipy, best = (measured["mean"](x) for x in beside)
     readme, guide = (ROOT / "README.md").read_text(), " ".join(GUIDE.split())
-    assert f"`gmres` ({len(large)} matrices) | {scipy:.2g} |" in readme
+    assert f"`gmres` ({len(large)} matrices) | {scipy:.3g} |" in readme
     assert f"matrix by matrix ({len(large)}) | {best:.3g} |" in readme
-    assert f"{scipy:.2g} times as fast as the better of SciPy's two and {best:.3g} times as fast as the best" in guide
+    assert f"{scipy:.3g} times as fast as the better of SciPy's two and {best:.3g} times as fast as the best" in guide
     assert f"least {min(beside[0]):.2g} and most {max(beside[0]):.0f}, and least {min(beside[1]):.2g}" in guide
 
 

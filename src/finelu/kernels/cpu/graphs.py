@@ -1,4 +1,4 @@
-"""The graph of a pattern: of A + A^T, and what is left of it without its rim. On one thread."""
+"""Transposes; the graph of A + A^T, and what is left of it without its rim. On one thread."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ from finelu.kernels.cpu.recurrences import compiled
 
 
 @compiled
+def transposed(indptr, indices, data):
+    """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
+    n = indptr.size - 1
+    starts = np.zeros(n + 1, np.int64)
+    for p in range(indptr[n]):
+        starts[indices[p] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    place = starts[:-1].copy()
+    rows, values = np.empty(indptr[n], indices.dtype), np.empty(indptr[n], data.dtype)
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            q = place[indices[p]]
+            place[indices[p]] = q + 1
+            rows[q] = i
+            values[q] = data[p]
+    return starts, rows, values
+
+
+@compiled
 def symmetric_graph(indptr, indices, starts, columns):
     """The pattern of A + A^T without the diagonal, rows sorted, in columns[:starts[n]].
 
     indptr, indices : of A, by rows, sorted, without duplicates.  starts (n + 1,), columns (2 nnz,) : out.
     Cost: three passes over A.
     """
-    n, nnz = starts.size - 1, indptr[-1]
-    to = np.zeros(n + 1, np.int64)  # A^T, by rows
-    for p in range(nnz):
-        to[indices[p] + 1] += 1
-    for i in range(n):
-        to[i + 1] += to[i]
-    rows, place = np.empty(nnz, indices.dtype), to[:n].copy()
-    for i in range(n):
-        for p in range(indptr[i], indptr[i + 1]):
-            rows[place[indices[p]]] = i
-            place[indices[p]] += 1
+    n = starts.size - 1
+    to, rows, _ = transposed(indptr, indices, indices)
     found = 0
     starts[0] = 0
     for i in range(n):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.kernels.cpu.arithmetic import divide
+from finelu.kernels.cpu.graphs import transposed
 from finelu.kernels.cpu.recurrences import compiled
 
 FEW = 24  # so many numbers are sorted by insertion
@@ -92,26 +93,6 @@ def _stopped(A, rows, stored, pivot) -> Factored:
 def _capacity(nnz: int, most: int) -> int:
     """Room to begin with; it doubles where it is not enough."""
     return max(min(2 * nnz, most), 1)
-
-
-@compiled
-def transposed(indptr, indices, data):
-    """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
-    n = indptr.size - 1
-    starts = np.zeros(n + 1, np.int64)
-    for p in range(indptr[n]):
-        starts[indices[p] + 1] += 1
-    for j in range(n):
-        starts[j + 1] += starts[j]
-    place = starts[:-1].copy()
-    rows, values = np.empty(indptr[n], indices.dtype), np.empty(indptr[n], data.dtype)
-    for i in range(n):
-        for p in range(indptr[i], indptr[i + 1]):
-            q = place[indices[p]]
-            place[indices[p]] = q + 1
-            rows[q] = i
-            values[q] = data[p]
-    return starts, rows, values
 
 
 @compiled

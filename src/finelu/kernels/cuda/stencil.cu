@@ -13,9 +13,8 @@
 // flag (see finelu.cuh): no fence, no second array, no launch a hyperplane.
 //
 // Layout. The blocks of each kind lie in natural order, each contiguous and read by the n^2 threads of its cell, whatever
-// the order in which cells are visited; at n = 6 in float64 it is 288 bytes, 9 whole sectors of 32. To read the 7 blocks of
-// each cell once and to write one, and nothing else, takes 1.73 ms at 150^3 on an H200 if cells are visited in natural order,
-// and 2.03 ms by wavefronts: blocks in the order of wavefronts could save the difference, and would need a second copy of A.
+// the order in which cells are visited; at n = 6 in float64 it is 288 bytes, 9 whole sectors of 32. Memory gives a little less
+// by wavefronts than in natural order; blocks in the order of wavefronts could save that, and would need a second copy of A.
 // Where a block is smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next
 // hyperplanes, which read it a few microseconds later from L2.
 //
@@ -24,7 +23,7 @@
 //                  + n^2 w       (d made pending)                                               0.08 GB  0.02 ms
 //   solve          8 n^2 w + O(n) (6 blocks of A once, d twice)                                 0.68 GB  0.17 ms
 //   residual       7 n^2 w + 3 n w                                                              0.59 GB  0.15 ms
-// Latency: a hyperplane costs an L2 round trip (about 0.7 us) and the arithmetic of one cell. What does not depend on other
+// Latency: a hyperplane costs a round trip to L2 and the arithmetic of one cell. What does not depend on other
 // cells is asked for before the wait, so bytes and latency overlap. Beyond 65^3 the time is that of a cell over the number
 // of cells at work at once, which barriers and instructions make long: float64 with n = 5 to 8 has kernels without barriers
 // in stencil_warps.cu.

@@ -7,9 +7,8 @@
 // taken first, then 2 h + 1, which are where they are needed already.
 //
 // Each sum is taken in a fixed order: the same result in every run, that of stencil.cu to rounding. On an
-// H200 the time is that of a cell over the number of cells at work at once: few registers (64 a thread in the factorization,
-// 48 in the solve) and few instructions (700 and 260 a cell) are wanted, so addresses and predicates are kept simple, and
-// the division by K is a multiplication.
+// H200 the time is that of a cell over the number of cells at work at once: few registers and few instructions are
+// wanted, so addresses and predicates are kept simple, and the division by K is a multiplication.
 #include "finelu.cuh"
 #include "stencil.cuh"
 
@@ -224,15 +223,14 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
     const long long first = (long long)cell.c * NN, own = (long long)cell.c * N + g;
     // row g and columns 2 h, 2 h + 1 of a block, or 0
     const auto elements = [&](const double* block, bool there, double* into) {
-        if (N % 2 == 0 && !MIRRORED) {
+        if constexpr (N % 2 == 0 && !MIRRORED)
             load_pair_if<ALIGNED>(there && g < N && 2 * h < N, block + g * N + 2 * h, into);
-            return;
-        }
+        else
 #pragma unroll
-        for (int s = 0; s < HALVES; ++s) {
-            const int v = 2 * h + s;
-            into[s] = load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
-        }
+            for (int s = 0; s < HALVES; ++s) {
+                const int v = 2 * h + s;
+                into[s] = load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
+            }
     };
     double coefficient[VALUES], diagonal[HALVES], value[VALUES + BACKWARD];  // backward, and y of the cell
     const double* from[VALUES + BACKWARD];
@@ -252,7 +250,7 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
 #pragma unroll
     for (int a = 0; a < AXES; ++a) {
         double* const pair = value + a * HALVES;
-        if (N % 2 == 0) peek_pair_if<ALIGNED>(there[a] && 2 * h < N, from[a * HALVES], pair);
+        if constexpr (N % 2 == 0) peek_pair_if<ALIGNED>(there[a] && 2 * h < N, from[a * HALVES], pair);
         else
 #pragma unroll
             for (int s = 0; s < HALVES; ++s) pair[s] = peek_if(there[a] && 2 * h + s < N, from[a * HALVES + s]);
