@@ -223,14 +223,15 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
     const long long first = (long long)cell.c * NN, own = (long long)cell.c * N + g;
     // row g and columns 2 h, 2 h + 1 of a block, or 0
     const auto elements = [&](const double* block, bool there, double* into) {
-        if constexpr (N % 2 == 0 && !MIRRORED)
+        if constexpr (N % 2 == 0 && !MIRRORED) {
             load_pair_if<ALIGNED>(there && g < N && 2 * h < N, block + g * N + 2 * h, into);
-        else
+        } else {
 #pragma unroll
             for (int s = 0; s < HALVES; ++s) {
                 const int v = 2 * h + s;
                 into[s] = load_if(there && g < N && v < N, block + (MIRRORED ? v * N + g : g * N + v));
             }
+        }
     };
     double coefficient[VALUES], diagonal[HALVES], value[VALUES + BACKWARD];  // backward, and y of the cell
     const double* from[VALUES + BACKWARD];
@@ -250,10 +251,12 @@ __device__ inline void solve_cell(const Cell& cell, long long kind, const double
 #pragma unroll
     for (int a = 0; a < AXES; ++a) {
         double* const pair = value + a * HALVES;
-        if constexpr (N % 2 == 0) peek_pair_if<ALIGNED>(there[a] && 2 * h < N, from[a * HALVES], pair);
-        else
+        if constexpr (N % 2 == 0) {
+            peek_pair_if<ALIGNED>(there[a] && 2 * h < N, from[a * HALVES], pair);
+        } else {
 #pragma unroll
             for (int s = 0; s < HALVES; ++s) pair[s] = peek_if(there[a] && 2 * h + s < N, from[a * HALVES + s]);
+        }
     }
     if constexpr (BACKWARD) {
         from[VALUES] = y + own;
