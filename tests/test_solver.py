@@ -163,8 +163,7 @@ def test_extreme_matrices():
 def test_rtol_of_zero_is_never_claimed_and_one_needs_nothing():
     b = values(N, "float64")
     solution = solve(POISSON, b, rtol=0)
-    assert not solution.converged and residual(POISSON, b, solution.x) < 1e-14
-    assert len(solution.attempts) == 4
+    assert solution.status is Status.PRECISION_LIMIT and residual(POISSON, b, solution.x) < 1e-14
     assert solve(POISSON, b, rtol=1.0).iterations == 0 and solve(POISSON, b, rtol=1.0).converged
     assert solve(sp.identity(5), np.ones(5), rtol=0).converged
 
@@ -355,7 +354,13 @@ def test_worth_demands_more_the_less_has_been_spent():
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
 
-def test_no_rung_twice():
+@pytest.fixture
+def hopeful(monkeypatch):
+    """No residual counts as that of rounding, so that rtol=0 asks for every rung."""
+    monkeypatch.setattr(ladder.Ladder, "_at_limit", lambda *_: False)
+
+
+def test_no_rung_twice(hopeful):
     solution = solve(POISSON, values(N, "float64"), rtol=0)
     recipes = [a.recipe for a in solution.attempts]
     assert len(set(recipes)) == len(recipes) == 4
@@ -379,7 +384,7 @@ def test_the_time_limit_ends_the_iteration():
     assert solution.attempts and "time limit" in solution.attempts[-1].outcome
 
 
-def test_the_memory_limit():
+def test_the_memory_limit(hopeful):
     b = values(N, "float64")
     solution = solve(POISSON, b, memory_limit=100)
     assert solution.status is Status.OUT_OF_MEMORY and "may not find room" in solution.explain()

@@ -18,9 +18,10 @@ import numpy as np
 
 from finelu import krylov
 from finelu.errors import FineluError, MatrixError, StructurallySingular
-from finelu.kernels import free_memory, kernels_for, namespace, on_gpu, synchronize
+from finelu.kernels import free_memory, namespace, on_gpu, synchronize
 from finelu.kernels.cpu.mirror import signs
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual, norm
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import (
@@ -40,9 +41,12 @@ from finelu.preconditioners.direct import SHORT, SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
+from finelu.singular import NUDGE, condition, evidence
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
 GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)  # of a method, with gmres
+HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
+ENDS = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)
 FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
 MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than the look at anything else
@@ -62,13 +66,12 @@ BESIDE = 8  # bytes an entry of factors takes besides its value
 COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors with columns ordered alone
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
-RANGE = 1000  # roundings that a part of b along u may be, where u, too, is known up to rounding only
-ROUNDINGS = 8  # of the terms of A v, up to which it is 0
+LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
+OUT_OF_REACH = 1 / 16  # of such a rounding, below which no x of that size has its residual
 CAUTION = 3.0  # how many times longer than the other an iteration that has just begun must be expected to take
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 LEAST = 5  # iterations before anything is expected
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
-NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,23 @@ def look(A: CSR) -> Look:
 class Ladder:
     """The rungs for one A, their factors once made, and what is known of their cost."""
 
-    def __init__(self, A: CSR, rtol, recipe="auto", method="auto", deadline=math.inf, memory=None, watch=None):
+    def __init__(
+        self,
+        A: CSR,
+        rtol,
+        recipe="auto",
+        method="auto",
+        deadline=math.inf,
+        memory=None,
+        watch=None,
+        callback=None,
+        norm_callback=None,
+        most: float = math.inf,
+    ):
+        """callback, norm_callback : called with each new x, with each new relative residual norm.  most : iterations of
+        one right-hand side."""
         self.A, self.rtol, self.method = A, rtol, method
+        self.callback, self.norm_callback, self.most = callback, norm_callback, most
         free = min(free_memory(A.data), free_memory(np.empty(0))) if memory is None else 0
         self.deadline, self.memory, self.watch = deadline, USABLE * free if memory is None else memory, watch
         self.seen = look(A)
@@ -244,21 +262,33 @@ class Ladder:
 
     # a right-hand side
 
-    def solve(self, b) -> Solution:
+    def solve(self, b, x0=None, atol: float = 0.0) -> Solution:
+        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        if scale == 0 or self.rtol >= 1:  # x = 0 is good enough
+        self.wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
+        if self.wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
         self.product = as_operator(self.A, "A", b, b.dtype)
-        x, residual, last, history = namespace(b).zeros_like(b), 1.0, None, [scale]
+        self.residual = Residual(self.product, b.dtype)
+        x, residual = namespace(b).zeros_like(b), 1.0
+        if x0 is not None:
+            _, size = self.residual(b, x0, self.wanted * scale)
+            if size < scale:
+                x, residual = x0.copy(), size / scale
+                if residual <= self.wanted:
+                    return replace(self.nothing(b, Status.CONVERGED, size), x=x)
+        last, history, recurrence = None, [residual * scale], [residual * scale]
         left = [rung for rung in self.recipes if rung not in self.broken]
         attempts: list[Attempt] = []
+        best: Attempt | None = None  # the one that x is of
+        self.iterations = 0  # of this right-hand side
         rung = self.preferred or self._next(left)
         why = "it solved the column before" if self.preferred else self._reason(rung)
-        status, evidence = Status.BREAKDOWN, ""
+        status, verdict = Status.BREAKDOWN, ""
         while rung is not None and perf_counter() <= self.deadline:
             left.remove(rung)
             others = [other for other in left if other not in self.left_behind]
@@ -266,51 +296,90 @@ class Ladder:
             attempts.append(attempt)
             if found is not None:
                 last, status = found, found.status
+                self.iterations += found.iterations
                 history.extend(found.history[1:])
+                recurrence.extend(found.recurrence[1:])
                 if attempt.residual < residual:
-                    x, residual = found.x, attempt.residual
-                if residual <= self.rtol:
-                    status, self.preferred = Status.CONVERGED, rung
+                    x, residual, best = found.x, attempt.residual, attempt
+                if residual <= self.wanted:
+                    status, best, self.preferred = Status.CONVERGED, attempt, rung
                     break
-                if status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
+                if status in (Status.OUT_OF_TIME, Status.INTERRUPTED) or self.iterations >= self.most:
                     self.interrupted = status is Status.INTERRUPTED
                     break
-                if change is None and rung not in ("cheap", "threshold"):
-                    evidence = self._singular(self.factors[rung], b, scale)
-                if evidence:
-                    status = Status.SINGULAR
+                hopeless, verdict = self._hopeless(rung, b, x, residual * scale, change is not None)
+                if hopeless is not None:
+                    status = hopeless
                     break
             self.left_behind.add(rung)
             before, rung = rung, change or self._next(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         seen = self.seen.sentences()
-        if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, Status.SINGULAR):
+        if status not in ENDS:
             in_memory = [rung for rung in left if self.asked or self.cost(rung) < math.inf]
-            if in_memory:
+            if self.iterations >= self.most:
+                status = Status.MAX_ITERATIONS
+            elif in_memory:
                 status = Status.OUT_OF_TIME
+            elif self.structure:
+                status = Status.SINGULAR
             elif left and last is None:
                 status = Status.OUT_OF_MEMORY
-            for rung in left:
+            for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        seen += tuple(text for text in (evidence, self.structure) if text)
-        done = attempts[-1] if attempts else None
+        seen += tuple(text for text in (verdict, self.structure) if text)
         return Solution(
             x=x,
             status=status,
-            iterations=sum(a.iterations for a in attempts),
+            iterations=self.iterations,
             residual_norm=residual * scale,
             history=np.array(history),
-            method=done.method if done else "",
-            recipe=done.recipe if done else "",
+            recurrence=np.array(recurrence),
+            method=best.method if best else "",
+            recipe=best.recipe if best else "",
             seen=seen,
             attempts=tuple(attempts),
         )
 
-    def nothing(self, b, status: Status, scale: float) -> Solution:
+    def nothing(self, b, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
-        x = namespace(b).zeros_like(b)
-        return Solution(x, status, 0, scale, np.array([scale]), seen=self.seen.sentences())
+        x, history = namespace(b).zeros_like(b), np.array([size])
+        return Solution(x, status, 0, size, history, recurrence=history, seen=self.seen.sentences())
+
+    def _hopeless(self, rung, b, x, size: float, given_up: bool) -> tuple[Status | None, str]:
+        """(status, evidence) where A is shown to be singular, or x to be as good as the precision allows.
+
+        After a rung with incomplete factors, or one that was given up, only the second is asked, unless it holds: a
+        null vector is found with good factors only, and then x itself, which has grown, leads to it.
+        """
+        at_limit = self._at_limit(b, x, size)
+        if not at_limit and (given_up or rung in ("cheap", "threshold")):
+            return None, ""
+        F = self.factors[rung]
+        found = evidence(self.A, F, b, self.wanted, x if at_limit else None)
+        if found is not None:
+            return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text
+        return (Status.PRECISION_LIMIT, self._limit(F, b, x, size)) if at_limit else (None, "")
+
+    def _at_limit(self, b, x, size: float) -> bool:
+        """Whether the residual norm `size` of x is what rounding x leaves, and more than 16 times what is wanted."""
+        rounding = self._rounding(b, x)
+        return size <= LIMIT * rounding and self.wanted * norm(b) <= OUT_OF_REACH * rounding
+
+    def _rounding(self, b, x) -> float:
+        return float(np.finfo(b.dtype).eps) * norm(self.residual.magnitudes(b, x))
+
+    def _limit(self, F, b, x, size: float) -> str:
+        precision = "double" if b.real.dtype == np.float64 else "single"
+        rounding = self._rounding(b, x)
+        cure = "" if precision == "double" else ", or pass A and b in float64"
+        return (
+            f"||b - A x|| is {size / rounding:.1g} roundings of |A| |x| + |b| (backward error "
+            f"{size / rounding * float(np.finfo(b.dtype).eps):.1e}): {precision} precision ends here; the condition "
+            f"number of A is about {condition(self.A, F, x):.0e}; ask for rtol >= {2 * size / norm(b):.0e}, rescale "
+            f"the unknowns and equations{cure}"
+        )
 
     def _attempt(self, rung, why, b, x, residual, scale, left):
         """(Solution or None, Attempt, the rung to change to or None), from the best x so far."""
@@ -335,61 +404,78 @@ class Ladder:
             return None, Attempt(self._name(rung), "", why, outcome, 0, made, perf_counter() - begin, residual), None
         reached = found.residual_norm / scale
         said = judge.why or found.status.name.lower().replace("_", " ")
-        outcome = "solved" if reached <= self.rtol else said
+        outcome = "solved" if reached <= self.wanted else said
         spent = perf_counter() - begin
         attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
         return found, attempt, judge.change
 
     def _improve(self, rung, b, x, residual, scale, left):
         """(Solution, Judge) of the iterations with the factors of a rung, from x; x where they find nothing better."""
-        F = self.factors[rung]
-        r = b if residual == 1.0 else b - self.product @ x
+        F, target = self.factors[rung], self.wanted * scale
+        r = b if residual == 1.0 else self.residual(b, x, target)[0]
         judge = Judge(self, rung, "refinement", left, scale)
-        method, status, iterations, better, history = "refinement", Status.CONVERGED, 0, x, [scale * residual]
+        method, status, iterations, better = "refinement", Status.CONVERGED, 0, x
+        history = recurrence = np.array([scale * residual])
+        size = scale * residual
         if rung == "direct" and self.method == "auto":
-            better, r, history = self._refine(F, x, b, r, judge)
-            iterations = len(history) - 1
-        for method in self._methods(rung) if history[-1] > judge.target and judge.status is None else ():
+            better, r, size, history = self._refine(F, x, b, r, size, judge)
+            iterations, recurrence = len(history) - 1, history
+        for method in self._methods(rung) if size > target and judge.status is None else ():
+            if self.iterations + iterations >= self.most:
+                break
             judge = Judge(self, rung, method, left, scale)
-            found = self._iterate(method, r, F, judge, FEW if rung == "direct" else krylov.CYCLE)
+            most = min(self.most - self.iterations - iterations, FEW**2 if rung == "direct" else MAXITER)
+            found = self._iterate(method, better, r, F, judge, FEW if rung == "direct" else krylov.CYCLE, most)
             iterations, status = iterations + found.iterations, found.status
-            history = [*history, *found.history[1:]]
             better = better + found.x  # corrections are solved for: rtol keeps its meaning
-            r = b - self.product @ better
+            r, size = self.residual(b, better, target)
+            history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
+            if found.iterations and math.isfinite(size):
+                history[-1] = size
             if status is Status.INDEFINITE:
                 self.definite = False
             if status is Status.INDEFINITE and not self.asked:
                 self.recipes |= {name: rest for name, rest in self._rungs().items() if name not in self.factors}
             if judge.status or status not in (GOES_ON + INDEFINITE if self.asked else GOES_ON):
                 break
-        reached = norm(r) / scale
-        if not math.isfinite(reached):
-            better, reached = x, residual
-        if reached > self.rtol and status is Status.CONVERGED:
+        if not math.isfinite(size) or not bool(namespace(b).isfinite(better).all()):
+            better, size = x, residual * scale
+        if size > target and status is Status.CONVERGED:
             status = Status.STAGNATED  # the method's claim, which the check here does not share
         status = judge.status or (Status.MAX_ITERATIONS if judge.change else status)
-        result = Solution(better, status, iterations, reached * scale, np.asarray(history), method, self._name(rung))
+        result = Solution(
+            better, status, iterations, size, history, recurrence=recurrence, method=method, recipe=self._name(rung)
+        )
         return result, judge
 
-    def _iterate(self, method: str, r, F, judge, restart: int) -> Solution:
-        most, options = FEW**2 if restart == FEW else MAXITER, restart_of(method, restart)
+    def _iterate(self, method: str, x, r, F, judge, restart: int, most: int) -> Solution:
+        callback = None if self.callback is None else lambda correction: self.callback(x + correction)
         return getattr(krylov, method)(
-            self.A, r, M=F, rtol=0.0, atol=judge.target, maxiter=most, watch=judge, **options
+            self.A,
+            r,
+            M=F,
+            rtol=0.0,
+            atol=judge.target,
+            maxiter=most,
+            callback=callback,
+            watch=judge,
+            **restart_of(method, restart),
         )
 
-    def _refine(self, F, x, b, r, judge):
-        """(x, b - A x, history) after x <- x + M^-1 (b - A x), as long as that at least halves the residual."""
-        history = [norm(r)]
-        while history[-1] > judge.target and len(history) <= FEW and not judge(len(history) - 1, history[-1]):
+    def _refine(self, F, x, b, r, size: float, judge):
+        """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
+        history, most = [size], min(FEW, self.most - self.iterations)
+        while size > judge.target and len(history) <= most and not judge(len(history) - 1, size):
             with np.errstate(over="ignore", invalid="ignore"):
                 better = x + F.solve(r)
-                rest = b - self.product @ better
-            size = norm(rest)
-            if not size <= history[-1] / 2:
+                rest, reached = self.residual(b, better, judge.target)
+            if not reached <= size / 2 or not bool(namespace(x).isfinite(better).all()):
                 break
-            x, r = better, rest
+            x, r, size = better, rest, reached
             history.append(size)
-        return x, r, history
+            if judge.stops(self.callback, x):
+                break
+        return x, r, size, np.array(history)
 
     def _factor(self, rung: str) -> str:
         """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
@@ -444,55 +530,6 @@ class Ladder:
         recipe = self.recipes[rung][0]
         return "no preconditioner" if recipe is None else repr(recipe)
 
-    def _singular(self, F, b, scale: float) -> str:
-        """The evidence that no x solves A x = b, or "".
-
-        It is a vector v with A v = 0, and a u with u^H A = 0, both to rounding, where b has a part along u: then
-        u^H (b - A x) is the same for all x. Both are found by inverse iteration with the factors F, which finds none
-        unless they are good ones; u from b itself, which leads to the part of b that is outside of the range of A.
-        """
-        if F is None:
-            return ""
-        S, xp, eps = self.A.tosparse(), namespace(b), float(np.finfo(self.A.dtype).eps)
-        begin = xp.asarray(np.random.default_rng(0).standard_normal(self.A.n)).astype(b.dtype)
-        v = null_vector(S, F, begin, "N", eps)
-        u = None if v is None else null_vector(S.conj().T.tocsr(), F, b / scale, "H", eps)
-        outside = 0.0 if u is None else abs(complex((u.conj() * (b / scale)).sum()))
-        if outside <= max(self.rtol, RANGE * eps):
-            return ""
-        return (
-            f"A v = 0 to rounding for a v of length 1 (||A v|| = {norm(S @ v):.1e}, largest entry of A "
-            f"{float(abs(S).max()):.1e}), and b has a part of {outside:.1e} of its length outside of A's range"
-        )
-
-
-def null_vector(S, F, v, trans: str, eps: float):
-    """A unit vector with S v = 0 to rounding, from v, with factors F of about S (trans "N") or S^H ("H"); None if it
-    is not found. Rows of S are compared with what rounding makes of each, so that large ones do not hide small ones.
-
-    Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - S v)
-    takes away what a shift in F has brought in. v is looked at with and without its small entries.
-    """
-    other = "H" if trans == "N" else "N"
-    size_of_rows = abs(S) @ namespace(v).ones(v.size, v.real.dtype)
-    weight = 1 / namespace(v).where(size_of_rows > 0, size_of_rows, 1)
-    for step in range(5):
-        with np.errstate(over="ignore", invalid="ignore"):
-            if step < 3:
-                w = F.solve(v, other)
-                v = F.solve(w / (norm(w) or 1.0), trans)
-            else:
-                v = v - F.solve(S @ v, trans)
-            size = norm(v)
-        if not (math.isfinite(size) and size > 0):
-            return None
-        v = v / size
-        for small in (0.0, eps, 10 * NUDGE) if step >= 2 else ():
-            v[abs(v) <= small * abs(v).max()] = 0
-            if norm(weight * (S @ v)) <= ROUNDINGS * eps * norm(weight * (abs(S) @ abs(v))):
-                return v / norm(v)
-    return None
-
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`."""
@@ -505,7 +542,7 @@ class Judge:
     def __init__(self, ladder: Ladder, rung: str, method: str, left: list[str], scale: float):
         self.ladder, self.rung, self.left = ladder, rung, left
         self.expected = STEP.get(method, STEP["gmres"]) * ladder.seen.nnz
-        self.target = ladder.rtol * scale
+        self.scale, self.target = scale, ladder.wanted * scale
         self.first: float | None = None
         self.began = self.start = 0.0  # the first iteration, and when it was over: before it, kernels may be compiled
         self.smallest = math.inf
@@ -516,14 +553,10 @@ class Judge:
 
     def __call__(self, iteration: int, norm: float) -> bool:
         ladder, now = self.ladder, perf_counter()
-        if ladder.watch is not None:
-            try:
-                stop = ladder.watch(iteration, norm) is True
-            except StopIteration:
-                stop = True
-            if stop:
-                self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
-                return True
+        if self.stops(ladder.watch, iteration, norm):
+            return True
+        if iteration and self.stops(ladder.norm_callback, norm / self.scale):
+            return True
         if now > ladder.deadline:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True
@@ -551,6 +584,18 @@ class Judge:
         self.why = f"given up: it was expected to take {rest:.2g} s more"
         return True
 
+    def stops(self, function, *arguments) -> bool:
+        """Whether a function of the caller's, None for none, ends the solve."""
+        if function is None:
+            return False
+        try:
+            stop = function(*arguments) is True
+        except StopIteration:
+            stop = True
+        if stop:
+            self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
+        return stop
+
 
 def keeps_definite(recipe) -> bool:
     """Whether the factors of a positive definite matrix are so, too, as cg needs."""
@@ -562,14 +607,6 @@ def precise(A: CSR, b, rtol: float):
     dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
     real = np.empty(0, dtype).real.dtype
     return as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, real)), b.astype(dtype, copy=False)
-
-
-def norm(v) -> float:
-    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
-    v = namespace(v).ascontiguousarray(v)
-    out = namespace(v).zeros(1, v.real.dtype)
-    kernels_for(v).norm(v, out)
-    return float(out[0])
 
 
 def restart_of(method: str, length: int) -> dict[str, int]:

@@ -37,9 +37,18 @@ class Status(Enum):
     INTERRUPTED = "stopped by the caller; x is the best iterate known"
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
+    PRECISION_LIMIT = (
+        "x is as good as the precision allows: b - A x is rounding, and still larger than was asked for; relax rtol, "
+        "rescale A, or use a higher precision; x is the best iterate known"
+    )
     SINGULAR = (
-        "A is singular to working precision, and b is outside of its range: no x solves A x = b. Remove the dependent "
-        "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
+        "A is singular, and b is outside of its range: no x solves A x = b. Remove the dependent equations, fix what "
+        "they leave free (a pressure, a rigid motion), or solve the least squares problem"
+    )
+    NUMERICALLY_SINGULAR = (
+        "A is singular to working precision, that is as near to a singular matrix as the rounding of its entries, and "
+        "b is outside of that one's range: no x that this precision can hold solves A x = b. Proceed as with a "
+        "singular A, or use a higher precision"
     )
 
 
@@ -69,11 +78,14 @@ class Solution:
     x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one known; never NaN.
     status : Status.  iterations : of the recurrence: one product with A each, two in bicgstab.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
-    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between;
-        of `finelu.solve`, those of all attempts one after the other, each of which begins at the best x so far.
+    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between,
+        that of x at the end; of `finelu.solve`, those of all attempts one after the other, each of which begins at the
+        best x so far and ends with the true norm of what it has found.
     method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
     timings : seconds; "solve" is the whole call.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
+    recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
+        never computes b - A x anew would have told.
     """
 
     x: Any
@@ -86,6 +98,7 @@ class Solution:
     timings: dict[str, float] = field(default_factory=dict)
     seen: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    recurrence: Any = None
 
     @property
     def converged(self) -> bool:
@@ -103,6 +116,7 @@ class Solution:
             Status.INTERRUPTED,
             Status.OUT_OF_TIME,
             Status.OUT_OF_MEMORY,
+            Status.PRECISION_LIMIT,
         )
         return max(self.iterations, 1) if self.status in limits else -1
 
@@ -125,7 +139,8 @@ class Solution:
 
     @property
     def _name(self) -> str:
-        return (f"{self.method} with {self.recipe}" if self.recipe else self.method) or "nothing tried"
+        nothing = "nothing found" if self.attempts else "nothing tried"
+        return (f"{self.method} with {self.recipe}" if self.recipe else self.method) or nothing
 
     def __repr__(self):
         return (

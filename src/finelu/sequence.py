@@ -13,7 +13,8 @@ from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import namespace, on_gpu, synchronize
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
-from finelu.ladder import MAXITER, Ladder, norm, precise, restart_of
+from finelu.krylov.residual import Residual, norm
+from finelu.ladder import MAXITER, Ladder, precise, restart_of
 from finelu.matrix import CSR, as_csr, check_vector, number
 from finelu.result import Solution, Status
 from finelu.solver import chosen_recipe, known_method
@@ -133,12 +134,12 @@ class Sequence:
 
     def _iterate(self, A: CSR, b, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
-        product, scale = as_operator(A, "A", b, b.dtype), norm(b)
+        residual, scale = Residual(as_operator(A, "A", b, b.dtype), b.dtype), norm(b)
         x, r = namespace(b).zeros_like(b), b
         if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
             guess = self._x.astype(b.dtype, copy=False)
-            rest = b - product @ guess
-            if norm(rest) < scale:
+            rest, size = residual(b, guess, self.rtol * scale)
+            if size < scale:
                 x, r = guess, rest
         began: list[tuple[int, float]] = []
 
@@ -159,14 +160,16 @@ class Sequence:
         )
         end = perf_counter()
         x = x + solution.x
-        size = norm(b - product @ x)
+        _, size = residual(b, x, self.rtol * scale)
         status = solution.status
         if status is Status.CONVERGED and not size <= self.rtol * scale:
             status = Status.STAGNATED
         self._last = solution.iterations
         if began and solution.iterations > began[0][0]:
             self._pace = (end - began[0][1]) / (solution.iterations - began[0][0])
-        return replace(solution, x=x, status=status, residual_norm=size)
+        history = solution.history.copy()
+        history[-1] = size
+        return replace(solution, x=x, status=status, residual_norm=size, history=history)
 
     def _from_the_beginning(self, A: CSR, b) -> Solution:
         self._F = self._pattern = None

@@ -11,14 +11,16 @@ from time import perf_counter
 
 import numpy as np
 
-from finelu.errors import ParameterError
+from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import namespace, on_gpu, require_gpu, to_host
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector, number
+from finelu.matrix import CSR, as_csr, check_vector, count, number
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Solution, Status
+
+CALLBACKS = ("x", "pr_norm")
 
 
 def solve(
@@ -26,31 +28,46 @@ def solve(
     b,
     rtol=1e-8,
     *,
+    x0=None,
+    atol=0.0,
+    maxiter=None,
     device=None,
     recipe="auto",
     method="auto",
     time_limit=None,
     memory_limit=None,
+    callback=None,
+    callback_type="x",
     watch=None,
 ) -> Solution:
-    """Solve A x = b to ||b - A x|| <= rtol ||b||, choosing what it takes.
+    """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
 
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
         the other with the factors that the first has chosen.
+    x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
+    maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
     recipe : "auto", or a recipe or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
+    callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
+        True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",
+        callback(||b - A x|| / ||b||).
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
-    iterations of all. `converged` only if ||b - A x|| <= rtol ||b|| for the x returned, computed apart; else x is the
-    best iterate known. Status.SINGULAR where a vector v with A v = 0 to rounding shows that there is no solution.
+    iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
+    where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
+    A v = 0 to twice the precision, or the pattern of A, shows that there is no solution; NUMERICALLY_SINGULAR where
+    A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as this precision allows.
     float32 and complex64 are solved in double precision where rtol is below 1e-5, and x is double then.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of ladder.py's head and constants; docs/solve.md tells them.
     """
     start = perf_counter()
-    rtol = number("rtol", rtol)
+    rtol, atol = number("rtol", rtol), number("atol", atol)
+    most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
+    if callback_type not in CALLBACKS:
+        raise ParameterError(f"callback_type={callback_type!r}; one of {', '.join(CALLBACKS)} is needed.")
     time_limit = math.inf if time_limit is None else number("time_limit", time_limit)
     memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
@@ -58,14 +75,17 @@ def solve(
     chosen, method = chosen_recipe(recipe), known_method(method)
     A = as_csr(A, diagonal=False)
     home = b = check_vector(b, A.n, b)
-    A, b = _placed(A, b, device)
-    A, b = precise(A, b, rtol)
+    A, b, x0 = _placed(A, b, x0, device)
+    A, b = precise(A, b if x0 is None else b.astype(np.result_type(b.dtype, x0.dtype), copy=False), rtol)
     with _word_about_compiling(watch is None and sys.stderr is not None and sys.stderr.isatty()):
-        ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch)
+        calls = {"callback": callback} if callback_type == "x" else {"norm_callback": callback}
+        ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, most=most, **calls)
         columns = b.reshape(A.n, -1) if b.size else b
-        found = [ladder.solve(columns[:, c]) for c in range(columns.shape[-1])] or [
-            ladder.nothing(b, Status.CONVERGED, 0.0)
-        ]
+        found = []
+        for c in range(columns.shape[-1]):
+            guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)].astype(b.dtype)
+            found.append(ladder.solve(columns[:, c], guess, atol))
+        found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
     return _together(found, b.shape, home, start)
 
 
@@ -116,15 +136,24 @@ def chosen_recipe(recipe):
     return RECIPES[recipe]()
 
 
-def _placed(A: CSR, b, device):
+def _placed(A: CSR, b, x0, device):
     if device == "cuda" and not on_gpu(A.data):
         cupy = require_gpu()
         A = A.on(cupy)
     if device == "cpu" and on_gpu(A.data):
         A = A.on(np)
     if device is not None:
-        b = namespace(A.data).asarray(b) if on_gpu(A.data) else to_host(b)
-    return A, check_vector(b, A.n, A.data)
+        b, x0 = (v if v is None else _moved(v, A) for v in (b, x0))
+    b = check_vector(b, A.n, A.data)
+    if x0 is not None:
+        x0 = check_vector(x0, A.n, A.data, "x0")
+        if x0.shape not in ((A.n,), b.shape, b.reshape(A.n, -1).shape):
+            raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({A.n},).")
+    return A, b, x0
+
+
+def _moved(v, A: CSR):
+    return namespace(A.data).asarray(v) if on_gpu(A.data) else to_host(v)
 
 
 def _together(found: list[Solution], shape, home, start: float) -> Solution:

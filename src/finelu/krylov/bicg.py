@@ -15,8 +15,9 @@ def bicg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=N
     passes over vectors; memory 11 vectors, and A^H where A is a sparse matrix.
     For a Hermitian A and M it takes the steps of `cg` at twice the price. Where the recurrence breaks down, or its
     residual has grown so much that no digit is left, it is started again from the true residual, which is then the
-    shadow residual, too; it ends with Status.BREAKDOWN only if the residual was not halved in between. The residual
-    norms may jump; x is the best iterate.
+    shadow residual, too; it ends with Status.BREAKDOWN only if the residual was not halved in between. Where r^H M r is
+    0 at the start, which leaves nothing to divide by, one step x += M r comes first. The residual norms may jump; x is
+    the best iterate.
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5.
     """
     progress = Progress("bicg", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
@@ -25,19 +26,20 @@ def bicg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=N
     state, norms = progress.state, progress.norms
     r, p, r_shadow, p_shadow = progress.vectors(4)
     rho, rho_old, sigma, alpha = progress.scalars(4)
-    shadow_norm, z_norm = progress.real_scalar(), progress.real_scalar()
+    size = progress.real_scalar()
     while progress.cycle(r):
         r_shadow[:] = r
         z, z_shadow = M @ r, MH @ r_shadow
         p[:] = z
         p_shadow[:] = z_shadow
         k.dot(r_shadow, z, rho)
+        if progress.corrected(rho, r, z):
+            continue
         while progress.goes_on():
             q, q_shadow = A @ p, AH @ p_shadow
-            k.norm(r_shadow, shadow_norm)
-            k.norm(z, z_norm)
+            k.size_of_dot(r_shadow, z, size)
             k.dot(p_shadow, q, sigma)
-            k.bicg_alpha(state, rho, sigma, shadow_norm, z_norm, alpha)
+            k.bicg_alpha(state, rho, sigma, size, alpha)
             k.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)
             k.norm(r, progress.norm)
             k.bicg_record(state, norms, progress.history, progress.norm)

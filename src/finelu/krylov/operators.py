@@ -31,13 +31,16 @@ class Operator:
 
     apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
     make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
+    matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
+    anything with `tocsr`; else None.
     """
 
-    def __init__(self, apply, name: str, make_adjoint=None):
+    def __init__(self, apply, name: str, make_adjoint=None, matrix=None):
         self.apply = apply
         self.name = name
         self.factor = 1.0
         self.make_adjoint = make_adjoint
+        self.matrix = matrix
 
     @property
     def H(self) -> Operator:
@@ -133,7 +136,8 @@ def as_operator(A, name: str, like, dtype):
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
     if hasattr(A, "matvec"):
-        return Operator(A.matvec, name, (lambda: A.rmatvec) if hasattr(A, "rmatvec") else None)
+        matrix = A if isinstance(A, StencilMatrix | BlockMatrix) else None
+        return Operator(A.matvec, name, (lambda: A.rmatvec) if hasattr(A, "rmatvec") else None, matrix)
     place = location(A)
     if place is None:
         if callable(A):
@@ -142,19 +146,18 @@ def as_operator(A, name: str, like, dtype):
     if on_gpu(place) != on_gpu(like):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
     dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
-    matrix = _dense(A, name, like, dtype) if dense else _sparse(A, name, dtype)
-    return Operator(_product(matrix), name, lambda: _product(_adjoint(matrix, dense)))
+    if dense:
+        array = _dense(A, name, like, dtype)
+        return Operator(array.__matmul__, name, lambda: array.conj().T.__matmul__, array)
+    csr = _sparse(A, name, dtype)
+    S = csr.tosparse()
+    S.has_sorted_indices = True
+    S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
+    return Operator(_product(S), name, lambda: _product(S.conj().T.tocsr()), csr)
 
 
-def _product(matrix):
-    if on_gpu(matrix) or isinstance(matrix, np.ndarray):
-        return matrix.__matmul__
-    return Product(matrix)
-
-
-def _adjoint(matrix, dense: bool):
-    adjoint = matrix.conj().T
-    return adjoint if dense else adjoint.tocsr()
+def _product(S):
+    return S.__matmul__ if on_gpu(S) else Product(S)
 
 
 def _where(array) -> str:
@@ -176,11 +179,8 @@ def _dense(A, name, like, dtype):
 
 def _sparse(A, name, dtype):
     try:
-        S = as_csr(A, diagonal=False, dtype=dtype).tosparse()
+        return as_csr(A, diagonal=False, dtype=dtype)
     except MatrixError as error:
         if name == "A":
             raise
         raise MatrixError(f"{name} cannot be used; as a matrix A, {error}") from error
-    S.has_sorted_indices = True
-    S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
-    return S

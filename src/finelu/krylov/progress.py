@@ -13,8 +13,9 @@ import time
 import numpy as np
 
 from finelu.errors import MatrixError
-from finelu.kernels import kernels_for, monitor, namespace, on_gpu
+from finelu.kernels import kernels_for, monitor, namespace, to_host
 from finelu.krylov.operators import as_operator, location, order, value_dtype
+from finelu.krylov.residual import Residual
 from finelu.matrix import check_vector, count, number
 from finelu.result import Solution, Status
 
@@ -71,33 +72,43 @@ class Progress:
         self.maxiter = 10 * n if maxiter is None else count("maxiter", maxiter, 0)
         self.callback, self.watch = callback, watch
 
+        narrow = np.empty(0, self.b.dtype if M is None else value_dtype(M)).real.dtype
         self.xp = xp = namespace(self.b)
         self.kernels = kernels_for(self.b)
         self.b = xp.ascontiguousarray(self.b.astype(dtype, copy=False))
         self.dtype, self.real = dtype, np.empty(0, dtype).real.dtype
+        self.range = np.finfo(min(self.real, narrow, key=lambda real: real.itemsize))
         self.A = as_operator(A, "A", self.b, dtype)
         self.M = as_operator(M, "M", self.b, dtype)
-        self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
-        self.from_zero = x0 is None
-        self.verified = self.x.copy()
+        self.residual = Residual(self.A, dtype)
         self.best = None  # until keeps_best()
 
         norm_b = self.size(self.b)
         if not np.isfinite(norm_b):
             raise MatrixError(f"the norm of b overflows in {self.real}; scale the system down.")
         self.scale = self.power(norm_b)
-        if self.scale != 1 and x0 is not None:
-            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ self.x)))  # max drops NaN in this order
+        if x0 is not None and self.scale != 1:
+            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0.astype(dtype))))  # max drops NaN so
+            if norm_b / self.scale < float(np.finfo(self.real).tiny / np.finfo(self.real).eps):
+                x0, self.scale = None, self.power(norm_b)
+        self.start = None if x0 is None else x0.astype(dtype, copy=False)  # x0, never written
+        self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
+        self.verified = self.x.copy()
         if self.scale != 1:
             self.b = self.b / self.scale
             self.A.factor, self.M.factor = 1 / self.scale, self.scale
         norm_b /= self.scale
+        self.norm_b = norm_b
         finfo = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
         claim = max(tolerance, float(finfo.eps) * norm_b / 16)
         self.state = xp.zeros(4, np.int32)
         self.norms = xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
         self.history = xp.zeros(min(self.maxiter + 1, 1024), self.real)
+        self.checks = xp.full(self.history.size, xp.nan, self.real)  # true norms, where they were formed
+        self.believed = math.inf  # the true norm of the last claim that `Residual` was asked about
+        self.doubted = math.inf  # the same, of one that it did not share
+        self.before_correction = math.inf  # the true norm before the last step of `corrected`
         if norm_b == 0:
             self.x[:] = 0
             self.state[monitor.CODE] = monitor.CONVERGED
@@ -150,11 +161,10 @@ class Progress:
 
     def power(self, size: float) -> float:
         """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
-        finfo = np.finfo(self.real)
-        small = math.sqrt(float(finfo.tiny)) / float(finfo.eps)
+        small = math.sqrt(float(self.range.tiny)) / float(self.range.eps)
         if size == 0 or not math.isfinite(size) or small <= size <= 1 / small:
             return 1.0
-        return max(math.ldexp(0.5, math.frexp(size)[1]), float(finfo.tiny))
+        return max(math.ldexp(0.5, math.frexp(size)[1]), float(np.finfo(self.real).tiny))
 
     def keeps_best(self):
         """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
@@ -173,34 +183,82 @@ class Progress:
         if self.cycles:
             if self.launched >= self.maxiter:
                 self._look(wait=True)
-            if self.stopped or self.code > monitor.BROKEN:
+            if self.stopped:
                 return False
+            if self.code > monitor.BROKEN:
+                return self._doubts(r)
             if self.code == monitor.RUNNING and self.launched >= self.maxiter:
                 return False
         else:
             self._look(wait=True)
             if self.code == monitor.CONVERGED:  # b = 0
+                self.believed = 0.0
                 return False
-        if self.cycles or not self.from_zero:
+        if self.cycles or self.start is not None:
             self.xp.subtract(self.b, self.A @ self.x, out=r)
         else:
             r[:] = self.b
         self.kernels.norm(r, self.norm)
+        if self.cycles:  # an Inf in x may meet a column of A that is empty; no norm of r is to be claimed of it
+            self.norm[:] = self.xp.where(self.xp.isfinite(self.x).all(), self.norm, self.xp.nan)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
-        self.kernels.begin_cycle(self.state, self.norms, self.history)
+        return self._begins(r)
+
+    def _begins(self, r) -> bool:
+        """Whether a cycle begins with r, whose norm stands in norms."""
+        self.kernels.begin_cycle(self.state, self.norms, self.history, self.checks)
         self.kernels.keep_verified(self.state, self.x, self.verified)
         wait = self.cycles == 0 or self.code != monitor.RUNNING  # what is usual costs no wait: a restart of gmres
         self.cycles += 1
         self.code = monitor.RUNNING
         if wait:
             self._look(wait=True)
+        if self.code > monitor.BROKEN:
+            return self._doubts(r)
         return self.code == monitor.RUNNING and self.maxiter > 0
+
+    def _doubts(self, r) -> bool:
+        """At the end: whether a claim of convergence was one of rounding, and another cycle, from the residual r formed
+        in twice the precision, may come nearer. It does while such cycles halve the residual."""
+        if self.code != monitor.CONVERGED or self.stopped:
+            return False
+        true, self.believed = self.residual(self.b, self.x, self._tolerance)
+        if self.believed <= self._tolerance or not self.believed <= self.doubted / 2 or self.launched >= self.maxiter:
+            return False
+        self.doubted = self.believed
+        r[:] = true
+        self.norm[:] = self.believed
+        self.norms[monitor.START :] = math.inf
+        self.state[monitor.CODE] = monitor.RUNNING
+        self.code = monitor.CLAIMED  # so that the host waits for what comes of it
+        return self._begins(r)
+
+    def corrected(self, rho, r, z) -> bool:
+        """Where rho = r^H M r, formed of z = M r, is 0 to rounding, so that a method has nothing to divide by: one step
+        x += z, which counts as an iteration. True: it was done, and another cycle is due. It is not done twice unless
+        the residual was halved in between."""
+        k, size, rounding = self.kernels, self.real_scalar(), float(np.finfo(self.real).eps)
+        k.size_of_dot(r, z, size)
+        if not abs(complex(rho[0])) <= rounding * float(size[0]) or self.recipe == "":
+            return False
+        before = float(self.norm[0])
+        if not before <= self.before_correction / 2 or not self.goes_on():
+            return False
+        self.before_correction = before
+        one = self.xp.ones(1, self.dtype)
+        k.cg_step(self.state, one, one, z, self.A @ z, self.x, self.x if self.best is None else self.best, r)
+        k.norm(r, self.norm)
+        k.cg_record(self.state, self.norms, self.history, one, one)
+        self.tell()
+        return True
 
     def _turn_back(self, r) -> None:
         """After a breakdown or a false claim: x = best, the recurrence's, if the true residual of that is smaller."""
         reached = float(self.norm[0])
         if reached <= self._tolerance:
+            return
+        if not bool(self.xp.isfinite(self.best).all()):
             return
         other = self.b - self.A @ self.best
         size = self.size(other)
@@ -223,10 +281,14 @@ class Progress:
         self.launched += 1
         if self.launched >= self.history.size:
             room = min(2 * self.history.size, self.maxiter + 1)
-            longer = self.xp.zeros(room, self.real)
-            longer[: self.history.size] = self.history
-            self.history = longer
+            self.checks = self._longer(self.checks, room)
+            self.history = self._longer(self.history, room)
         return True
+
+    def _longer(self, array, room: int):
+        longer = self.xp.full(room, self.xp.nan, self.real)
+        longer[: array.size] = array
+        return longer
 
     def tell(self) -> None:
         """Show x to the caller's callback, if it is a new one; it is x itself, not a copy. Waits for the device."""
@@ -247,34 +309,43 @@ class Progress:
         status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
         if status is Status.INDEFINITE_PRECONDITIONER and self.recipe == "":
             status = Status.BREAKDOWN  # r^H r = 0 without a preconditioner: underflow
-        x, residual_norm = self.x, self._seen_norm
-        if self.code != monitor.CONVERGED:
+        x, residual_norm = self.x, self.believed
+        if self.code != monitor.CONVERGED or not residual_norm <= self._tolerance:
             x, residual_norm = self._best()
-            if residual_norm <= self._tolerance:
-                status = Status.CONVERGED
-        else:
+        if residual_norm <= self._tolerance:
             status = Status.CONVERGED
-        with np.errstate(over="ignore"):
-            history = self.history[: self.iterations + 1] * self.real.type(self.scale)
+        elif status is Status.CONVERGED:
+            status = Status.STAGNATED
+        history, recurrence = self._told(residual_norm)
         return Solution(
             x=x.reshape(self.shape),
             status=status,
             iterations=self.iterations,
             residual_norm=residual_norm * self.scale,
-            history=history.get() if on_gpu(history) else history,
+            history=history,
+            recurrence=recurrence,
             method=self.method,
             recipe=self.recipe,
             timings={"solve": time.perf_counter() - self.started},
         )
 
-    def _best(self):
-        """Of the last iterate, the recurrence's best and the verified: the one with the smallest true residual norm.
+    def _told(self, last: float):
+        """(history, recurrence) on the host: true norms wherever they were formed, `last` at the end; what the
+        recurrence had there."""
+        history, checks = (to_host(v[: self.iterations + 1]) for v in (self.history, self.checks))
+        true = np.where(np.isnan(checks), history, checks)
+        true[-1] = last if math.isfinite(last) else true[-1]
+        with np.errstate(over="ignore", under="ignore"):
+            return true * self.real.type(self.scale), history * self.real.type(self.scale)
 
-        If A gives NaN for all of them, it is the one that the recurrence thinks best.
-        """
+    def _best(self):
+        """Of the last iterate, the recurrence's best, the verified and the first: the one with the smallest true
+        residual norm. Where that is NaN for all of them, it is the one that the recurrence thinks best."""
         iterates = [self.x] if self.best is None else [self.x, self.best] if self._improved else [self.best, self.x]
         candidates = [x for x in (*iterates, self.verified) if bool(self.xp.isfinite(x).all())]
-        norms = [self.size(self.b - self.A @ x) for x in candidates]
+        if self.doubted < math.inf:  # the verified one was so by rounding, perhaps
+            candidates.append(self.xp.zeros_like(self.x) if self.start is None else self.start.copy())
+        norms = [self.residual(self.b, x, self._tolerance)[1] for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
         return candidates[k], norms[k]
 

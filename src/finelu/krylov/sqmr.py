@@ -24,7 +24,7 @@ def sqmr(
     recurrence breaks down, or the residual of the conjugate gradients inside it has grown so much that no digit is
     left, it is started again from the true residual; it ends with Status.BREAKDOWN only if the residual was not halved
     in between. So it does at once where b^T A b = 0, as for a saddle point with a right-hand side in its zero block
-    only and no M: use `minres`, or an x0.
+    only and no M: use `minres`, or an x0. Where r^T M r is 0 at the start, one step x += M r comes first.
     Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
     """
     if hermitian not in (None, True, False):
@@ -34,7 +34,7 @@ def sqmr(
     state, norms = progress.state, progress.norms
     r, p, d, s = progress.vectors(4)
     rho, rho_old, sigma, alpha = progress.scalars(4)
-    r_norm, z_norm = progress.real_scalar(), progress.real_scalar()
+    r_norm, size = progress.real_scalar(), progress.real_scalar()
     smoothing = progress.xp.zeros(5, progress.real)
     dot = k.dot
     while progress.cycle(r):
@@ -49,13 +49,15 @@ def sqmr(
         p[:] = z
         d.fill(0)
         dot(r, z, rho)
+        if progress.corrected(rho, r, z):
+            continue
         k.norm(r, r_norm)
         k.sqmr_begin(state, smoothing, r_norm)
         while progress.goes_on():
             q = A @ p
-            k.norm(z, z_norm)
+            k.size_of_dot(r, z, size)
             dot(p, q, sigma)
-            k.bicg_alpha(state, rho, sigma, r_norm, z_norm, alpha)
+            k.bicg_alpha(state, rho, sigma, size, alpha)
             k.sqmr_residual(state, alpha, q, r)
             k.norm(r, r_norm)
             k.sqmr_smooth(state, smoothing, r_norm)

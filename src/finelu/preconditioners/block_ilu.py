@@ -381,6 +381,7 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
         iterations=len(history) - 1,
         residual_norm=smallest,
         history=np.array(history, r.real.dtype),
+        recurrence=np.array(history, r.real.dtype),
         method="correct",
         recipe=repr(getattr(F, "recipe", type(F).__name__)),
         timings={"solve": perf_counter() - start},

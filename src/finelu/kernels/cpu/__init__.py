@@ -28,6 +28,7 @@ from finelu.kernels.cpu.memory import empty, reusing_memory
 from finelu.kernels.cpu.modified import MILU0_VARIANTS, milu0, milu0_analysis
 from finelu.kernels.cpu.multilevel import dense_product, enter, leave, subtract_product
 from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place, sweeps
+from finelu.kernels.cpu.products import residual, residual_twice
 from finelu.kernels.cpu.recurrences import (
     Snapshot,
     begin_cycle,
@@ -52,6 +53,7 @@ from finelu.kernels.cpu.recurrences import (
     minres_start,
     minres_step,
     norm,
+    size_of_dot,
     sqmr_begin,
     sqmr_direction,
     sqmr_residual,
@@ -133,10 +135,13 @@ __all__ = [
     "pattern_iluk",
     "pivots",
     "remove",
+    "residual",
+    "residual_twice",
     "reusing_memory",
     "scale",
     "schur_complement",
     "schur_complement_symmetric",
+    "size_of_dot",
     "sqmr_begin",
     "sqmr_direction",
     "sqmr_residual",

@@ -1,9 +1,9 @@
-"""Division that rounds as NumPy's does and never raises: x / 0 is Inf or NaN, for complex numbers too."""
+"""Division that rounds as NumPy's does and never raises, for complex numbers too; fused multiply-adds."""
 
 from __future__ import annotations
 
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
 
@@ -31,3 +31,13 @@ def _divide(a, b):
         return complex((a.real * ratio + a.imag) * scale, (a.imag * ratio - a.real) * scale)
 
     return smith
+
+
+@intrinsic
+def fma(typing, a, b, c):
+    """a b + c of float64, rounded once; on a CPU that has no such instruction, by the C library."""
+
+    def generate(context, builder, signature, args):
+        return builder.fma(*args)
+
+    return types.float64(types.float64, types.float64, types.float64), generate

@@ -1,9 +1,10 @@
-"""Products of a sparse matrix with a vector, rows shared out among threads."""
+"""Products of a sparse matrix with a vector, and residuals, rows shared out among threads."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.arithmetic import fma
 from finelu.kernels.cpu.atomics import fetch_add, store_release, wait_until_done
 from finelu.kernels.cpu.levels import CALL, unsigned
 from finelu.kernels.cpu.recurrences import compiled
@@ -24,20 +25,105 @@ class Product:
     def __init__(self, S):
         self.data = S.data
         self.pattern = (unsigned(S.indptr), unsigned(S.indices))
-        n = S.shape[0]
-        work = ROW * n + ENTRY * S.nnz
-        self.threads = get_num_threads() if work > 4 * CALL else 1
-        pieces = 1 if self.threads == 1 else max(2 * self.threads, int(work / GRAIN))
-        # the last row of each item is that in which its share of rows and entries ends
-        share = np.arange(n + 1) * ROW + S.indptr * ENTRY
-        self.items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64)
-        self.items[-1] = n
+        self.threads, self.items = _shared_out(S.indptr, S.nnz)
 
     def __call__(self, x):
         x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype)
-        state, done = np.zeros(1, np.int64), np.zeros(self.items.size - 1, np.int8)
-        run(_times, self.threads, state, done, self.items, *self.pattern, self.data, x, y)
+        _run(_times, self.threads, self.items, *self.pattern, self.data, x, y)
         return y
+
+
+def _shared_out(indptr, nnz: int):
+    """How many threads take part, and the rows at which items of work begin, n last."""
+    n = indptr.size - 1
+    work = ROW * n + ENTRY * nnz
+    threads = get_num_threads() if work > 4 * CALL else 1
+    if threads == 1:
+        return 1, np.array([0, n], np.uint64)
+    # the last row of each item is that in which its share of rows and entries ends
+    share = np.arange(n + 1) * ROW + indptr * ENTRY
+    pieces = max(2 * threads, int(work / GRAIN))
+    items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64)
+    items[-1] = n
+    return threads, items
+
+
+def _run(kernel, threads, items, *arguments) -> None:
+    state, done = np.zeros(1, np.int64), np.zeros(items.size - 1, np.int8)
+    run(kernel, threads, state, done, items, *arguments)
+
+
+def residual(indptr, indices, data, x, b, factor, r, bound):
+    """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference.py."""
+    real = r.real.dtype.type
+    threads, items = _shared_out(indptr, data.size)
+    pattern = unsigned(indptr), unsigned(indices)
+    _run(_residual, threads, items, *pattern, data, x, b, real(factor), np.finfo(real).eps, r, bound)
+
+
+def residual_twice(indptr, indices, data, x, b, factor, r):
+    """r = b - factor A x, added up in twice the precision of float64 and rounded; see kernels/reference.py."""
+    threads, items = _shared_out(indptr, 8 * data.size)
+    parts = (_parts(v) for v in (data, x, b, r))
+    _run(_residual_twice, threads, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
+
+
+def _parts(v):
+    """(n, 1), or for complex numbers (n, 2): real and imaginary parts."""
+    return v.view(v.real.dtype).reshape(v.size, 2 if v.dtype.kind == "c" else 1)
+
+
+@compiled
+def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, bound):
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(items[t], items[t + 1]):
+            total = data.dtype.type(0)
+            size = factor * 0
+            for p in range(indptr[i], indptr[i + ONE]):
+                a, v = data[p], x[indices[p]]
+                total += a * v
+                size += (abs(a.real) + abs(a.imag)) * (abs(v.real) + abs(v.imag))
+            r[i] = b[i] - total * factor
+            entries = indptr[i + ONE] - indptr[i]
+            bound[i] = (entries + ONE) * eps * (size * factor + (abs(b[i].real) + abs(b[i].imag)))
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
+    """Dot2 of Ogita, Rump & Oishi 2005 for each row."""
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(items[t], items[t + 1]):
+            for part in range(r.shape[1]):
+                total, rest = np.float64(b[i, part]) / factor, 0.0  # factor is a power of two
+                for p in range(indptr[i], indptr[i + ONE]):
+                    j = indices[p]
+                    if r.shape[1] == 1:
+                        total, rest = _less(total, rest, data[p, 0], x[j, 0])
+                    else:  # the real part, then the imaginary one
+                        total, rest = _less(total, rest, data[p, 0], x[j, part])
+                        total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
+                r[i, part] = (total + rest) * factor
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _less(total, rest, a, b):
+    """total + rest - a b; what rounding takes from total is added to rest."""
+    a, b = -np.float64(a), np.float64(b)
+    product = a * b
+    low = fma(a, b, -product)
+    added = total + product
+    part = added - total
+    return added, rest + ((total - (added - part)) + (product - part) + low)
 
 
 @compiled

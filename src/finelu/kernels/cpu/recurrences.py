@@ -117,6 +117,21 @@ def dotu(x, y, out):
     out[0] = bilinear(x, y)
 
 
+@summing
+def sum_of_products(x, y):
+    """sum |x_i| |y_i|; |a| is |Re a| + |Im a|."""
+    total = abs(x[0].real) * 0
+    for i in range(x.size):
+        total += (abs(x[i].real) + abs(x[i].imag)) * (abs(y[i].real) + abs(y[i].imag))
+    return total
+
+
+@compiled
+def size_of_dot(x, y, out):
+    """out[0] = the sum of the magnitudes of the terms of x^H y, that of a complex number taken as |Re| + |Im|."""
+    out[0] = sum_of_products(x, y)
+
+
 @compiled
 def norm(x, out):
     """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
@@ -140,8 +155,11 @@ class Snapshot:
 
 
 @compiled
-def begin_cycle(state, norms, history):
-    """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle."""
+def begin_cycle(state, norms, history, checks):
+    """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle.
+
+    It is written to checks, and to the history only where no recurrence has written there.
+    """
     code = state[CODE]
     state[COLUMNS] = 0
     state[IMPROVED] = 0
@@ -151,7 +169,9 @@ def begin_cycle(state, norms, history):
     if not np.isfinite(norm):
         state[CODE] = NOT_FINITE
         return
-    history[state[ITERATIONS]] = norm
+    checks[state[ITERATIONS]] = norm
+    if state[ITERATIONS] == 0:
+        history[0] = norm
     halved = norm <= 0.5 * norms[START]
     if norm <= norms[TOLERANCE]:
         state[CODE] = CONVERGED
@@ -234,18 +254,17 @@ def cg_direction(state, rho, rho_old, z, p):
 
 
 @compiled
-def bicg_alpha(state, rho, sigma, left, right, alpha):
+def bicg_alpha(state, rho, sigma, size, alpha):
     """alpha = rho / sigma, the step along p; BROKEN where rho or sigma is (nearly) nothing to divide by.
 
-    rho is the product of two vectors with the norms left and right; the recurrence is lost once their cosine is below
-    rounding.
+    size : the sum of the magnitudes of the terms of rho. The recurrence is lost once rho is below their rounding.
     """
     if state[CODE] != RUNNING:
         return
-    eps = np.finfo(left.dtype).eps
+    eps = np.finfo(size.dtype).eps
     if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
         state[CODE] = NOT_FINITE
-    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps * left[0] * right[0]:
+    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps * size[0]:
         state[CODE] = BROKEN
     else:
         alpha[0] = rho[0] / sigma[0]

@@ -40,12 +40,14 @@ from finelu.kernels.cuda.recurrences import (
     minres_start,
     minres_step,
     norm,
+    size_of_dot,
     sqmr_begin,
     sqmr_direction,
     sqmr_residual,
     sqmr_smooth,
     sqmr_step,
 )
+from finelu.kernels.cuda.residual import residual, residual_twice
 from finelu.kernels.cuda.scaling import first_unusable, pivots, scale, use_new_pivots
 from finelu.kernels.cuda.schedule import levels
 from finelu.kernels.cuda.selection import Selection
@@ -114,8 +116,11 @@ __all__ = [
     "norm",
     "pivots",
     "remove",
+    "residual",
+    "residual_twice",
     "reusing_memory",
     "scale",
+    "size_of_dot",
     "sqmr_begin",
     "sqmr_direction",
     "sqmr_residual",

@@ -171,6 +171,7 @@ INSTANCES: dict[str, list[str]] = {
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
     "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
     "multilevel": _over(["enter", "leave", "subtract_product"], VALUES, INDICES) + _over(["dense_product"], VALUES),
+    "residual": _over(["residual", "residual_twice"], VALUES, INDICES),
     "scaling": _over(
         ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
     )

@@ -43,7 +43,7 @@ __device__ void take(int* state, R* norms, R* history)
 }
 
 template <typename R>
-__global__ void begin_cycle(int* state, R* norms, R* history)
+__global__ void begin_cycle(int* state, R* norms, R* history, R* checks)
 {
     const int code = state[CODE];
     state[COLUMNS] = 0;
@@ -54,7 +54,8 @@ __global__ void begin_cycle(int* state, R* norms, R* history)
         state[CODE] = NOT_FINITE;
         return;
     }
-    history[state[ITERATIONS]] = norm;
+    checks[state[ITERATIONS]] = norm;
+    if (state[ITERATIONS] == 0) history[0] = norm;
     const bool halved = norm <= R(0.5) * norms[START];
     if (norm <= norms[TOLERANCE])
         state[CODE] = CONVERGED;
@@ -114,13 +115,13 @@ __global__ void cg_direction(long long n, const int* state, const T* rho, const 
 }
 
 template <typename T>
-__global__ void bicg_alpha(int* state, const T* rho, const T* sigma, const Real<T>* left, const Real<T>* right, T* alpha)
+__global__ void bicg_alpha(int* state, const T* rho, const T* sigma, const Real<T>* size, T* alpha)
 {
     if (state[CODE] != RUNNING) return;
     if (!is_finite(*rho) || !is_finite(*sigma))
         state[CODE] = NOT_FINITE;
     else if (zero(*sigma) || !is_finite(*rho / *sigma) ||
-             hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *left * *right)
+             hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *size)
         state[CODE] = BROKEN;
     else
         *alpha = *rho / *sigma;

@@ -23,6 +23,27 @@ def norm(x, out):
     cublas.nrm2(x, out=out)
 
 
+def size_of_dot(x, y, out):
+    if x.dtype.kind == "c":
+        _sum_of_complex_products(x, y, out)
+    else:
+        _sum_of_products(x, y, out)
+
+
+_sum_of_products = cupy.ReductionKernel(
+    "T x, T y", "T total", "abs(x) * abs(y)", "a + b", "total = a", "0", "finelu_size_of_dot"
+)
+_sum_of_complex_products = cupy.ReductionKernel(
+    "C x, C y",
+    "T total",
+    "(abs(x.real()) + abs(x.imag())) * (abs(y.real()) + abs(y.imag()))",
+    "a + b",
+    "total = a",
+    "0",
+    "finelu_size_of_complex_dot",
+)
+
+
 class Snapshot:
     """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that,
     `ready` tells whether it would not have to."""
@@ -54,8 +75,8 @@ def _all(function, x, *arguments):
     launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), *arguments))
 
 
-def begin_cycle(state, norms, history):
-    _one("begin_cycle", norms.dtype, state, norms, history)
+def begin_cycle(state, norms, history, checks):
+    _one("begin_cycle", norms.dtype, state, norms, history, checks)
 
 
 def keep_verified(state, x, verified):
@@ -74,8 +95,8 @@ def cg_direction(state, rho, rho_old, z, p):
     _all("cg_direction", p, state, rho, rho_old, z, p)
 
 
-def bicg_alpha(state, rho, sigma, left, right, alpha):
-    _one("bicg_alpha", rho.dtype, state, rho, sigma, left, right, alpha)
+def bicg_alpha(state, rho, sigma, size, alpha):
+    _one("bicg_alpha", rho.dtype, state, rho, sigma, size, alpha)
 
 
 def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):

@@ -1,0 +1,164 @@
+"""What shows that A is singular, and how near to it A is: null vectors, formed in twice the precision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finelu.kernels import kernels_for, namespace
+from finelu.krylov.residual import norm
+from finelu.matrix import CSR, as_csr
+
+NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
+RANGE = 1000  # roundings that a part of b along u may be, where u, too, is known up to rounding only
+ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
+EXACT = 32  # roundings in twice the precision of an entry of a row of A v, up to which it is 0
+STEPS = 5  # of a refinement
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """exact : A v = 0 to twice the precision; else only to that of the entries of A.  text : what was found."""
+
+    exact: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class NullVector:
+    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision.
+
+    exact : v with a correction below its rounding makes A v vanish to twice the precision, row by row.
+    """
+
+    v: Any
+    exact: bool
+
+
+def evidence(A: CSR, F, b, rtol: float, begin=None) -> Evidence | None:
+    """The evidence that no x solves A x = b to rtol, or None.
+
+    It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
+    for all x. Both are found by inverse iteration with the factors F of about A, which finds none unless they are good
+    ones; v from `begin` (n,), random numbers if None, and u from b itself, which leads to the part of b that is
+    outside of the range of A.
+    """
+    if F is None:
+        return None
+    eps = float(np.finfo(A.dtype).eps)
+    if begin is None:
+        begin = namespace(b).asarray(np.random.default_rng(0).standard_normal(A.n)).astype(b.dtype)
+    right = null_vector(A, F, begin, "N")
+    if right is None:
+        return None
+    adjoint = as_csr(A.tosparse().conj().T.tocsr(), diagonal=False)
+    direction = b / norm(b)
+    left = null_vector(adjoint, F, direction, "H")
+    outside = 0.0 if left is None else abs(complex((left.v.conj() * direction).sum()))
+    if left is None or outside <= max(rtol, RANGE * eps):
+        return None
+    exact = right.exact and left.exact
+    length, largest = norm(_product(A, right.v)), float(abs(A.data).max()) if A.nnz else 0.0
+    return Evidence(
+        exact,
+        f"A v = 0 to {'twice the' if exact else 'the'} working precision for a v of length 1 (||A v|| = {length:.1e}, "
+        f"largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside "
+        f"of A's range",
+    )
+
+
+def null_vector(A: CSR, F, begin, trans: str) -> NullVector | None:
+    """From `begin`, with factors F of about A (trans "N") or A^H ("H"); None if none is found.
+
+    Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - A v)
+    takes away what a shift in F has brought in. Rows of A are compared with what rounding makes of each, so that large
+    ones do not hide small ones; v is looked at with and without its small entries.
+    """
+    S, xp, eps = A.tosparse(), namespace(begin), float(np.finfo(A.dtype).eps)
+    sizes = abs(S)
+    size_of_rows = sizes @ xp.ones(A.n, begin.real.dtype)
+    weight = 1 / xp.where(size_of_rows > 0, size_of_rows, 1)
+    v = begin
+    for step in range(STEPS):
+        v = _inverse_step(F, v, trans) if step < 3 else _unit(v - _applied(F, S @ v, trans))
+        if v is None:
+            return None
+        for small in (0.0, eps, 10 * NUDGE) if step >= 2 else ():
+            v = xp.where(abs(v) <= small * abs(v).max(), 0, v)
+            if norm(weight * (S @ v)) <= ROUGH * eps * norm(weight * (sizes @ abs(v))):
+                found = _refined(A, F, _unit(v), trans, sizes, eps)
+                if found is not None:
+                    return found
+    return None
+
+
+def _refined(A: CSR, F, v, trans: str, sizes, eps: float) -> NullVector | None:
+    """v refined as v + w, w below the rounding of v; its entries that are 0 stay so."""
+    xp = namespace(v)
+    v = v.astype(A.dtype, copy=False)
+    w, support = xp.zeros_like(v), v != 0
+    entries = A.indptr[1:] - A.indptr[:-1]
+    for _ in range(STEPS):
+        rest = _product(A, w, _product(A, v))  # A (v + w)
+        magnitudes = sizes @ abs(v)
+        if bool((abs(rest) <= EXACT * (entries + 1) * eps**2 * magnitudes).all()):
+            return NullVector(v, True)
+        step = _applied(F, rest, trans)
+        if not bool(xp.isfinite(step).all()):
+            break
+        step = xp.where(support, step - v * (v.conj() * step).sum(), 0)
+        total = v - (step - w)
+        w = (v - total) + w - step
+        v = total
+        if not norm(v) > 0:
+            return None
+    if bool((abs(_product(A, v)) <= eps / 2 * (sizes @ abs(v))).all()):
+        return NullVector(v / norm(v), False)
+    return None
+
+
+def condition(A: CSR, F, x) -> float:
+    """||A||_F ||v|| / ||A v|| for the v of the smallest ||A v|| at hand: about the condition number, or less.
+
+    v is x, or what three steps of inverse iteration with the factors F make of it. A v is formed in twice the
+    precision.
+    """
+    smallest, v = math.inf, x
+    for _ in range(4):
+        size = norm(v)
+        if not (0 < size < math.inf):
+            break
+        v = v / size
+        smallest = min(smallest, norm(_product(A, v)))
+        v = None if F is None else _inverse_step(F, v, "N")
+        if v is None:
+            break
+    return norm(A.data) / smallest if smallest > 0 else math.inf
+
+
+def _product(A: CSR, v, plus=None):
+    """A v + plus, formed in twice the precision and rounded."""
+    xp = namespace(v)
+    v = xp.ascontiguousarray(v.astype(A.dtype, copy=False))
+    r, start = xp.empty_like(v), xp.zeros_like(v) if plus is None else -plus
+    kernels_for(v).residual_twice(A.indptr, A.indices, A.data, v, start, 1.0, r)
+    return -r
+
+
+def _inverse_step(F, v, trans: str):
+    """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
+    w = _unit(_applied(F, v, "H" if trans == "N" else "N"))
+    return None if w is None else _unit(_applied(F, w, trans))
+
+
+def _applied(F, v, trans: str):
+    with np.errstate(over="ignore", invalid="ignore"):
+        return F.solve(v, trans)
+
+
+def _unit(v):
+    size = norm(v)
+    return v / size if 0 < size < math.inf else None
