@@ -67,6 +67,7 @@ COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
 NEARLY_ALL = 0.99
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
+UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be told
 OUT_OF_REACH = 1 / 16  # of such a rounding, below which no x of that size has its residual
 CAUTION = 3.0  # how many times longer than the other an iteration that has just begun must be expected to take
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
@@ -146,6 +147,7 @@ class Ladder:
         self.broken: set[str] = set()  # rungs without factors
         self.structure = ""  # what a recipe says of a structural singularity
         self.interrupted = False
+        self.condition = 1.0  # what complete factors have shown A's condition number not to be below
         self.asked = recipe != "auto"
         self.recipes: dict[str, tuple[Recipe | None, ...]] = {"asked": (recipe,)} if self.asked else self._rungs()
         self.preferred: str | None = None  # the rung that solved the column before
@@ -323,6 +325,9 @@ class Ladder:
                 status = Status.OUT_OF_TIME
             elif self.structure:
                 status = Status.SINGULAR
+            elif not left and self.condition * float(np.finfo(b.dtype).eps) > UNRESOLVED:
+                status = Status.PRECISION_LIMIT
+                verdict = f"the condition number of A is {self.condition:.0e} or more, which no digit of x survives"
             elif left and last is None:
                 status = Status.OUT_OF_MEMORY
             for rung in left if status is not Status.MAX_ITERATIONS else ():
@@ -360,7 +365,10 @@ class Ladder:
         found = evidence(self.A, F, b, self.wanted, x if at_limit else None)
         if found is not None:
             return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text
-        return (Status.PRECISION_LIMIT, self._limit(F, b, x, size)) if at_limit else (None, "")
+        if at_limit:
+            return Status.PRECISION_LIMIT, self._limit(F, b, x, size)
+        self.condition = max(self.condition, condition(self.A, F, b))
+        return None, ""
 
     def _at_limit(self, b, x, size: float) -> bool:
         """Whether the residual norm `size` of x is what rounding x leaves, and more than 16 times what is wanted."""
@@ -377,7 +385,7 @@ class Ladder:
         return (
             f"||b - A x|| is {size / rounding:.1g} roundings of |A| |x| + |b| (backward error "
             f"{size / rounding * float(np.finfo(b.dtype).eps):.1e}): {precision} precision ends here; the condition "
-            f"number of A is about {condition(self.A, F, x):.0e}; ask for rtol >= {2 * size / norm(b):.0e}, rescale "
+            f"number of A is {condition(self.A, F, x):.0e} or more; ask for rtol >= {2 * size / norm(b):.0e}, rescale "
             f"the unknowns and equations{cure}"
         )
 

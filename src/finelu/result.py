@@ -38,8 +38,8 @@ class Status(Enum):
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     PRECISION_LIMIT = (
-        "x is as good as the precision allows: b - A x is rounding, and still larger than was asked for; relax rtol, "
-        "rescale A, or use a higher precision; x is the best iterate known"
+        "the precision ends before the tolerance: b - A x is rounding already, or A is conditioned too badly for its "
+        "digits; relax rtol, rescale A, or use a higher precision; x is the best iterate known"
     )
     SINGULAR = (
         "A is singular, and b is outside of its range: no x solves A x = b. Remove the dependent equations, fix what "
