@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -17,6 +19,7 @@ class Identity:
     """The preconditioner that is none: gives back the very vector, so nobody may write into what it returns."""
 
     factor = 1.0  # means nothing here: a multiple of the identity preconditions as well as the identity
+    levels = False
 
     def __matmul__(self, r):
         return r
@@ -30,6 +33,7 @@ class Operator:
     """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
 
     apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
+    levels : whether x is brought near 1 first, by a power of two that what it gives is multiplied by; waits for a GPU.
     make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
     matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
     anything with `tocsr`; else None.
@@ -39,6 +43,7 @@ class Operator:
         self.apply = apply
         self.name = name
         self.factor = 1.0
+        self.levels = False
         self.make_adjoint = make_adjoint
         self.matrix = matrix
 
@@ -48,7 +53,7 @@ class Operator:
         if self.make_adjoint is None:
             raise MatrixError(self._no_adjoint)
         adjoint = Operator(self._named(self.make_adjoint()), f"{self.name}^H")
-        adjoint.factor = self.factor
+        adjoint.factor, adjoint.levels = self.factor, self.levels
         return adjoint
 
     @property
@@ -68,8 +73,9 @@ class Operator:
         return product
 
     def __matmul__(self, x):
+        level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1) if self.levels else 1.0
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
-            y = self.apply(x)
+            y = self.apply(x if level in (0.5, 1.0) or not math.isfinite(level) else x / level)
         if on_gpu(y) != on_gpu(x):
             raise DeviceError(f"{self.name} gave a vector on another device than it was given; move {self.name} first.")
         y = y if on_gpu(y) else np.asarray(y)
@@ -82,7 +88,8 @@ class Operator:
             )
         y = y.reshape(-1).astype(x.dtype, copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
-            return y if self.factor == 1 else y * self.factor
+            y = y if self.factor == 1 else y * self.factor
+            return y if level in (0.5, 1.0) or not math.isfinite(level) else y * level
 
 
 def value_dtype(A) -> np.dtype:

@@ -97,6 +97,7 @@ class Progress:
         if self.scale != 1:
             self.b = self.b / self.scale
             self.A.factor, self.M.factor = 1 / self.scale, self.scale
+            self.M.levels = narrow.itemsize < self.real.itemsize
         norm_b /= self.scale
         self.norm_b = norm_b
         finfo = np.finfo(self.real)
