@@ -139,7 +139,9 @@ def solve(
         if automatic:
             F, (solution, times) = None, _run_auto(A, rhs, options, progress)
             name, method = solution.recipe, solution.method
-            reason = solution.attempts[-1].why if solution.attempts else "the time limit or the memory left no room"
+            whys = [a.why for a in solution.attempts if a.recipe == name and a.method == method]
+            nothing = "no attempt found an x better than 0" if solution.attempts else "nothing was tried"
+            reason = whys[-1] if whys else nothing
         else:
             F, solution, times = _run(A, rhs, made, method, options, progress)
             name, reason = "none" if made is None else repr(made), "as asked"
@@ -152,9 +154,11 @@ def solve(
     if plot is not None:
         from finelu.report import plot_convergence
 
-        relative = to_host(solution.history) / scale
         curve = f"{method}, {name if automatic else recipe}" if method else reason
-        plot_convergence(plot, {curve: relative}, rtol, title=f"{matrix}, n = {A.n}")
+        curves = {curve: solution.history / scale}
+        if solution.parts_from_recurrence:
+            curves["as the recurrence told it"] = solution.recurrence / scale
+        plot_convergence(plot, curves, rtol, title=f"{matrix}, n = {A.n}")
     result = {
         "matrix": matrix,
         "n": A.n,
@@ -180,6 +184,7 @@ def solve(
         "relative_residual": solution.residual_norm / scale,
         **times,
         "history": solution.history,
+        "recurrence": solution.recurrence,
         "report": {} if F is None else F.report,
         "output": output,
         "plot": plot,

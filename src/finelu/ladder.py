@@ -41,6 +41,7 @@ from finelu.preconditioners.direct import SHORT, SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
 from finelu.result import Attempt, Solution, Status
+from finelu.scaling import require_matching
 from finelu.singular import NUDGE, condition, evidence
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
@@ -317,14 +318,14 @@ class Ladder:
             before, rung = rung, change or self._next(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         seen = self.seen.sentences()
+        if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME) and attempts:
+            self._look_at_structure()
         if status not in ENDS:
             in_memory = [rung for rung in left if self.asked or self.cost(rung) < math.inf]
             if self.iterations >= self.most:
                 status = Status.MAX_ITERATIONS
             elif in_memory:
                 status = Status.OUT_OF_TIME
-            elif self.structure:
-                status = Status.SINGULAR
             elif not left and self.condition * float(np.finfo(b.dtype).eps) > UNRESOLVED:
                 status = Status.PRECISION_LIMIT
                 verdict = f"the condition number of A is {self.condition:.0e} or more, which no digit of x survives"
@@ -333,6 +334,8 @@ class Ladder:
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
                 seen += (f"{self._name(rung)} was left out: {why}",)
+        if self.structure and status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME):
+            status = Status.SINGULAR
         seen += tuple(text for text in (verdict, self.structure) if text)
         return Solution(
             x=x,
@@ -346,6 +349,14 @@ class Ladder:
             seen=seen,
             attempts=tuple(attempts),
         )
+
+    def _look_at_structure(self) -> None:
+        """Whether the pattern alone shows that A is singular."""
+        if not self.structure:
+            try:
+                require_matching(self.A)
+            except StructurallySingular as error:
+                self.structure = str(error).rstrip(".")
 
     def nothing(self, b, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
@@ -382,10 +393,12 @@ class Ladder:
         precision = "double" if b.real.dtype == np.float64 else "single"
         rounding = self._rounding(b, x)
         cure = "" if precision == "double" else ", or pass A and b in float64"
+        known = condition(self.A, F, x)
+        near = ", which may be singular but for rounding," if known * float(np.finfo(b.dtype).eps) > UNRESOLVED else ""
         return (
             f"||b - A x|| is {size / rounding:.1g} roundings of |A| |x| + |b| (backward error "
             f"{size / rounding * float(np.finfo(b.dtype).eps):.1e}): {precision} precision ends here; the condition "
-            f"number of A is {condition(self.A, F, x):.0e} or more; ask for rtol >= {2 * size / norm(b):.0e}, rescale "
+            f"number of A{near} is {known:.0e} or more; ask for rtol >= {2 * size / norm(b):.0e}, rescale "
             f"the unknowns and equations{cure}"
         )
 
@@ -473,7 +486,8 @@ class Ladder:
     def _refine(self, F, x, b, r, size: float, judge):
         """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
         history, most = [size], min(FEW, self.most - self.iterations)
-        while size > judge.target and len(history) <= most and not judge(len(history) - 1, size):
+        stops = judge(0, size)
+        while size > judge.target and len(history) <= most and not stops:
             with np.errstate(over="ignore", invalid="ignore"):
                 better = x + F.solve(r)
                 rest, reached = self.residual(b, better, judge.target)
@@ -481,8 +495,7 @@ class Ladder:
                 break
             x, r, size = better, rest, reached
             history.append(size)
-            if judge.stops(self.callback, x):
-                break
+            stops = judge.stops(self.callback, x) or judge(len(history) - 1, size)
         return x, r, size, np.array(history)
 
     def _factor(self, rung: str) -> str:

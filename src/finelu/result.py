@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 
 class Status(Enum):
     """Why a solve ended; the text says what to try next."""
@@ -119,6 +121,15 @@ class Solution:
             Status.PRECISION_LIMIT,
         )
         return max(self.iterations, 1) if self.status in limits else -1
+
+    @property
+    def parts_from_recurrence(self) -> bool:
+        """Whether a true residual norm was ever more than twice what the recurrence had told, or less than half."""
+        if self.recurrence is None:
+            return False
+        with np.errstate(all="ignore"):
+            true, told = (np.asarray(v, np.float64) for v in (self.history, self.recurrence))
+            return bool(np.any((true > 2 * told) | (true < told / 2)))
 
     def explain(self) -> str:
         """What was seen, what was tried and why, and how it ended, line by line."""

@@ -21,6 +21,7 @@ from finelu.preconditioners.recipe import Recipe
 from finelu.result import Solution, Status
 
 CALLBACKS = ("x", "pr_norm")
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
 
 
 def solve(
@@ -59,7 +60,8 @@ def solve(
     where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
     A v = 0 to twice the precision, or the pattern of A, shows that there is no solution; NUMERICALLY_SINGULAR where
     A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as this precision allows.
-    float32 and complex64 are solved in double precision where rtol is below 1e-5, and x is double then.
+    float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
+    not to reach it, and x is double then.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of ladder.py's head and constants; docs/solve.md tells them.
     """
@@ -84,7 +86,13 @@ def solve(
         found = []
         for c in range(columns.shape[-1]):
             guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)].astype(b.dtype)
-            found.append(ladder.solve(columns[:, c], guess, atol))
+            solution = ladder.solve(columns[:, c], guess, atol)
+            if solution.status in BEYOND_PRECISION and b.real.dtype == np.float32:  # double precision may reach it
+                A, b = precise(A, b, 0.0)
+                columns = b.reshape(A.n, -1)
+                ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, most=most, **calls)
+                solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
+            found.append(solution)
         found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
     return _together(found, b.shape, home, start)
 
@@ -134,6 +142,18 @@ def chosen_recipe(recipe):
     if not isinstance(recipe, str) or recipe not in RECIPES:
         raise ParameterError(f"there is no recipe {recipe!r}; one of auto, {', '.join(RECIPES)}, none is needed.")
     return RECIPES[recipe]()
+
+
+def _after(first: Solution, second: Solution) -> Solution:
+    """The second solution, which began with the x of the first, with what led to it."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
+        attempts=first.attempts + second.attempts,
+    )
 
 
 def _placed(A: CSR, b, x0, device):

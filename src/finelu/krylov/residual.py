@@ -11,6 +11,7 @@ from finelu.kernels import kernels_for, namespace
 from finelu.kernels.csr import CSR
 from finelu.matrix import as_csr
 
+PROBES = 2  # products that tell how large the terms of a row of A x are
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
 
@@ -21,7 +22,7 @@ class Residual:
     (Higham 2002, section 3.5), is a vector longer than `tolerance`, and more than a hundredth of the result, both are
     formed again in twice the precision. So a norm below `tolerance` is one of A, b and x as they are stored.
     Where no entries of A are known (a LinearOperator, a function) the norm is no less than what rounding may bring,
-    estimated from one more product: the expected length of A (±x), with random signs, is that of its terms.
+    estimated from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
     noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
     """
@@ -88,8 +89,10 @@ class Residual:
         size = norm(r)
         if size > tolerance:
             return r, size
-        signs = namespace(b).asarray(np.random.default_rng(0).choice((-1.0, 1.0), b.size).astype(b.real.dtype))
-        self.noise = OPERATOR * float(np.finfo(b.dtype).eps) * (norm(self.operator @ (x * signs)) + norm(b))
+        random = np.random.default_rng(0)
+        probes = [namespace(b).asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
+        terms = max(norm(self.operator @ (x * probe)) for probe in probes)
+        self.noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + norm(b))
         return r, size if self.noise <= tolerance else max(size, self.noise)
 
 
