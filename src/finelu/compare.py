@@ -28,12 +28,12 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import SuperLU
 
 from finelu import krylov
-from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError
+from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, meant
 from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.matrix import CSR, as_csr, check_vector
-from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES
+from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name
 from finelu.properties import Properties, density, level_sizes, properties, suggest
 from finelu.result import Status
 from finelu.threads import get_num_threads, set_num_threads
@@ -352,17 +352,16 @@ def _names(recipes: Sequence[str] | None) -> list[str]:
     known = ("none", *RECIPES, *REFERENCES)
     if recipes is None:
         return list(known)
-    for name in recipes:
-        if name not in known:
-            raise ParameterError(f"there is no recipe {name!r} to compare; {', '.join(known)} can be named.")
     if not recipes:
         raise ParameterError("no recipe is named to compare; leave recipes out for all of them.")
-    return list(dict.fromkeys(recipes))
+    return list(dict.fromkeys(recipe_name(name, "none", *REFERENCES) for name in recipes))
 
 
 def _devices(device: str) -> list[str]:
     if device not in ("cpu", "cuda", "auto"):
-        raise ParameterError(f"device={device!r}; one of cpu, cuda, auto is needed.")
+        raise ParameterError(
+            f"device={device!r}; one of cpu, cuda, auto is needed." + meant(device, ("cpu", "cuda", "auto"))
+        )
     if device == "cpu":
         return ["cpu"]
     try:

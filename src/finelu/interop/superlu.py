@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, ZeroPivot
+from finelu.errors import MatrixError, ParameterError, ZeroPivot, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
 from finelu.matrix import CSR, as_csr, sparse_module
@@ -80,6 +80,7 @@ def _ordering(permc_spec) -> str | None:
     offered = ", ".join(repr(name) for name in (*PERMC_SPECS, *ORDERS))
     raise ParameterError(
         f"spilu: permc_spec={permc_spec!r} is not offered, since rows and columns are ordered alike; one of {offered}."
+        + meant(permc_spec, (*PERMC_SPECS, *ORDERS))
     )
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.blocks import BlockMatrix
-from finelu.errors import DeviceError, MatrixError
+from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import namespace, on_gpu
 from finelu.kernels.cpu.products import Product
 from finelu.matrix import CSR, DTYPES, as_csr
+from finelu.preconditioners import recipe_of
+from finelu.preconditioners.recipe import Recipe
 from finelu.stencil import StencilMatrix
 
 
@@ -28,6 +30,8 @@ class Identity:
 
 class Operator:
     """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
+
+    What leaves the range of numbers is for the solve to judge: callers are `judged`.
 
     apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
     make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
@@ -65,8 +69,7 @@ class Operator:
         return product
 
     def __matmul__(self, x):
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
-            y = self.apply(x)
+        y = self.apply(x)
         if on_gpu(y) != on_gpu(x):
             raise DeviceError(f"{self.name} gave a vector on another device than it was given; move {self.name} first.")
         y = y if on_gpu(y) else np.asarray(y)
@@ -78,8 +81,7 @@ class Operator:
                 f"pass a complex b."
             )
         y = y.reshape(-1).astype(x.dtype, copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return y if self.factor == 1 else y * self.factor
+        return y if self.factor == 1 else y * self.factor
 
 
 def value_dtype(A) -> np.dtype:
@@ -109,8 +111,10 @@ def order(A) -> int:
 
 def location(A):
     """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
-    if isinstance(A, CSR | StencilMatrix | BlockMatrix) or sp.issparse(A):
+    if isinstance(A, CSR | StencilMatrix | BlockMatrix):
         return A.data
+    if sp.issparse(A) or hasattr(A, "to_scipy_sparse"):  # of SciPy's not all have an array of values
+        return np.empty(0)
     if on_gpu(A) and hasattr(A, "data"):  # cupyx.scipy.sparse and cupy arrays, not CuPy's LinearOperator
         return A.data if on_gpu(A.data) else A
     return np.empty(0) if isinstance(A, (np.ndarray, list, tuple)) else None
@@ -128,6 +132,7 @@ def as_operator(A, name: str, like, dtype):
     """
     if A is None:
         return Identity()
+    _refuse_recipe(A, name)
     n = like.size
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if tuple(shape) != (n, n):
@@ -141,9 +146,23 @@ def as_operator(A, name: str, like, dtype):
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
     if on_gpu(place) != on_gpu(like):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
-    dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
+    dense = not (isinstance(A, CSR) or hasattr(A, "tocsr") or hasattr(A, "to_scipy_sparse"))
     matrix = _dense(A, name, like, dtype) if dense else _sparse(A, name, dtype)
     return Operator(_product(matrix), name, lambda: _product(_adjoint(matrix, dense)))
+
+
+def _refuse_recipe(A, name: str) -> None:
+    """A ParameterError that says what to type where a recipe, its class or a name stands instead of factors."""
+    if not isinstance(A, str | type | Recipe):
+        return
+    if name == "A":
+        raise MatrixError(f"A is {A!r}; a matrix or a LinearOperator is needed.")
+    if isinstance(A, type) and not issubclass(A, Recipe):
+        raise ParameterError(f"{name} is the class {A.__name__}; a matrix, a LinearOperator or factors are needed.")
+    recipe = recipe_of(A)
+    raise ParameterError(
+        f"{name} is the recipe {recipe!r}, but factors are needed: {name}=finelu.{recipe!r}.factor(A)."
+    )
 
 
 def _product(matrix):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.errors import ParameterError, ZeroPivot
+from finelu.errors import ParameterError, ZeroPivot, meant
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace, to_host
 from finelu.matrix import CSR, lower_triangle
@@ -25,9 +25,12 @@ NOBODY = 2**62  # the row that `refused` names while nothing was refused
 def checked_fixed_point(recipe, A) -> CSR:
     """As `checked`, and what these recipes have besides."""
     if recipe.ordering not in ORDERINGS:
-        raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
+        raise ParameterError(
+            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
+            + meant(recipe.ordering, ORDERINGS)
+        )
     if recipe.pivots not in PIVOTS:
-        raise ParameterError(f"{recipe!r}: pivots must be one of {', '.join(PIVOTS)}.")
+        raise ParameterError(f"{recipe!r}: pivots must be one of {', '.join(PIVOTS)}." + meant(recipe.pivots, PIVOTS))
     for name in ("asynchronous", "scale"):
         if not isinstance(getattr(recipe, name), bool):
             raise ParameterError(f"{recipe!r}: {name} must be True or False.")

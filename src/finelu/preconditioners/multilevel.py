@@ -23,7 +23,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
+from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
 from finelu.factors import Factors, checked, on_host
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, sparse_module
@@ -113,7 +113,10 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     number("dense_size", 0, whole=True)
     number("levels", 1, whole=True)
     if recipe.ordering not in ORDERINGS:
-        raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
+        raise ParameterError(
+            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
+            + meant(recipe.ordering, ORDERINGS)
+        )
     if not isinstance(recipe.matching, bool):
         raise ParameterError(f"{recipe!r}: matching must be True or False.")
     if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
@@ -121,7 +124,9 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     A = checked(recipe, A, diagonal=recipe.shift > 0)
     offered = (*kernels_for(A.data).TRIANGULAR_METHODS, "auto")
     if recipe.triangular not in offered:
-        raise ParameterError(f"{recipe!r}: triangular must be one of {', '.join(offered)}.")
+        raise ParameterError(
+            f"{recipe!r}: triangular must be one of {', '.join(offered)}." + meant(recipe.triangular, offered)
+        )
     return A
 
 

@@ -6,13 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+from finelu.kernels.arithmetic import judged
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe:
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
     A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
+    `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
     """
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "factor" in vars(cls):
+            cls.factor = judged(vars(cls)["factor"])
 
     def __repr__(self):
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
