@@ -194,13 +194,16 @@ def compare(
     matrix: Matrix,
     b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
     html: Annotated[str | None, typer.Option(metavar="PAGE.html", help="write a page with tables and pictures")] = None,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="for all measurements: 60s, 5m, 1h")] = "60s",
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="for all measurements but compiling: 60s, 5m, 1h")
+    ] = "60s",
     rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
     device: Annotated[
         Literal["cpu", "cuda", "auto"], typer.Option(help="auto: the CPU, and the GPU if there is one")
     ] = "auto",
     recipes: Annotated[
-        str | None, typer.Option(metavar="A,B", help="only these recipes; spilu and splu are SciPy's")
+        str | None,
+        typer.Option(metavar="A,B", help="only these recipes; solve is fl.solve, spilu and splu are SciPy's"),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     as_json: Json = False,
