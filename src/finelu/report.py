@@ -86,7 +86,7 @@ def plot_convergence(path: str, histories: Mapping[str, np.ndarray], rtol: float
     axes.axhline(rtol, color="0.5", linestyle="--", linewidth=1.0, label=f"rtol = {rtol:g}")
     axes.set(xlabel="iteration", ylabel="residual norm / norm of b", title=title)
     axes.grid(True, which="major", alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where no curve is
     with replacing(path) as file:
         figure.savefig(file, format=Path(path).suffix[1:].lower(), dpi=150)
 
@@ -140,10 +140,11 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     if counts.max(initial=0) > 1:
         figure.colorbar(image, ax=spy, shrink=0.8, label="entries in a square")
     spy.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
-    for name, sizes in zip(("lower", "upper"), level_sizes(A), strict=True):
-        levels.stairs(*_binned(sizes), label=f"{name}: {sizes.size} levels, mean {A.n / sizes.size:.1f} rows")
+    for name, style, sizes in zip(("lower", "upper"), ("-", "--"), level_sizes(A), strict=True):
+        label = f"{name}: {sizes.size} levels, mean {A.n / sizes.size:.1f} rows"
+        levels.stairs(*_binned(sizes), label=label, linestyle=style, linewidth=1.6)
     levels.set(title="rows of each level", xlabel="level", ylabel="rows", yscale="log")
-    levels.legend()
+    levels.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)  # below, where no curve is
     rows.hist(np.diff(A.indptr), bins=40, log=True)
     rows.set(title="lengths of rows", xlabel="entries", ylabel="rows")
     ratio = np.log10(np.clip(dominance(A), 1e-4, 1e4))
@@ -349,8 +350,8 @@ def machine(result: Comparison) -> str:
 
 
 CURVES = 8  # colours; further curves are dashed
-CHART = (480, 330)
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 44
+CHART = (480, 350)
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 44  # the names of the axes stand outside of the frame, where no curve is
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
 
 
