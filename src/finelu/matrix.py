@@ -210,9 +210,9 @@ def count(name: str, value, least: int) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise ParameterError(f"{name}={_shown(value)}; an integer is needed.") from None
+        raise ParameterError(f"{name}={shown(value)}; an integer is needed.") from None
     if number < least:
-        raise ParameterError(f"{name}={_shown(number)}; at least {least} is needed.")
+        raise ParameterError(f"{name}={shown(number)}; at least {least} is needed.")
     return number
 
 
@@ -224,13 +224,13 @@ def number(name: str, value) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        raise ParameterError(f"{name}={_shown(value)}; a number is needed.")
+        raise ParameterError(f"{name}={shown(value)}; a number is needed.")
     try:
         result = float(value)
     except (OverflowError, ValueError):  # of a signaling NaN the latter
         result = math.inf
     if not (result >= 0 and math.isfinite(result)):
-        raise ParameterError(f"{name}={_shown(value)}; a finite number, zero or larger, is needed.")
+        raise ParameterError(f"{name}={shown(value)}; a finite number, zero or larger, is needed.")
     return result
 
 
@@ -245,17 +245,14 @@ def is_number(value) -> bool:
     return True
 
 
-def _shown(value) -> str:
-    """`value` for a message of one line."""
+def shown(value, most: int = 60) -> str:
+    """`value` for a message of one line, cut where it is longer than `most`."""
     try:
-        text = (
-            " ".join(str(value).split())
-            if isinstance(value, int | float | np.number)
-            else " ".join(repr(value).split())
-        )
+        text = str(value) if isinstance(value, int | float | np.number) else repr(value)
     except ValueError:  # an int of more digits than Python writes
         return "an integer of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class BlockProducts:

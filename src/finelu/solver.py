@@ -17,7 +17,7 @@ from finelu.kernels import namespace, on_gpu, require_gpu, to_host
 from finelu.kernels.arithmetic import judged
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector, number
+from finelu.matrix import CSR, as_csr, check_vector, number, shown
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution, Status
 
@@ -109,7 +109,7 @@ def known_method(method) -> str:
     if isinstance(name, str) and name.lower() in ("auto", *METHODS):
         return name.lower()
     raise ParameterError(
-        f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed." + meant(method, METHODS)
+        f"there is no method {shown(method)}; one of auto, {', '.join(METHODS)} is needed." + meant(method, METHODS)
     )
 
 

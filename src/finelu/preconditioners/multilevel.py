@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
 from finelu.factors import Factors, checked, on_host
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
-from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import ROUNDINGS, symmetry
@@ -99,8 +99,7 @@ class MultilevelILU(Recipe):
 def _checked(recipe: MultilevelILU, A) -> CSR:
     def number(name: str, least: float, *, finite: bool = False, whole: bool = False) -> None:
         value = getattr(recipe, name)
-        kinds = int | np.integer if whole else int | float | np.number
-        good = isinstance(value, kinds) and not isinstance(value, bool) and value >= least
+        good = is_number(value) and value >= least and (not whole or isinstance(value, int | np.integer))
         if not good or (finite and not np.isfinite(value)):
             what = "an integer" if whole else "a finite number" if finite else "a number"
             raise ParameterError(f"{recipe!r}: {name} must be {what} >= {least:g}.")

@@ -6,7 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+import numpy as np
+
 from finelu.kernels.arithmetic import judged
+from finelu.matrix import shown
+
+LONGEST = 300  # characters of a parameter
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -23,8 +28,13 @@ class Recipe:
             cls.factor = judged(vars(cls)["factor"])
 
     def __repr__(self):
-        changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+        changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
+        return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
+
+
+def same(value, default) -> bool:
+    """Whether they are equal; what is neither a number nor of the default's type, and may not compare, is not."""
+    return value is default or (isinstance(value, type(default) | int | float | np.number) and bool(value == default))
 
 
 def value_of(text: str, hint, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
