@@ -469,12 +469,34 @@ def test_watch_is_told_what_is_measured():
 
 
 def program(*arguments, **options):
-    command = [sys.executable, "-m", "finelu.cli", *map(str, arguments)]
-    # a shell's background job, as the tests may be, ignores SIGINT, and so would what it starts
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return heard([sys.executable, "-m", "finelu.cli", *map(str, arguments)], **options)
+
+
+def heard(command, **options):
+    """A process that hears Ctrl-C: a shell's background job, as the tests may be, ignores SIGINT, as what it starts."""
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard, **options
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears, **options
     )
+
+
+# the command line, which makes a file once the second candidate is told of
+TOLD = """
+import sys
+import finelu.cli, finelu.compare
+
+measured = finelu.compare.compare
+
+def compare(*given, watch, **options):
+    def told(text, done, of):
+        watch(text, done, of)
+        if done == 1:
+            open("second", "w").close()
+    return measured(*given, watch=told, **options)
+
+finelu.compare.compare = compare
+sys.exit(finelu.cli.main())
+"""
 
 
 def children(pid):
@@ -490,9 +512,11 @@ def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path, as_json
     pytest.importorskip("jinja2")
     page = tmp_path / "page.html"
     arguments = ["gallery:poisson7:45", "--recipes", "none,sparse_lu", "--budget", "10m", "--device", "cpu"]
-    arguments += ["--html", page]
-    process = program("compare", *arguments, *(["--json"] if as_json else []))
-    time.sleep(12)  # none takes about a second, sparse_lu far longer than this
+    arguments += ["--html", str(page), *(["--json"] if as_json else [])]
+    process = heard([sys.executable, "-c", TOLD, "compare", *arguments], cwd=tmp_path)
+    while not (tmp_path / "second").exists():  # sparse_lu has begun, and takes long
+        assert process.poll() is None
+        time.sleep(0.1)
     workers = children(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -505,7 +529,7 @@ def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path, as_json
     else:
         assert err == "finelu: interrupted; what was measured before is shown\n"
         assert "none" in out and "SparseLU()" in out and "interrupted" in out
-    assert os.listdir(tmp_path) == ["page.html"]
+    assert sorted(os.listdir(tmp_path)) == ["page.html", "second"]
     assert {"none", "SparseLU()"} <= set(parsed(page.read_text()).row_heads)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
 
@@ -583,6 +607,42 @@ def test_the_page_loads_nothing(page):
     assert found.loads and all(load.startswith("data:image/png;base64,") for load in found.loads)
     assert not re.search(r"https?://|//[a-z]+\.[a-z]+/|@import|url\(", re.sub(r"base64,[\w+/=]+", "", page))
     assert len(found.ids) == len(set(found.ids))
+
+
+def test_no_text_of_a_chart_lies_over_its_curves(page):
+    charts = re.findall(r'<svg class="chart" viewBox.*?</svg>', page, re.DOTALL)
+    assert len(charts) >= 4
+    for chart_ in charts:
+        frame = re.search(r'<rect class="frame" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', chart_)
+        x, y, width, height = map(float, frame.groups())
+        texts = re.findall(r'<text x="(.*?)" y="(.*?)"', chart_)
+        assert len(texts) > 4
+        for left, base in texts:  # 14 units high, above its base line
+            assert not (x <= float(left) <= x + width and y < float(base) and float(base) - 14 < y + height)
+
+
+@pytest.mark.parametrize("draw", ["convergence", "matrix"])
+def test_no_legend_of_a_picture_lies_over_its_curves(monkeypatch, tmp_path, draw):
+    Figure = pytest.importorskip("matplotlib.figure").Figure
+    figures = []
+
+    def figure(*args, **options):
+        figures.append(Figure(*args, **options))
+        return figures[-1]
+
+    monkeypatch.setattr(report, "_figure", lambda: figure)
+    if draw == "convergence":
+        curves = {f"curve number {k}": np.geomspace(1, 10.0**-k, 20) for k in range(1, 9)}
+        report.plot_convergence(str(tmp_path / "a.png"), curves, 1e-8)
+    else:
+        report.plot_matrix(str(tmp_path / "a.png"), as_csr(finelu.gallery.problem("poisson5:9")))
+    (drawn,) = figures
+    legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
+    assert legends
+    for legend in legends:
+        box = legend.get_window_extent()
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in drawn.axes)
+        assert drawn.bbox.x0 <= box.x0 and box.x1 <= drawn.bbox.x1 and drawn.bbox.y0 <= box.y0
 
 
 def test_the_page_holds_every_row(small, page):
