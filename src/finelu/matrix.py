@@ -230,7 +230,8 @@ def number(name: str, value) -> float:
     except (OverflowError, ValueError):  # of a signaling NaN the latter
         result = math.inf
     if not (result >= 0 and math.isfinite(result)):
-        raise ParameterError(f"{name}={shown(value)}; a finite number, zero or larger, is needed.")
+        told = result if math.isfinite(result) else shown(value)
+        raise ParameterError(f"{name}={told}; a finite number, zero or larger, is needed.")
     return result
 
 

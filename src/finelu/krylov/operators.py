@@ -6,11 +6,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.blocks import BlockMatrix
-from finelu.errors import DeviceError, MatrixError, ParameterError
+from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.kernels import namespace, on_gpu
 from finelu.kernels.cpu.products import Product
-from finelu.matrix import CSR, DTYPES, as_csr
-from finelu.preconditioners import recipe_of
+from finelu.matrix import CSR, DTYPES, as_csr, shown
+from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.stencil import StencilMatrix
 
@@ -152,17 +152,20 @@ def as_operator(A, name: str, like, dtype):
 
 
 def _refuse_recipe(A, name: str) -> None:
-    """A ParameterError that says what to type where a recipe, its class or a name stands instead of factors."""
+    """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
     if not isinstance(A, str | type | Recipe):
         return
-    if name == "A":
-        raise MatrixError(f"A is {A!r}; a matrix or a LinearOperator is needed.")
-    if isinstance(A, type) and not issubclass(A, Recipe):
-        raise ParameterError(f"{name} is the class {A.__name__}; a matrix, a LinearOperator or factors are needed.")
-    recipe = recipe_of(A)
-    raise ParameterError(
-        f"{name} is the recipe {recipe!r}, but factors are needed: {name}=finelu.{recipe!r}.factor(A)."
+    needed = (
+        "a matrix or a LinearOperator is needed." if name == "A" else "factors, as of ILU0().factor(A), are needed."
     )
+    try:
+        recipe = recipe_of(A)
+    except ParameterError:
+        what = "a str" if isinstance(A, str) else "the class"
+        raise MatrixError(f"{name} is {what}, {shown(A)}; {needed}{meant(A, RECIPES)}") from None
+    if name == "A":
+        raise MatrixError(f"A is the recipe {recipe!r}; {needed}")
+    raise MatrixError(f"{name} is the recipe {recipe!r}, but factors are needed: {name}=finelu.{recipe!r}.factor(A).")
 
 
 def _product(matrix):
