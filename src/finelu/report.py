@@ -351,7 +351,7 @@ def machine(result: Comparison) -> str:
 
 CURVES = 8  # colours; further curves are dashed
 CHART = (480, 350)
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 44  # the names of the axes stand outside of the frame, where no curve is
+LEFT, RIGHT, TOP, BOTTOM = 58, 24, 30, 44  # the names of the axes stand outside of the frame, where no curve is
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
 
 
