@@ -1,5 +1,10 @@
 """The door: every format and dtype comes in as the same checked CSR, untouched; what is bad is named."""
 
+import math
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -7,10 +12,12 @@ from checks import DTYPES, PATTERNS, dominant_matrices, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
 
+import finelu
 from finelu import gallery
-from finelu.errors import DeviceError, MatrixError
+from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, reference
-from finelu.matrix import CSR, as_csr, check_vector, lower_triangle
+from finelu.krylov import METHODS
+from finelu.matrix import CSR, as_csr, check_vector, lower_triangle, number
 
 NAMES = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
 FORMATS = [f"{name}_{kind}" for name in NAMES for kind in ("matrix", "array")]
@@ -425,3 +432,109 @@ def test_a_vector_on_the_other_device_is_refused():
         check_vector(np.ones(5), 5, cupy.ones(1))
     with pytest.raises(DeviceError, match="b is on the GPU but A is on the host"):
         check_vector(cupy.ones(5), 5, np.ones(1))
+
+
+# What a Krylov method takes as A and M
+
+
+class PyData:
+    """What the sparse arrays of PyData have in common with those of SciPy, without being one."""
+
+    def __init__(self, A):
+        self.A, self.shape, self.dtype, self.ndim = A, A.shape, A.dtype, 2
+
+    def to_scipy_sparse(self):
+        return self.A
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("a sparse array is not made dense in silence")
+
+
+def forms_of(A):
+    """A in every form that a caller may have it in."""
+    entries = A.tocoo()
+    twice = (np.tile(entries.data / 2, 2), (np.tile(entries.row, 2), np.tile(entries.col, 2)))
+    yield from (getattr(sp, form)(A) for form in FORMATS)
+    yield from (sp.coo_matrix(twice, shape=A.shape), sp.coo_array(twice, shape=A.shape))
+    yield from (A.toarray(), np.asmatrix(A.toarray()), A.toarray().tolist(), PyData(A), as_csr(A, diagonal=False))
+    if A.shape[0] % 2 == 0:
+        yield sp.bsr_matrix(A, blocksize=(2, 2))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [1, 6])
+def test_methods_take_every_form_of_A_and_of_M(method, n):
+    A = sp.diags([-1.0, 4.0, -1.0], [-1, 0, 1], shape=(n, n), format="csr")
+    M, b = sp.csr_matrix(np.linalg.inv(A.toarray())), np.arange(1.0, n + 1)
+    solve = getattr(finelu, method)
+    for form in forms_of(A):
+        assert np.allclose(A @ solve(form, b, rtol=1e-12).x, b), type(form)
+        assert np.allclose(A @ finelu.solve(form, b).x, b), type(form)
+    for form in forms_of(M):
+        solution = solve(A, b, M=form, rtol=1e-10)
+        assert np.allclose(A @ solution.x, b) and solution.iterations <= 2, type(form)
+
+
+@pytest.mark.parametrize("wrong", [sp.coo_array(np.ones(3)), sp.coo_array((2, 2, 2)), PyData(sp.csr_matrix((2, 3)))])
+def test_sparse_arrays_of_other_dimensions_are_refused(wrong):
+    for take in (as_csr, lambda A: finelu.cg(A, np.ones(3)), lambda A: finelu.solve(A, np.ones(3))):
+        with pytest.raises(MatrixError, match=r"A has shape .* a square matrix is needed"):
+            take(wrong)
+
+
+# Numbers as parameters
+
+GOOD = [1e-6, Decimal("1e-6"), Fraction(1, 10**6), np.float32(1e-6), np.float64(1e-6), np.array(1e-6), 0, np.int8(0)]
+BAD = [
+    10**400,
+    -(10**5000),
+    True,
+    np.True_,
+    "1e-6",
+    1e-6j,
+    np.complex128(1),
+    np.array([1e-6]),
+    np.ones(3),
+    None,
+    [1e-6],
+]
+BAD += [math.nan, math.inf, -1, Decimal("NaN"), Decimal("sNaN"), Decimal("1e999"), sp.identity(2), lambda: 1]
+
+
+@pytest.mark.parametrize("value", GOOD, ids=lambda v: f"{type(v).__name__}-{v}")
+def test_a_tolerance_is_any_real_number(value):
+    assert number("rtol", value) == pytest.approx(float(value))
+    A = sp.identity(3, format="csr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert finelu.cg(A, np.ones(3), rtol=value, atol=1e-6).converged
+        assert finelu.solve(A, np.ones(3), rtol=value).residual_norm == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", BAD, ids=lambda v: f"{type(v).__name__}")
+@pytest.mark.parametrize("name", ["rtol", "atol", "maxiter", "restart", "time_limit", "memory_limit", "shift"])
+def test_what_is_no_number_is_told_in_a_line(name, value):
+    A, b = sp.identity(3, format="csr"), np.ones(3)
+    calls = {
+        "rtol": [lambda: finelu.solve(A, b, rtol=value), lambda: finelu.gmres(A, b, rtol=value)],
+        "atol": [lambda: finelu.cg(A, b, atol=value)],
+        "maxiter": [lambda: finelu.bicgstab(A, b, maxiter=value)],
+        "restart": [lambda: finelu.gmres(A, b, restart=value)],
+        "time_limit": [lambda: finelu.solve(A, b, time_limit=value)],
+        "memory_limit": [lambda: finelu.solve(A, b, memory_limit=value)],
+        "shift": [
+            lambda: finelu.ILU0(shift=value).factor(A),
+            lambda: finelu.ILUT(shift=value).factor(A),
+            lambda: finelu.MultilevelILU(shift=value).factor(A),
+            lambda: finelu.BlockILU0(block_size=1, shift=value).factor(A),
+        ],
+    }[name]
+    if value is None and name in ("maxiter", "restart", "time_limit", "memory_limit"):
+        return  # the default
+    if name in ("maxiter", "restart") and isinstance(value, int) and value == 10**400:
+        return  # as good as any large number
+    for call in calls:
+        with pytest.raises(ParameterError, match=name) as error:
+            call()
+        assert len(one_line(error)) < (500 if name == "shift" else 200)

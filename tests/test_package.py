@@ -81,6 +81,45 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         _ = finelu.ILU9
 
 
+@pytest.mark.parametrize(("name", "meant"), [("Ilu0", "ILU0"), ("gmers", "gmres"), ("orderings", "ordering")])
+def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(name, meant):
+    with pytest.raises(AttributeError, match=f"Did you mean '{meant}'"):
+        getattr(finelu, name)
+
+
+def test_modules_are_found_without_an_import_of_their_own():
+    names = ("ordering", "scaling", "selection", "triangular", "krylov", "interop", "io", "gallery", "blocks")
+    code = (
+        f"import sys, finelu; before = set(sys.modules); names = {names}; assert set(names) <= set(dir(finelu)); "
+        "assert all(f'finelu.{name}' not in before for name in names); "
+        "print([getattr(finelu, name).__name__ for name in names], finelu.interop.superlu.spilu is finelu.spilu)"
+    )
+    expected = f"{[f'finelu.{name}' for name in names]} True"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == expected
+    assert set(finelu._MODULES) <= {unit(path) for path in SOURCES}
+
+
+def test_everything_of_the_package_is_offered_for_completion():
+    assert set(finelu._MODULES) | set(finelu.__all__) == set(dir(finelu))
+    private = {"__init__", "__main__", "cli", "kernels", "ladder"}
+    assert {unit(path) for path in SOURCES} - private == set(finelu._MODULES)
+
+
+def test_a_star_import_brings_no_module_but_the_gallery():
+    assert set(finelu._MODULES) & set(finelu.__all__) == {"gallery"}
+
+
+def test_modules_of_interop_are_found_and_say_what_they_need():
+    assert {"jax", "petsc", "pyamg", "superlu", "torch"} <= set(dir(finelu.interop))
+    with pytest.raises(AttributeError, match="Did you mean 'superlu'"):
+        _ = finelu.interop.superlui
+    code = "import sys; sys.modules['torch'] = None; import finelu; print(hasattr(finelu.interop, 'torch')); " + (
+        "finelu.interop.torch"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n" and "pip install 'finelu[torch]'" in done.stderr.splitlines()[-1]
+
+
 def test_every_recipe_is_public():
     from finelu.preconditioners import RECIPES
 
@@ -113,6 +152,17 @@ def examples():
     for page in PAGES:
         for k, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
             yield pytest.param(code, id=f"{page.stem}-{k}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_of_code_is_wider_than_a_page_shows(page):
+    inside, wide = False, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif inside and len(line) > 85:
+            wide.append(f"{number}: {line}")
+    assert not wide
 
 
 @pytest.mark.parametrize("code", list(examples()))

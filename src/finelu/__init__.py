@@ -7,7 +7,7 @@ A recipe makes factors, and factors precondition a Krylov method:
     F = fl.ILU0().factor(A)
     solution = fl.gmres(A, b, M=F, rtol=1e-8)
 
-Importing finelu is cheap: each name is loaded from its module at first use.
+Importing finelu is cheap: each name, and each module such as `finelu.ordering`, is loaded at first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finelu import gallery
+    from finelu import (  # noqa: F401 - modules, of which most are not in __all__
+        blocks,
+        compare,
+        errors,
+        factors,
+        gallery,
+        interop,
+        io,
+        krylov,
+        matrix,
+        ordering,
+        preconditioners,
+        properties,
+        report,
+        result,
+        scaling,
+        selection,
+        sequence,
+        solver,
+        stencil,
+        threads,
+        triangular,
+    )
     from finelu.blocks import BlockMatrix
     from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
     from finelu.factors import Factors
@@ -98,6 +120,31 @@ _MODULE_OF = {
     "sqmr": "krylov",
 }
 
+# Modules that need no import of their own. Only gallery is in __all__: `from finelu import *` is not to bring an `io`.
+_MODULES = (
+    "blocks",
+    "compare",
+    "errors",
+    "factors",
+    "gallery",
+    "interop",
+    "io",
+    "krylov",
+    "matrix",
+    "ordering",
+    "preconditioners",
+    "properties",
+    "report",
+    "result",
+    "scaling",
+    "selection",
+    "sequence",
+    "solver",
+    "stencil",
+    "threads",
+    "triangular",
+)
+
 __all__ = [
     "IC0",
     "ICT",
@@ -148,14 +195,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "gallery":
-        return import_module("finelu.gallery")
+    if name in _MODULES:
+        return import_module(f"finelu.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'finelu' has no attribute {name!r}")
+        from finelu.errors import meant
+
+        text = f"module 'finelu' has no attribute {name!r}."
+        raise AttributeError(text + meant(name, __dir__()), name=name, obj=None)  # obj: Python would suggest once more
     value = getattr(import_module(f"finelu.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_MODULES})

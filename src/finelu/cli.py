@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 import finelu
-from finelu.errors import FileError, FineluError, MatrixError, ParameterError
+from finelu.errors import FileError, FineluError, MatrixError, ParameterError, meant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,7 @@ def solve(
     """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | _named_values(settings or [])
+    method, recipe = method.lower(), _recipe_name(recipe)
     _check_iteration(method, rtol, maxiter, restart)
     automatic = recipe == "auto"
     if automatic:
@@ -198,13 +199,16 @@ def compare(
     matrix: Matrix,
     b: Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")] = None,
     html: Annotated[str | None, typer.Option(metavar="PAGE.html", help="write a page with tables and pictures")] = None,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="for all measurements: 60s, 5m, 1h")] = "60s",
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="for all measurements but compiling: 60s, 5m, 1h")
+    ] = "60s",
     rtol: Annotated[float, typer.Option(help="wanted residual norm, relative to the norm of b")] = 1e-8,
     device: Annotated[
         Literal["cpu", "cuda", "auto"], typer.Option(help="auto: the CPU, and the GPU if there is one")
     ] = "auto",
     recipes: Annotated[
-        str | None, typer.Option(metavar="A,B", help="only these recipes; spilu and splu are SciPy's")
+        str | None,
+        typer.Option(metavar="A,B", help="only these recipes; solve is fl.solve, spilu and splu are SciPy's"),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     as_json: Json = False,
@@ -310,7 +314,9 @@ def bench(
             f"{root / 'benchmarks'}: no benchmarks here; they come with a checkout of finelu, not the package."
         )
     if name not in modules:
-        raise ParameterError(f"there is no benchmark {name!r}; one of {', '.join(sorted(modules))} is needed.")
+        raise ParameterError(
+            f"there is no benchmark {name!r}; one of {', '.join(sorted(modules))} is needed." + meant(name, modules)
+        )
     sys.path.insert(0, str(root))
     return int(import_module(modules[name]).main(context.args) or 0)
 
@@ -345,8 +351,6 @@ def _recipe(name: str, parameters: dict[str, str]):
     """The recipe of this name with these parameters, converted from text as its fields declare; None for "none"."""
     from finelu.preconditioners import RECIPES
 
-    if name != "none" and name not in RECIPES:
-        raise ParameterError(f"there is no recipe {name!r}; one of auto, {', '.join(RECIPES)}, none is needed.")
     kind = RECIPES.get(name)
     hints = {} if kind is None else get_type_hints(kind)
     names = [] if kind is None else [field.name for field in fields(kind)]
@@ -354,6 +358,7 @@ def _recipe(name: str, parameters: dict[str, str]):
         if parameter not in names:
             raise ParameterError(
                 f"recipe {name} has no parameter {parameter!r}; it has {', '.join(names) if names else 'none'}."
+                + meant(parameter, names)
             )
     return kind and kind(**{key: _converted(key, text, hints[key]) for key, text in parameters.items()})
 
@@ -368,9 +373,20 @@ def _converted(name: str, text: str, hint) -> Any:
         raise ParameterError(f"{name}={text!r}; {names} is needed.") from None
 
 
+def _recipe_name(name: str) -> str:
+    """A key of RECIPES, "auto" or "none", as meant."""
+    if name in ("auto", "none"):  # without the imports
+        return name
+    from finelu.preconditioners import recipe_name
+
+    return recipe_name(name, "auto", "none")
+
+
 def _check_iteration(method: str, rtol: float, maxiter: int | None, restart: int | None) -> None:
     if method not in ("auto", *METHODS):
-        raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
+        raise ParameterError(
+            f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed." + meant(method, METHODS)
+        )
     if not (math.isfinite(rtol) and rtol >= 0):
         raise ParameterError(f"rtol={rtol}; a finite number >= 0 is needed.")
     for name, value in (("maxiter", maxiter), ("restart", restart)):

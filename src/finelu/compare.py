@@ -1,5 +1,7 @@
 """Every recipe that applies, measured on one's own system: set-up, iterations, seconds a solve, memory; which to take.
 
+SciPy's direct solver comes first, as the yardstick, and `fl.solve` second, called as a user calls it.
+
 A kernel that has begun cannot be interrupted, so the work is done by a second process. It gets one candidate after
 the other, each with a share of the time that is left, and is ended and replaced where a set-up takes longer.
 """
@@ -28,23 +30,30 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import SuperLU
 
 from finelu import krylov
-from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError
+from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, meant
 from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
-from finelu.matrix import CSR, as_csr, check_vector
-from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES
+from finelu.matrix import CSR, as_csr, check_vector, number
+from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name
 from finelu.properties import Properties, density, level_sizes, properties, suggest
 from finelu.result import Status
+from finelu.solver import solve
 from finelu.threads import get_num_threads, set_num_threads
 
 REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
+# How splu is called: by default, and where the pattern is symmetric; that halves its factors on most such matrices.
+PERMC: dict[str, dict[str, Any]] = {
+    "COLAMD": {"permc_spec": "COLAMD"},
+    "MMD_AT_PLUS_A": {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}},
+}
 ON_CPU = (*REFERENCES, "sparse_lu")  # factored and applied there, whatever the device of A
 CHEAP_FIRST = (
     *("none", "jacobi", "block_jacobi", "ic0", "ilu0", "milu0", "paric", "parilu", "iluk", "ict", "ilut", "multilevel"),
 )
 MAXITER = 5000  # or 10 n, which is less for small systems
-FIRST_SHARE = 3  # the first candidate, which sets the mark for the others, may take a third of the budget
+FIRST, FIRST_SHARE = 3, 3  # the first three, which set the mark for the others, may each take a third of what is left
 PATIENCE = 10.0  # times the cheapest total of the device: a solve that takes longer is given up: it cannot win
 LEAST_PATIENCE = 0.5  # s
 RUNS, REPEAT = 3, 0.5  # the fastest of so many runs counts; none is begun once they have taken so many seconds
@@ -60,16 +69,22 @@ NOT_REACHED, INTERRUPTED = "not reached", "interrupted"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is measured: a recipe (None without one and for SciPy's), by its name, on "cpu" or "cuda", with a method."""
+    """What is measured: a recipe (None without one and for SciPy's), by its name, on "cpu" or "cuda", with a method.
+
+    permc : of splu, a key of PERMC.
+    """
 
     name: str
     recipe: Any
     method: str
     device: str
+    permc: str = ""
 
     @property
     def label(self) -> str:
-        return f"scipy {self.name}" if self.name in REFERENCES else repr(self.recipe) if self.recipe else "none"
+        if self.name in REFERENCES:
+            return f"scipy {self.name}" + (f", {self.permc}" if self.permc else "")
+        return "fl.solve" if self.name == "solve" else repr(self.recipe) if self.recipe else "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +100,9 @@ class Pictures:
 class Measurement:
     """One recipe with one method on one device; what could not be measured is None.
 
-    name, recipe : as the command line and as Python write it.  method : "cg", "gmres", "bicgstab", "direct".
+    name, recipe : as the command line and as Python write it; "solve" and "fl.solve" for `finelu.solve`, which makes
+    its set-up anew in each call: its setup is 0, and its solve the whole call.  chosen : what that took, in words.
+    method : "cg", "gmres", "bicgstab", "direct", "auto".  permc : of splu, its permc_spec.
     outcome : "converged", the name of a `Status`, or "no factors", "time limit", "too slow", "out of memory",
     "inaccurate", "ended", "error", "not reached", "interrupted".  reason : the outcome in a line.
     fill : entries of the factors over those of A; of SuperLU's with the zeros that it stores.  memory : bytes of the
@@ -108,6 +125,8 @@ class Measurement:
     iterations: int | None = None
     residual: float | None = None
     runs: int = 0
+    permc: str = ""
+    chosen: str = ""
     history: Any = field(default=None, repr=False)
     pictures: Pictures | None = field(default=None, repr=False)
 
@@ -125,7 +144,8 @@ class Comparison:
     """What `compare` found out.
 
     properties : of A.  measurements : in the order in which they were made.  left_out : name -> why a recipe does not
-    apply.  seconds : the whole call.  compile_seconds : of them spent compiling kernels, or fetching compiled ones.
+    apply.  seconds : the whole call.  compile_seconds : of them spent compiling kernels, or fetching compiled ones;
+    they are in no measurement, and do not count in the budget.
     interrupted : by Ctrl-C.
     """
 
@@ -196,7 +216,7 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
 
     rhs : file of the right-hand side; None: the random one that the command line makes.
     """
-    gpu, direct = m.device == "cuda", m.method == "direct"
+    gpu, direct = m.device == "cuda", m.name == "splu"
     imports = ["import finelu as fl"]
     if matrix.startswith("gallery:"):
         lines = [f"A = fl.gallery.problem({matrix.removeprefix('gallery:')!r})"]
@@ -217,7 +237,10 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     options = f"rtol={rtol:g}" + (f", restart={CYCLE}" if m.method == "gmres" else "")
     solve = f"solution = fl.{m.method}(A, {given}, {options})"
     if direct:
-        lines += ["lu = sla.splu(A.tocsc())", "x = lu.solve(b)"]
+        given = ", ".join(f"{name}={value!r}" for name, value in PERMC[m.permc or "COLAMD"].items())
+        lines += [f"lu = sla.splu(A.tocsc(), {given})", "x = lu.solve(b)"]
+    elif m.name == "solve":
+        lines.append(f"solution = fl.solve(A, b, rtol={rtol:g})")
     elif m.name == "spilu":
         lines += ["ilu = sla.spilu(A.tocsc())", "M = sla.LinearOperator(A.shape, ilu.solve, dtype=A.dtype)", solve]
     elif m.name == "none":
@@ -235,28 +258,36 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
 def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequence[str]):
     """The candidates in the order in which they are measured, and why the other names do not apply.
 
-    First the one that `suggest` names, then the cheap ones, so that it is known early what the others must beat.
+    First splu and fl.solve, and the one that `suggest` names, then the cheap ones, so that it is known early what the
+    others must beat. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"]; by default it comes last.
     """
     first = suggest(A).recipe
-    known = (first, *CHEAP_FIRST, *(name for name in RECIPES if name not in CHEAP_FIRST), *REFERENCES)
-    todo, left_out = [], {}
+    known = ("splu", "solve", first, *CHEAP_FIRST, *(name for name in RECIPES if name not in CHEAP_FIRST), "spilu")
+    todo: list[Candidate] = []
+    last: list[Candidate] = []
+    left_out: dict[str, str] = {}
     for name in sorted(names, key=known.index):
         recipe, reason = _made(name, found)
         if reason:
             left_out[name] = reason
             continue
         definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
-        method = "direct" if name == "splu" else "cg" if definite else "gmres"
+        method = {"splu": "direct", "solve": "auto"}.get(name, "cg" if definite else "gmres")
         places = [d for d in devices if d == "cpu" or name not in ON_CPU]
         if not places:
             left_out[name] = "it works on the CPU alone"
-        todo += [Candidate(name, recipe, method, d) for d in places]
-    return todo, left_out
+        if name == "splu":
+            orders = ("MMD_AT_PLUS_A", "COLAMD") if found.pattern_symmetric else ("COLAMD",)
+            by_order = [Candidate(name, recipe, method, d, order) for order in orders for d in places]
+            todo, last = [*todo, *by_order[:1]], by_order[1:]
+        else:
+            todo += [Candidate(name, recipe, method, d) for d in places]
+    return [*todo, *last], left_out
 
 
 def _made(name: str, found: Properties) -> tuple[Any, str]:
     """The recipe of this name for such a matrix, and why there is none."""
-    if name == "none" or name in REFERENCES:
+    if name in ("none", "solve", *REFERENCES):
         return None, ""
     kind, d = RECIPES[name], found.diagonal
     if name in HERMITIAN_RECIPES and not (found.hermitian and d.positive):
@@ -271,6 +302,7 @@ def _made(name: str, found: Properties) -> tuple[Any, str]:
     return kind(), ""
 
 
+@judged
 def compare(
     A,
     b,
@@ -284,39 +316,44 @@ def compare(
 ) -> Comparison:
     """Measure every recipe that applies to A x = b.
 
-    A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for all of it; the first candidate may
-    take a third of it, each other its share of what is left. Past it the call ends within a second or two.
-    device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.  recipes : names of RECIPES, "none", and
-    "spilu" and "splu" for SciPy's; all by default.  pictures : look at patterns and levels of the factors, too.
+    A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for all of it but compiling the CPU's kernels,
+    or fetching compiled ones; each of the first three candidates may take a third of what is left, each other its
+    share. Past it the call ends within a second or two.
+    device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.  recipes : names of RECIPES, "none", "solve"
+    for `finelu.solve`, "spilu" and "splu" for SciPy's; all by default.  pictures : look at patterns and levels of the
+    factors, too.
     watch(text, done, of) : told what is being measured.  Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured.
     """
     start = time.monotonic()
-    if not (math.isfinite(budget) and budget > 0):
-        raise ParameterError(f"budget={budget}; a finite number of seconds > 0 is needed.")
-    if not (math.isfinite(rtol) and 0 < rtol < 1):
+    budget, rtol = number("budget", budget), number("rtol", rtol)
+    if budget == 0:
+        raise ParameterError("budget=0; a finite number of seconds > 0 is needed.")
+    if not 0 < rtol < 1:
         raise ParameterError(f"rtol={rtol}; a number between 0 and 1 is needed.")
     names, devices = _names(recipes), _devices(device)
-    A = as_csr(A, diagonal=False)
-    A = A.on(np)
-    b = np.asarray(check_vector(to_host(b), A.n, A.data))
-    if b.ndim == 2:
-        raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
-    found = properties(A)
-    todo, left_out = candidates(A, found, names, devices)
+    with compile_clock() as compiling:
+        A = as_csr(A, diagonal=False)
+        A = A.on(np)
+        b = np.asarray(check_vector(to_host(b), A.n, A.data))
+        if b.ndim == 2:
+            raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
+        found = properties(A)
+        todo, left_out = candidates(A, found, names, devices)
+        compiled = compiling()  # in this process, and in those that have ended
     rows: list[Measurement] = []
-    interrupted, compiled, worker = False, 0.0, None
-    deadline = start + budget
+    interrupted, worker = False, None
     try:
         for k, candidate in enumerate(todo):
             now = time.monotonic()
+            deadline = start + budget + compiled + (0.0 if worker is None else worker.compiled)
             if now >= deadline:
                 break
             if worker is None:
                 worker = _Worker(_System(A.tosparse(), b, rtol, pictures, get_num_threads()))
             rival = best([m for m in rows if m.device == candidate.device])
             enough = math.inf if rival is None else max(PATIENCE * rival.total(), LEAST_PATIENCE)
-            limit = (deadline - now) / min(len(todo) - k, FIRST_SHARE if k == 0 else len(todo))
+            limit = (deadline - now) / min(len(todo) - k, FIRST_SHARE if k < FIRST else len(todo))
             tell = partial(_tell, watch, candidate, k, len(todo))
             for row in worker.measure(candidate, limit, deadline, enough, tell):
                 rows.append(row)
@@ -328,9 +365,9 @@ def compare(
         if worker is not None:
             compiled += worker.compiled
             worker.end()
-    done = {(m.name, m.device) for m in rows}
+    done = {(m.name, m.device, m.permc) for m in rows}
     outcome, reason = (INTERRUPTED, "Ctrl-C came before it") if interrupted else (NOT_REACHED, "the budget was spent")
-    rows += [_row(c, outcome, reason) for c in todo if (c.name, c.device) not in done]
+    rows += [_row(c, outcome, reason) for c in todo if (c.name, c.device, c.permc) not in done]
     return Comparison(
         properties=found,
         rtol=rtol,
@@ -349,20 +386,19 @@ def _tell(watch, candidate: Candidate, k: int, of: int, text: str) -> None:
 
 
 def _names(recipes: Sequence[str] | None) -> list[str]:
-    known = ("none", *RECIPES, *REFERENCES)
+    known = ("none", "solve", *RECIPES, *REFERENCES)
     if recipes is None:
         return list(known)
-    for name in recipes:
-        if name not in known:
-            raise ParameterError(f"there is no recipe {name!r} to compare; {', '.join(known)} can be named.")
     if not recipes:
         raise ParameterError("no recipe is named to compare; leave recipes out for all of them.")
-    return list(dict.fromkeys(recipes))
+    return list(dict.fromkeys(recipe_name(name, "none", "solve", *REFERENCES) for name in recipes))
 
 
 def _devices(device: str) -> list[str]:
     if device not in ("cpu", "cuda", "auto"):
-        raise ParameterError(f"device={device!r}; one of cpu, cuda, auto is needed.")
+        raise ParameterError(
+            f"device={device!r}; one of cpu, cuda, auto is needed." + meant(device, ("cpu", "cuda", "auto"))
+        )
     if device == "cpu":
         return ["cpu"]
     try:
@@ -381,6 +417,7 @@ def _row(candidate: Candidate, outcome: str, reason: str, **measured) -> Measure
         recipe=candidate.label,
         method=method,
         device=candidate.device,
+        permc=candidate.permc,
         outcome=outcome,
         reason=" ".join(reason.split()),
         **measured,
@@ -434,12 +471,10 @@ class _Worker:
             while True:
                 tell("compiling kernels, once" if compiling else text)
                 now = time.monotonic()
-                left = (deadline if compiling else min(until, deadline)) + GRACE - now
+                left = math.inf if compiling else min(until, deadline) + GRACE - now
                 if left <= 0:
-                    self.compiled += now - compiling if compiling else 0.0
                     self.end()
-                    what = "compiling kernels" if compiling else text
-                    reason = f"{what} was stopped: its share of the budget was spent"
+                    reason = f"{text} was stopped: its share of the budget was spent"
                     yield _row(candidate, TIME_LIMIT, reason, method=method)
                     return
                 if not self.channel.poll(min(left, 0.1)):
@@ -454,7 +489,7 @@ class _Worker:
                     if message[1] is None:
                         compiling = now
                     else:
-                        until, compiling = until + now - compiling, 0.0
+                        until, deadline, compiling = until + now - compiling, deadline + now - compiling, 0.0
                         self.compiled = message[1]
                 else:
                     return
@@ -516,7 +551,7 @@ def _first_to_go() -> None:
 
 
 class _Share:
-    """What a candidate may take: `limit` seconds besides the first use of kernels, and nothing past the deadline."""
+    """What a candidate may take: `limit` seconds, and nothing past the deadline, besides the first use of kernels."""
 
     def __init__(self, limit: float, deadline: float, spent: Callable[[], float]):
         self.limit, self.deadline, self.spent = limit, deadline, spent
@@ -525,23 +560,29 @@ class _Share:
     @property
     def left(self) -> float:
         now = time.monotonic()
-        return min(self.begin + self.limit + self.spent() - self.before, self.deadline) - now
+        return min(self.begin + self.limit, self.deadline) + self.spent() - self.before - now
 
 
 class _Watch:
-    """Ends a Krylov method when its share is spent, or after `enough` seconds; notes when each iteration was."""
+    """Ends a Krylov method when its share is spent, or after `enough` seconds; notes when each iteration was.
+
+    `seen` counts iterations on where `solve` begins another method.
+    """
 
     def __init__(self, share: _Share, enough: float, norm_b: float, stage):
         self.share, self.enough, self.norm_b, self.stage = share, enough, norm_b, stage
         self.begin = self.said = time.monotonic()
         self.before = share.spent()
         self.seen: list[tuple[int, float]] = []
+        self.earlier = self.last = 0  # iterations of methods before, and of this one
         self.stopped = ""
 
     def __call__(self, iteration: int, residual_norm: float) -> bool:
         now = time.monotonic()
         seconds = now - self.begin - (self.share.spent() - self.before)
-        self.seen.append((iteration, seconds))
+        self.earlier += self.last if iteration < self.last else 0
+        self.last = iteration
+        self.seen.append((self.earlier + iteration, seconds))
         if now - self.said > 0.1:
             self.said = now
             self.stage(f"iteration {iteration}, relative residual {residual_norm / self.norm_b:.1e}")
@@ -571,7 +612,9 @@ class _Bench:
     def measure(self, candidate: Candidate, share: _Share, enough: float) -> Iterator[Measurement]:
         """A row for each method that was tried; an error in a candidate is a row, too."""
         try:
-            if candidate.name in REFERENCES:
+            if candidate.name == "solve":
+                yield self._automatic(candidate, share, enough)
+            elif candidate.name in REFERENCES:
                 yield from self._scipy(candidate, share, enough)
             else:
                 yield from self._ours(candidate, share, enough)
@@ -595,12 +638,21 @@ class _Bench:
         }
         yield from self._solved(candidate, A, b, F, made, runs, share, enough)
 
+    def _automatic(self, candidate: Candidate, share: _Share, enough: float) -> Measurement:
+        """`finelu.solve` as a user calls it; the set-up is a part of each call, and so of its seconds."""
+        A, b = self.on(candidate.device)
+
+        def work(watch):
+            return solve(A, b, rtol=self.system.rtol, time_limit=max(share.left, 0.0), watch=watch)
+
+        return self._watched(candidate, "auto", work, A.data, {"setup": 0.0}, 0, share, enough)
+
     def _scipy(self, candidate: Candidate, share: _Share, enough: float) -> Iterator[Measurement]:
         import scipy.sparse.linalg as sla
 
         S, b = self.system.A.tocsc(), self.system.b
         self._stage(candidate.method, f"the set-up of {candidate.label}")
-        work = partial(sla.splu if candidate.name == "splu" else sla.spilu, S)
+        work = partial(sla.splu, S, **PERMC[candidate.permc]) if candidate.permc else partial(sla.spilu, S)
         try:
             lu, setup, runs = self._fastest(work, S.data, share)
         except (RuntimeError, ValueError) as error:  # singular; or indices of 64 bits
@@ -630,22 +682,29 @@ class _Bench:
             yield replace(other, pictures=row.pictures)
 
     def _krylov(self, candidate, method, A, b, M, made, runs, share, enough) -> Measurement:
-        options = {"restart": CYCLE} if method == "gmres" else {}
-        watch = _Watch(share, enough, self.norm_b, partial(self._stage, method))
+        options: dict[str, Any] = {"restart": CYCLE} if method == "gmres" else {}
+        options |= {"rtol": self.system.rtol, "maxiter": self.maxiter}
 
-        def solve():
+        def work(watch):
+            return getattr(krylov, method)(A, b, M=M, watch=watch, **options)
+
+        return self._watched(candidate, method, work, A.data, made, runs, share, enough)
+
+    def _watched(self, candidate, method, work, data, made, runs, share, enough) -> Measurement:
+        """The row of the fastest run of work(watch), which gives a Solution."""
+        watch: Any = None
+
+        def once():
             nonlocal watch
             watch = _Watch(share, enough, self.norm_b, partial(self._stage, method))
-            return getattr(krylov, method)(
-                A, b, M=M, rtol=self.system.rtol, maxiter=self.maxiter, watch=watch, **options
-            )
+            return work(watch)
 
         self._stage(method, "the solve")
-        solution, seconds, _ = self._fastest(solve, A.data, share, lambda s: s.converged)
+        solution, seconds, times = self._fastest(once, data, share, lambda s: s.converged)
         residual = self.residual(solution.x)
         outcome, reason = solution.status.name.lower(), solution.status.value
-        if solution.status is Status.INTERRUPTED:
-            outcome = watch.stopped
+        if solution.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
+            outcome = watch.stopped or TIME_LIMIT
             reason = (
                 "its share of the budget was spent"
                 if outcome == TIME_LIMIT
@@ -653,16 +712,18 @@ class _Bench:
             )
         elif solution.converged and residual > ROUNDING * self.system.rtol:
             outcome, reason = "inaccurate", "the residual computed from A is larger than that of the method"
+        took = solution.recipe and f"{solution.recipe} with {solution.method}"
         return _row(
             candidate,
             outcome,
             reason,
             method=method,
             **made,
+            chosen=took if method == "auto" else "",
             solve=seconds,
             iterations=solution.iterations,
             residual=residual,
-            runs=runs,
+            runs=runs or times,
             history=_curve(solution.history / self.norm_b, watch.seen, seconds),
         )
 

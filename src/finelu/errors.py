@@ -1,5 +1,23 @@
 """The exceptions of finelu. Each text says what came, where, and what to do about it."""
 
+from collections.abc import Iterable
+
+
+def meant(word, known: Iterable[object]) -> str:
+    """For the end of a message: " Did you mean 'rcm'?", the one of `known` spelt most like `word`, or ""."""
+    from difflib import get_close_matches
+
+    if not isinstance(word, str):
+        return ""
+    names = {plain(name): name for name in known if isinstance(name, str)}
+    closest = get_close_matches(plain(word), names, n=1)
+    return f" Did you mean {names[closest[0]]!r}?" if closest else ""
+
+
+def plain(name: str) -> str:
+    """`name` in small letters, without "_" and "-": what is compared where spelling is to matter less."""
+    return name.lower().replace("_", "").replace("-", "")
+
 
 class FineluError(Exception):
     """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2."""

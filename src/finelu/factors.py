@@ -10,7 +10,8 @@ import numpy as np
 
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError
 from finelu.kernels import namespace, on_gpu, same_gpu, synchronize
-from finelu.matrix import CSR, as_csr, dense_numbers
+from finelu.kernels.arithmetic import judged
+from finelu.matrix import CSR, as_csr, dense_numbers, is_number
 from finelu.triangular import TriangularSolver
 
 TRANSPOSES = ("N", "T", "H")
@@ -41,6 +42,7 @@ class Factors:
         """Stored entries of all factors together, a unit diagonal not counted."""
         raise NotImplementedError
 
+    @judged
     def solve(self, R, trans: str = "N"):
         """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
 
@@ -62,6 +64,7 @@ class Factors:
             return self.solve(R.real, trans) + 1j * self.solve(R.imag, trans)
         return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
 
+    @judged
     def update(self, A) -> Factors:
         """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
 
@@ -123,7 +126,7 @@ def checked(recipe, A, *, diagonal: bool = True) -> CSR:
 
     diagonal : it must be stored in full.
     """
-    if not (isinstance(recipe.shift, int | float) and 0.0 <= recipe.shift < np.inf):
+    if not (is_number(recipe.shift) and 0.0 <= recipe.shift < np.inf):
         raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial import Delaunay
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.matrix import DTYPES
 
 
@@ -355,7 +355,7 @@ def random_dominant(n, density=0.01, seed=0, dtype="float64", hermitian=False):
     if not 0 <= density <= 1:
         raise ParameterError(f"density = {density} is outside 0..1.")
     if dtype not in DTYPES:
-        raise ParameterError(f"dtype = {dtype!r} is not one of {', '.join(DTYPES)}.")
+        raise ParameterError(f"dtype = {dtype!r} is not one of {', '.join(DTYPES)}." + meant(dtype, DTYPES))
     rng = np.random.default_rng(seed)
     i, j = rng.integers(0, n, (2, round(density * n * n)))
     i, j = i[i != j], j[i != j]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import scipy.sparse as sp
 
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.csr import CSR, INT32_LIMIT, sparse_module
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+@judged
 def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
     """Turn A into a checked `CSR` on the device where it lives.
 
@@ -124,7 +128,11 @@ def _require_diagonal(A: CSR, found=None) -> None:
 def _to_csr_format(A):
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
     if sp.issparse(A) or isinstance(A, BlockProducts):
+        _require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
         return A.tocsr()
+    if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
+        _require_square(A.shape)
+        return A.to_scipy_sparse().tocsr()
     if on_gpu(A):
         import cupyx.scipy.sparse as csp
 
@@ -198,23 +206,54 @@ def all_finite(values) -> bool:
 def count(name: str, value, least: int) -> int:
     """`value` as an int that is at least `least`; else a ParameterError."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise ParameterError(f"{name}={value!r}; an integer is needed.") from None
+        raise ParameterError(f"{name}={shown(value)}; an integer is needed.") from None
     if number < least:
-        raise ParameterError(f"{name}={number}; at least {least} is needed.")
+        raise ParameterError(f"{name}={shown(number)}; at least {least} is needed.")
     return number
 
 
 def number(name: str, value) -> float:
-    """`value` as a finite float that is not negative; else a ParameterError."""
+    """`value` as a finite float that is not negative; else a ParameterError.
+
+    It may be any real number: of Python (Decimal and Fraction too), of NumPy, an array without dimensions.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
+        raise ParameterError(f"{name}={shown(value)}; a number is needed.")
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ParameterError(f"{name}={value!r}; a number is needed.") from None
-    if not (number >= 0 and math.isfinite(number)):
-        raise ParameterError(f"{name}={number}; a finite number, zero or larger, is needed.")
-    return number
+        result = float(value)
+    except (OverflowError, ValueError):  # of a signaling NaN the latter
+        result = math.inf
+    if not (result >= 0 and math.isfinite(result)):
+        told = result if math.isfinite(result) else shown(value)
+        raise ParameterError(f"{name}={told}; a finite number, zero or larger, is needed.")
+    return result
+
+
+def is_number(value) -> bool:
+    """Whether `value` is a real number of Python or NumPy, as the parameters of recipes are, that a float can hold."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def shown(value, most: int = 60) -> str:
+    """`value` for a message of one line, cut where it is longer than `most`."""
+    try:
+        text = str(value) if isinstance(value, int | float | np.number) else repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return "an integer of thousands of digits"
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class BlockProducts:
@@ -247,6 +286,7 @@ class BlockProducts:
     def __matmul__(self, x):
         return self.matvec(x)
 
+    @judged
     def _applied(self, x, b):
         x = self._checked(x, "x")
         if b is not None:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import spilu
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.kernels import namespace, to_host
 from finelu.kernels.cpu.cholesky_fill import column_counts, elimination_tree
 from finelu.kernels.cpu.graphs import peel, symmetric_graph
@@ -206,7 +206,9 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
     """
     if ordering not in ORDERINGS:
-        raise ParameterError(f"ordering={ordering!r}; one of {', '.join(map(repr, ORDERINGS))} is needed.")
+        raise ParameterError(
+            f"ordering={ordering!r}; one of {', '.join(map(repr, ORDERINGS))} is needed." + meant(ordering, ORDERINGS)
+        )
     if ordering is None:
         return None
     xp, index = namespace(A.data), A.indices.dtype

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.kernels import kernels_for, to_host
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.cpu.mirror import mirrored
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import levels, triangle
@@ -125,6 +126,7 @@ def block_size(A: CSR) -> int:
     return 1
 
 
+@judged
 def properties(A) -> Properties:
     """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
 
@@ -163,6 +165,7 @@ def properties(A) -> Properties:
     )
 
 
+@judged
 def suggest(A: CSR) -> Suggestion:
     """The simple rule: IC0 with CG for a Hermitian matrix with a positive diagonal, MultilevelILU with GMRES where the
     diagonal has gaps or zeros, else ILU0 with GMRES."""

@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from finelu.errors import MatrixError, ParameterError, StructurallySingular
 from finelu.kernels import to_host
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
 from finelu.matrix import as_csr
 
@@ -35,6 +36,7 @@ class Matching:
     first: np.ndarray | None = None
 
 
+@judged
 def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
     """The matching of rows with columns whose entries have the largest product, and the scaling to 1 of those entries.
 
@@ -95,6 +97,7 @@ def _matched(n: int, rows, indices, weights):
     return columns, v
 
 
+@judged
 def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
 

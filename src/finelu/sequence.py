@@ -11,6 +11,7 @@ import numpy as np
 from finelu import krylov
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import namespace, on_gpu, synchronize
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual, norm
@@ -50,6 +51,7 @@ class Sequence:
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
 
+    @judged
     def step(self, A=None, b=None) -> Solution:
         """Solve A x = b; A=None: the matrix of the step before. `explain()` of the Solution tells the decision.
 

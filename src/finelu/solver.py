@@ -11,19 +11,21 @@ from time import perf_counter
 
 import numpy as np
 
-from finelu.errors import MatrixError, ParameterError
+from finelu import krylov
+from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import namespace, on_gpu, require_gpu, to_host
+from finelu.kernels.arithmetic import judged
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector, count, number
-from finelu.preconditioners import RECIPES
-from finelu.preconditioners.recipe import Recipe
+from finelu.matrix import CSR, as_csr, check_vector, count, number, shown
+from finelu.preconditioners import recipe_of
 from finelu.result import Solution, Status
 
 CALLBACKS = ("x", "pr_norm")
 BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
 
 
+@judged
 def solve(
     A,
     b,
@@ -48,7 +50,7 @@ def solve(
     x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
-    recipe : "auto", or a recipe or its name: then only that is tried.  method : "auto" or a method's name.
+    recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
     callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
@@ -73,7 +75,7 @@ def solve(
     time_limit = math.inf if time_limit is None else number("time_limit", time_limit)
     memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
-        raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed.")
+        raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     chosen, method = chosen_recipe(recipe), known_method(method)
     A = as_csr(A, diagonal=False)
     home = b = check_vector(b, A.n, b)
@@ -97,6 +99,7 @@ def solve(
     return _together(found, b.shape, home, start)
 
 
+@judged
 def first_try(A) -> dict[str, str]:
     """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
 
@@ -128,20 +131,20 @@ def _word_about_compiling(wanted: bool) -> Iterator[None]:
         yield
 
 
-def known_method(method):
-    if method != "auto" and method not in METHODS:
-        raise ParameterError(f"there is no method {method!r}; one of auto, {', '.join(METHODS)} is needed.")
-    return method
+def known_method(method) -> str:
+    """The name of the method that is meant: "auto", a name, in letters of any size, or the function itself."""
+    name = method.__name__ if any(method is getattr(krylov, known) for known in METHODS) else method
+    if isinstance(name, str) and name.lower() in ("auto", *METHODS):
+        return name.lower()
+    raise ParameterError(
+        f"there is no method {shown(method)}; one of auto, {', '.join(METHODS)} is needed." + meant(method, METHODS)
+    )
 
 
 def chosen_recipe(recipe):
-    if isinstance(recipe, Recipe) or recipe is None or recipe == "auto":
-        return recipe
-    if recipe == "none":
-        return None
-    if not isinstance(recipe, str) or recipe not in RECIPES:
-        raise ParameterError(f"there is no recipe {recipe!r}; one of auto, {', '.join(RECIPES)}, none is needed.")
-    return RECIPES[recipe]()
+    """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
+    chosen = None if recipe is None else recipe_of(recipe, "auto", "none")
+    return None if chosen == "none" else chosen
 
 
 def _after(first: Solution, second: Solution) -> Solution:

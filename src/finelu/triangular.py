@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot
+from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, meant
 from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
+from finelu.kernels.arithmetic import judged
 from finelu.kernels.triangle import Triangle
 from finelu.matrix import CSR, as_csr, rows_of_entries
 
@@ -102,7 +103,10 @@ class TriangularSolver:
         if method not in (*kernels.TRIANGULAR_METHODS, "auto"):
             device = "GPU" if on_gpu(A.data) else "CPU"
             offered = ", ".join((*kernels.TRIANGULAR_METHODS, "auto"))
-            raise ParameterError(f"method={method!r} is not offered on the {device}; one of {offered} is needed.")
+            raise ParameterError(
+                f"method={method!r} is not offered on the {device}; one of {offered} is needed."
+                + meant(method, (*kernels.TRIANGULAR_METHODS, "auto"))
+            )
         if sweeps is not None and (method not in DEFAULT_SWEEPS or sweeps < 1):
             raise ParameterError(
                 f"sweeps={sweeps} has no meaning with method={method!r}; it is for jacobi and isai, >= 1."
@@ -120,6 +124,7 @@ class TriangularSolver:
     def levels(self) -> int | None:
         return self._plan.depth
 
+    @judged
     def update(self, data) -> TriangularSolver:
         """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self.
 
@@ -142,6 +147,7 @@ class TriangularSolver:
         self._valid = True
         return self
 
+    @judged
     def solve(self, b, out=None):
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
         xp = namespace(self._like)

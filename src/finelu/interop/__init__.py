@@ -1,4 +1,27 @@
 """finelu in the terms of other packages: `superlu` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
 
-Each module needs its own package only, and none is imported with finelu.
+Each module needs its own package only, and is imported at its first use, as `finelu.interop.torch`; none with finelu.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+_MODULES = ("adjoint", "jax", "petsc", "petsc_solve", "pyamg", "superlu", "torch")
+
+
+def __getattr__(name: str) -> ModuleType:
+    from finelu.errors import meant
+
+    if name not in _MODULES:
+        text = f"module 'finelu.interop' has no attribute {name!r}."
+        raise AttributeError(text + meant(name, _MODULES), name=name, obj=None)
+    try:
+        return import_module(f"finelu.interop.{name}")
+    except ImportError as error:  # so that hasattr and completion find out, too; `import finelu.interop.torch` tells it
+        raise AttributeError(str(error), name=name, obj=None) from error
+
+
+def __dir__() -> list[str]:
+    return list(_MODULES)

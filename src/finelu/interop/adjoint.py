@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
-from finelu.errors import MatrixError, NotConverged, ParameterError
+from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.factors import Factors
 from finelu.kernels import namespace
 from finelu.krylov.progress import count
 from finelu.ladder import MAXITER, Ladder, keeps_definite, restart_of
 from finelu.matrix import CSR, as_csr, check_vector
+from finelu.preconditioners import recipe_of
 from finelu.properties import diagonal, is_hermitian
 
 SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
@@ -30,9 +31,9 @@ NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint 
 class Options:
     """How to solve.
 
-    recipe : a recipe, Factors that exist already (of a matrix near A, on its device), or "auto": what `finelu.solve`
-        tries, one after the other until one solves. The gradients are then solved for with the factors that solved,
-        transposed, and where that does not converge, by trying anew with A^H.
+    recipe : a recipe, its class or name, Factors that exist already (of a matrix near A, on its device), or "auto":
+        what `finelu.solve` tries, one after the other until one solves. The gradients are then solved for with the
+        factors that solved, transposed, and where that does not converge, by trying anew with A^H.
     method : the name of a function of `finelu.krylov`, or "auto": what `finelu.solve` takes; with a recipe, cg where A
         is Hermitian with a positive diagonal and the recipe keeps that, else gmres. With a recipe, too, a function with
         their arguments.
@@ -46,13 +47,14 @@ class Options:
     maxiter: int | None = None
 
     def __post_init__(self):
-        if self.recipe != "auto" and not hasattr(self.recipe, "factor") and not isinstance(self.recipe, Factors):
-            raise ParameterError(
-                f"recipe={self.recipe!r}; a recipe such as finelu.ILU0(), Factors or 'auto' is needed."
-            )
+        if isinstance(self.recipe, type) or not (hasattr(self.recipe, "factor") or isinstance(self.recipe, Factors)):
+            object.__setattr__(self, "recipe", recipe_of(self.recipe, "auto"))
         names = (*krylov.METHODS, "auto")
         if not callable(self.method) and self.method not in names:
-            raise ParameterError(f"method={self.method!r}; a function or one of {', '.join(names)} is needed.")
+            raise ParameterError(
+                f"method={self.method!r}; a function or one of {', '.join(names)} is needed."
+                + meant(self.method, names)
+            )
         if self.rtol is not None and not (isinstance(self.rtol, int | float) and 0 < self.rtol < 1):
             raise ParameterError(f"rtol={self.rtol!r}; a number between 0 and 1 is needed.")
         if self.maxiter is not None:

@@ -22,7 +22,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from finelu import threads
-from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, StructurallySingular, ZeroPivot
+from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc_solve import Outcome, solve_mtx
 from finelu.kernels import require_gpu
@@ -408,7 +408,9 @@ def _from_options(prefix: str, recipe, device: str):
     device = _checked_device(named.get("device", "device"), given.pop("device", device))
     name = given.pop("recipe", None)
     if name is not None and name not in RECIPES:
-        raise ParameterError(f"{named['recipe']} {name}: no such recipe; one of {', '.join(RECIPES)} is needed.")
+        raise ParameterError(
+            f"{named['recipe']} {name}: no such recipe; one of {', '.join(RECIPES)} is needed." + meant(name, RECIPES)
+        )
     if name is None:
         recipe = ILU0() if recipe is None else recipe
         name = next((key for key, kind in RECIPES.items() if type(recipe) is kind), type(recipe).__name__)

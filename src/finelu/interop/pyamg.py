@@ -8,16 +8,15 @@ from typing import Any
 from finelu.errors import ParameterError
 from finelu.factors import TRANSPOSES, Factors
 from finelu.krylov.progress import count
-from finelu.preconditioners import MultilevelILU
+from finelu.preconditioners import MultilevelILU, recipe_of
 
 
 class _OfMatrix:
     """The factors of each matrix that comes along, made when it comes first, kept as long as it lives."""
 
     def __init__(self, recipe: Any):
-        if not hasattr(recipe, "factor"):
-            raise ParameterError(f"recipe={recipe!r}; a recipe such as finelu.ILU0() is needed.")
-        self.recipe = recipe
+        named = isinstance(recipe, type) or not hasattr(recipe, "factor")
+        self.recipe = recipe_of(recipe) if named else recipe
         self._known: dict[int, tuple[Any, Factors]] = {}
 
     def __call__(self, A) -> Factors:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, ZeroPivot
+from finelu.errors import MatrixError, ParameterError, ZeroPivot, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
-from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, ILUTFactors
 from finelu.preconditioners.recipe import Recipe
@@ -80,6 +80,7 @@ def _ordering(permc_spec) -> str | None:
     offered = ", ".join(repr(name) for name in (*PERMC_SPECS, *ORDERS))
     raise ParameterError(
         f"spilu: permc_spec={permc_spec!r} is not offered, since rows and columns are ordered alike; one of {offered}."
+        + meant(permc_spec, (*PERMC_SPECS, *ORDERS))
     )
 
 
@@ -122,7 +123,7 @@ class MatchedILUT(Recipe):
         """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
         for name, least in (("drop_tol", 0), ("fill_factor", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
+            if not (is_number(value) and value >= least):
                 raise ParameterError(f"{self!r}: {name} must be a number >= {least}.")
         if self.ordering not in ORDERINGS or not isinstance(self.matching, bool):
             orderings = ", ".join(map(repr, ORDERINGS))

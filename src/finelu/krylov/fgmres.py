@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from finelu.kernels.arithmetic import judged
 from finelu.krylov.gmres import arnoldi_solve
 from finelu.result import Solution
 
 
+@judged
 def fgmres(
     A,
     b,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
+from finelu.kernels.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.matrix import count
 from finelu.result import Solution
@@ -11,6 +12,7 @@ ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
+@judged
 def gmres(
     A,
     b,
@@ -47,6 +49,7 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
     if orthogonalization not in ORTHOGONALIZATIONS:
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
+            + meant(orthogonalization, ORTHOGONALIZATIONS)
         )
     m = count("restart", RESTART if restart is None else restart, 1)
     progress = Progress(method, A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)

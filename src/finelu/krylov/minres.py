@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from finelu.kernels.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
 
+@judged
 def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None) -> Solution:
     """Solve A x = b for a Hermitian, possibly indefinite A by preconditioned MINRES.
 

@@ -8,10 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.blocks import BlockMatrix
-from finelu.errors import DeviceError, MatrixError
+from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.kernels import namespace, on_gpu
 from finelu.kernels.cpu.products import Product
-from finelu.matrix import CSR, DTYPES, as_csr
+from finelu.matrix import CSR, DTYPES, as_csr, shown
+from finelu.preconditioners import RECIPES, recipe_of
+from finelu.preconditioners.recipe import Recipe
 from finelu.stencil import StencilMatrix
 
 
@@ -31,6 +33,8 @@ class Identity:
 
 class Operator:
     """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
+
+    What leaves the range of numbers is for the solve to judge: callers are `judged`.
 
     apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
     levels : whether x is brought near 1 first, by a power of two that what it gives is multiplied by; waits for a GPU.
@@ -74,8 +78,8 @@ class Operator:
 
     def __matmul__(self, x):
         level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1) if self.levels else 1.0
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
-            y = self.apply(x if level in (0.5, 1.0) or not math.isfinite(level) else x / level)
+        level = level if math.isfinite(level) and level > 0 else 1.0
+        y = self.apply(x if level == 1 else x / level)
         if on_gpu(y) != on_gpu(x):
             raise DeviceError(f"{self.name} gave a vector on another device than it was given; move {self.name} first.")
         y = y if on_gpu(y) else np.asarray(y)
@@ -87,9 +91,8 @@ class Operator:
                 f"pass a complex b."
             )
         y = y.reshape(-1).astype(x.dtype, copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            y = y if self.factor == 1 else y * self.factor
-            return y if level in (0.5, 1.0) or not math.isfinite(level) else y * level
+        y = y if self.factor == 1 else y * self.factor
+        return y if level == 1 else y * level
 
 
 def value_dtype(A) -> np.dtype:
@@ -119,8 +122,10 @@ def order(A) -> int:
 
 def location(A):
     """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
-    if isinstance(A, CSR | StencilMatrix | BlockMatrix) or sp.issparse(A):
+    if isinstance(A, CSR | StencilMatrix | BlockMatrix):
         return A.data
+    if sp.issparse(A) or hasattr(A, "to_scipy_sparse"):  # of SciPy's not all have an array of values
+        return np.empty(0)
     if on_gpu(A) and hasattr(A, "data"):  # cupyx.scipy.sparse and cupy arrays, not CuPy's LinearOperator
         return A.data if on_gpu(A.data) else A
     return np.empty(0) if isinstance(A, (np.ndarray, list, tuple)) else None
@@ -138,6 +143,7 @@ def as_operator(A, name: str, like, dtype):
     """
     if A is None:
         return Identity()
+    _refuse_recipe(A, name)
     n = like.size
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if tuple(shape) != (n, n):
@@ -152,8 +158,7 @@ def as_operator(A, name: str, like, dtype):
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
     if on_gpu(place) != on_gpu(like):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
-    dense = not (isinstance(A, CSR) or hasattr(A, "tocsr"))
-    if dense:
+    if not (isinstance(A, CSR) or hasattr(A, "tocsr") or hasattr(A, "to_scipy_sparse")):
         array = _dense(A, name, like, dtype)
         return Operator(array.__matmul__, name, lambda: array.conj().T.__matmul__, array)
     csr = _sparse(A, name, dtype)
@@ -161,6 +166,23 @@ def as_operator(A, name: str, like, dtype):
     S.has_sorted_indices = True
     S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
     return Operator(_product(S), name, lambda: _product(S.conj().T.tocsr()), csr)
+
+
+def _refuse_recipe(A, name: str) -> None:
+    """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
+    if not isinstance(A, str | type | Recipe):
+        return
+    needed = (
+        "a matrix or a LinearOperator is needed." if name == "A" else "factors, as of ILU0().factor(A), are needed."
+    )
+    try:
+        recipe = recipe_of(A)
+    except ParameterError:
+        what = "a str" if isinstance(A, str) else "the class"
+        raise MatrixError(f"{name} is {what}, {shown(A)}; {needed}{meant(A, RECIPES)}") from None
+    if name == "A":
+        raise MatrixError(f"A is the recipe {recipe!r}; {needed}")
+    raise MatrixError(f"{name} is the recipe {recipe!r}, but factors are needed: {name}=finelu.{recipe!r}.factor(A).")
 
 
 def _product(S):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError
+from finelu.kernels.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
 
+@judged
 def sqmr(
     A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None, hermitian=None
 ) -> Solution:

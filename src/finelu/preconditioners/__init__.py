@@ -1,5 +1,7 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them."""
 
+from finelu.errors import ParameterError, meant, plain
+from finelu.factors import Factors
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
@@ -13,6 +15,7 @@ from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
+from finelu.preconditioners.recipe import Recipe
 
 RECIPES = {
     "ilu0": ILU0,
@@ -36,6 +39,43 @@ RECIPES = {
 HERMITIAN_RECIPES = ("ic0", "ict", "paric", "parict")
 DEFINITE_RECIPES = (*HERMITIAN_RECIPES, "jacobi", "block_jacobi")
 
+
+def recipe_name(name: str, *others: str) -> str:
+    """The key of RECIPES that `name` means, or one of `others`; a ParameterError that lists them for anything else.
+
+    Names of classes are understood, too, and "_", "-" and the size of letters make no difference.
+    """
+    known = {plain(kind.__name__): key for key, kind in RECIPES.items()}
+    known |= {plain(key): key for key in (*RECIPES, *others)}
+    if plain(name) in known:
+        return known[plain(name)]
+    offered = (*others, *RECIPES)
+    raise ParameterError(
+        f"there is no recipe {name!r}; one of {', '.join(offered)} is needed."
+        + meant(name, (*(kind.__name__ for kind in RECIPES.values()), *offered))
+    )
+
+
+def recipe_of(given, *others: str):
+    """The recipe that is meant: `given` itself, the default one of its class, or that of a name; of `others` the name.
+
+    Raises ParameterError for anything else.
+    """
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, type) and issubclass(given, Recipe):
+        return given()
+    if isinstance(given, str):
+        name = recipe_name(given, *others)
+        return name if name in others else RECIPES[name]()
+    if isinstance(given, Factors):
+        raise ParameterError(f"recipe is {given!r}, made already; give them to a Krylov method: gmres(A, b, M=F).")
+    raise ParameterError(
+        f"recipe is of type {type(given).__name__}; a recipe such as finelu.ILU0() or a name, one of "
+        f"{', '.join((*others, *RECIPES))}, is needed."
+    )
+
+
 __all__ = [
     "DEFINITE_RECIPES",
     "HERMITIAN_RECIPES",
@@ -57,4 +97,6 @@ __all__ = [
     "SingularBlock",
     "SparseLU",
     "correct",
+    "recipe_name",
+    "recipe_of",
 ]

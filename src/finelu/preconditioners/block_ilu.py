@@ -16,7 +16,8 @@ from finelu.blocks import BlockMatrix
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
-from finelu.matrix import all_finite, as_csr, check_vector, count
+from finelu.kernels.arithmetic import judged
+from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import LARGEST_BLOCK, block_size
 from finelu.result import Solution, Status
@@ -125,7 +126,7 @@ def check_parameters(recipe) -> None:
     size = recipe.block_size
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1):
         raise ParameterError(f"{recipe!r}: block_size must be an integer >= 1, or None.")
-    if not isinstance(recipe.shift, int | float) or not 0.0 <= recipe.shift < math.inf:
+    if not (is_number(recipe.shift) and 0.0 <= recipe.shift < math.inf):
         raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
@@ -136,6 +137,7 @@ class BlockFactors(Factors):
 
     pattern: Any
 
+    @judged
     def update(self, A) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
@@ -299,6 +301,7 @@ class StencilBlockILUFactors(BlockFactors):
         return self.pattern.nnz
 
 
+@judged
 def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
     """Solve A x = b by corrections x <- x + M^-1 (b - A x), from x = 0: equation (3) of Luo et al.
 
@@ -322,8 +325,7 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
     if not hasattr(F, "solve"):
         raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
     steps = count("steps", steps, 0)
-    if isinstance(rtol, bool) or not isinstance(rtol, int | float) or not 0 <= rtol < math.inf:
-        raise ParameterError(f"rtol={rtol!r}; a finite number, zero or larger, is needed.")
+    rtol = number("rtol", rtol)
     b = check_vector(b, A.shape[0], A.data)
     if b.ndim == 2 and b.shape[1] != 1:
         raise MatrixError(f"b has {b.shape[1]} columns; the correction iteration solves for one: call it for each.")

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 from scipy.sparse.linalg import splu
 
-from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular
+from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular, meant
 from finelu.factors import Factors, checked
 from finelu.kernels import namespace, to_host
 from finelu.kernels.csr import INT32_LIMIT
@@ -57,7 +57,10 @@ class SparseLU(Recipe):
         if self.matching not in (None, True, False):
             raise ParameterError(f"{self!r}: matching must be True, False or None.")
         if self.ordering not in (*ORDERINGS, COLAMD):
-            raise ParameterError(f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}.")
+            raise ParameterError(
+                f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}."
+                + meant(self.ordering, (*ORDERINGS, COLAMD))
+            )
         return SparseLUFactors(self, checked(self, A, diagonal=False))
 
 

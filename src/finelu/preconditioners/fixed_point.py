@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from finelu.errors import ParameterError, ZeroPivot
+from finelu.errors import ParameterError, ZeroPivot, meant
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace, to_host
-from finelu.matrix import CSR, lower_triangle
+from finelu.matrix import CSR, is_number, lower_triangle
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.threshold import Chosen
@@ -25,9 +25,12 @@ NOBODY = 2**62  # the row that `refused` names while nothing was refused
 def checked_fixed_point(recipe, A) -> CSR:
     """As `checked`, and what these recipes have besides."""
     if recipe.ordering not in ORDERINGS:
-        raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
+        raise ParameterError(
+            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
+            + meant(recipe.ordering, ORDERINGS)
+        )
     if recipe.pivots not in PIVOTS:
-        raise ParameterError(f"{recipe!r}: pivots must be one of {', '.join(PIVOTS)}.")
+        raise ParameterError(f"{recipe!r}: pivots must be one of {', '.join(PIVOTS)}." + meant(recipe.pivots, PIVOTS))
     for name in ("asynchronous", "scale"):
         if not isinstance(getattr(recipe, name), bool):
             raise ParameterError(f"{recipe!r}: {name} must be True or False.")
@@ -46,7 +49,7 @@ def whole_number(recipe, name: str, least: int) -> None:
 def fraction(recipe, name: str, low: float, high: float, *, open_low: bool = False) -> None:
     """A ParameterError unless the parameter is a number from low to high."""
     value = getattr(recipe, name)
-    good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and low <= value <= high
+    good = is_number(value) and low <= value <= high
     if not good or (open_low and value == low):
         wanted = f"> {low:g} and <= {high:g}" if open_low else f"from {low:g} to {high:g}"
         raise ParameterError(f"{recipe!r}: {name} must be a number {wanted}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.ilu0 import ILU0Factors
@@ -53,7 +53,7 @@ class ILUT(Recipe):
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
         if self.form not in FORMS:
-            raise ParameterError(f"{self!r}: form must be one of {', '.join(FORMS)}.")
+            raise ParameterError(f"{self!r}: form must be one of {', '.join(FORMS)}." + meant(self.form, FORMS))
         return ILUTFactors(self, checked_threshold(self, A))
 
 

@@ -23,10 +23,10 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
+from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
 from finelu.factors import Factors, checked, on_host
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
-from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import ROUNDINGS, symmetry
@@ -99,8 +99,7 @@ class MultilevelILU(Recipe):
 def _checked(recipe: MultilevelILU, A) -> CSR:
     def number(name: str, least: float, *, finite: bool = False, whole: bool = False) -> None:
         value = getattr(recipe, name)
-        kinds = int | np.integer if whole else int | float | np.number
-        good = isinstance(value, kinds) and not isinstance(value, bool) and value >= least
+        good = is_number(value) and value >= least and (not whole or isinstance(value, int | np.integer))
         if not good or (finite and not np.isfinite(value)):
             what = "an integer" if whole else "a finite number" if finite else "a number"
             raise ParameterError(f"{recipe!r}: {name} must be {what} >= {least:g}.")
@@ -113,7 +112,10 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     number("dense_size", 0, whole=True)
     number("levels", 1, whole=True)
     if recipe.ordering not in ORDERINGS:
-        raise ParameterError(f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}.")
+        raise ParameterError(
+            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
+            + meant(recipe.ordering, ORDERINGS)
+        )
     if not isinstance(recipe.matching, bool):
         raise ParameterError(f"{recipe!r}: matching must be True or False.")
     if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
@@ -121,7 +123,9 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     A = checked(recipe, A, diagonal=recipe.shift > 0)
     offered = (*kernels_for(A.data).TRIANGULAR_METHODS, "auto")
     if recipe.triangular not in offered:
-        raise ParameterError(f"{recipe!r}: triangular must be one of {', '.join(offered)}.")
+        raise ParameterError(
+            f"{recipe!r}: triangular must be one of {', '.join(offered)}." + meant(recipe.triangular, offered)
+        )
     return A
 
 

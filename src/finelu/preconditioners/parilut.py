@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.errors import MatrixError, ParameterError
+from finelu.errors import MatrixError, ParameterError, meant
 from finelu.factors import Factors, TriangularFactors
 from finelu.kernels import free_memory, kernels_for, namespace, on_gpu
 from finelu.matrix import CSR
@@ -124,7 +124,9 @@ def _checked(recipe, A) -> CSR:
         raise ParameterError(f"{recipe!r}: progressive must be True or False.")
     for name, offered in (("select", SELECTIONS), ("initial", INITIAL)):
         if getattr(recipe, name) not in offered:
-            raise ParameterError(f"{recipe!r}: {name} must be one of {', '.join(offered)}.")
+            raise ParameterError(
+                f"{recipe!r}: {name} must be one of {', '.join(offered)}." + meant(getattr(recipe, name), offered)
+            )
     if recipe.memory_limit is not None:
         whole_number(recipe, "memory_limit", 1)
     if not isinstance(recipe.start, ILU0Factors | IC0Factors):

@@ -6,17 +6,35 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+import numpy as np
+
+from finelu.kernels.arithmetic import judged
+from finelu.matrix import shown
+
+LONGEST = 300  # characters of a parameter
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe:
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
     A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
+    `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
     """
 
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "factor" in vars(cls):
+            cls.factor = judged(vars(cls)["factor"])
+
     def __repr__(self):
-        changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+        changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
+        return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
+
+
+def same(value, default) -> bool:
+    """Whether they are equal; what is neither a number nor of the default's type, and may not compare, is not."""
+    return value is default or (isinstance(value, type(default) | int | float | np.number) and bool(value == default))
 
 
 def value_of(text: str, hint, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:

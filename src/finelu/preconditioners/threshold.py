@@ -12,7 +12,7 @@ import numpy as np
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host
 from finelu.kernels import namespace, on_gpu
-from finelu.matrix import CSR, INT32_LIMIT
+from finelu.matrix import CSR, INT32_LIMIT, is_number
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
 TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors
@@ -47,18 +47,14 @@ class Attempt:
 
 def checked_threshold(recipe, A) -> CSR:
     """As `checked`, and drop_tol, fill and nnz."""
-    if not (_is_number(recipe.drop_tol) and 0 <= recipe.drop_tol < np.inf):
+    if not (is_number(recipe.drop_tol) and 0 <= recipe.drop_tol < np.inf):
         raise ParameterError(f"{recipe!r}: drop_tol must be a finite number >= 0.")
-    if not (_is_number(recipe.fill) and recipe.fill > 0):
+    if not (is_number(recipe.fill) and recipe.fill > 0):
         raise ParameterError(f"{recipe!r}: fill must be a number > 0 (float('inf'): no limit).")
     A = checked(recipe, A)
     if recipe.nnz is not None and not (isinstance(recipe.nnz, int | np.integer) and recipe.nnz >= A.n):
         raise ParameterError(f"{recipe!r}: nnz must be an integer of at least {A.n}, which the diagonal takes.")
     return A
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def row_norms(A: CSR) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
 from finelu.kernels.cpu.levels import Schedule, levels, schedule, sequential, unsigned
@@ -69,7 +69,10 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
 def _analysis(indptr, indices, diag, start, stop, variant, once):
     if variant not in (*ILU0_VARIANTS, "auto"):
         offered = ", ".join((*ILU0_VARIANTS, "auto"))
-        raise ParameterError(f"variant={variant!r} is not offered on the CPU; one of {offered} is needed.")
+        raise ParameterError(
+            f"variant={variant!r} is not offered on the CPU; one of {offered} is needed."
+            + meant(variant, (*ILU0_VARIANTS, "auto"))
+        )
     n = indptr.size - 1
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
 from finelu.kernels.cpu.elimination import ENTRY, ILU0_VARIANTS, ONE, ROW, SCATTERED, UPDATE
@@ -33,7 +33,10 @@ def milu0_analysis(A, variant: str = "auto") -> ModifiedElimination:
     """The order in which the rows of A are eliminated, natural ("sequential") or by levels. Cost: O(nnz)."""
     if variant not in (*MILU0_VARIANTS, "auto"):
         offered = ", ".join((*MILU0_VARIANTS, "auto"))
-        raise ParameterError(f"variant={variant!r} is not offered by MILU0; one of {offered} is needed.")
+        raise ParameterError(
+            f"variant={variant!r} is not offered by MILU0; one of {offered} is needed."
+            + meant(variant, (*MILU0_VARIANTS, "auto"))
+        )
     triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], None)
     shared = None
     if variant != "sequential":

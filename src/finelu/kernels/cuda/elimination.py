@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.memory import set_zero
 from finelu.kernels.cuda.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
@@ -114,7 +114,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     if variant not in (*variants, "auto"):
         raise ParameterError(
             f"variant={variant!r} is not offered on the GPU for this recipe; "
-            f"one of {', '.join(variants)}, auto is needed."
+            f"one of {', '.join(variants)}, auto is needed." + meant(variant, (*variants, "auto"))
         )
     longest = A.longest[0]
     by_warp = variant in ("shared", "vect")
