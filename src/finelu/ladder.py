@@ -21,8 +21,8 @@ from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels import free_memory, namespace, on_gpu, synchronize
 from finelu.kernels.cpu.mirror import signs
 from finelu.krylov.operators import as_operator
-from finelu.krylov.residual import Residual, norm
-from finelu.matrix import CSR, as_csr
+from finelu.krylov.residual import Residual
+from finelu.matrix import CSR, as_csr, norm
 from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import (
     DEFINITE_RECIPES,

@@ -203,6 +203,14 @@ def all_finite(values) -> bool:
         return bool(xp.isfinite(values.sum())) or bool(xp.isfinite(values).all())
 
 
+def norm(v) -> float:
+    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
+    v = namespace(v).ascontiguousarray(v)
+    out = namespace(v).zeros(1, v.real.dtype)
+    kernels_for(v).norm(v, out)
+    return float(out[0])
+
+
 def count(name: str, value, least: int) -> int:
     """`value` as an int that is at least `least`; else a ParameterError."""
     try:

@@ -14,9 +14,9 @@ from finelu.kernels import namespace, on_gpu, synchronize
 from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
-from finelu.krylov.residual import Residual, norm
+from finelu.krylov.residual import Residual
 from finelu.ladder import MAXITER, Ladder, precise, restart_of
-from finelu.matrix import CSR, as_csr, check_vector, number
+from finelu.matrix import CSR, as_csr, check_vector, norm, number
 from finelu.result import Solution, Status
 from finelu.solver import chosen_recipe, known_method
 

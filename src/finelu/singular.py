@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from finelu.kernels import kernels_for, namespace, to_host
-from finelu.krylov.residual import norm
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, norm
 
 NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
 RANGE = 1000  # roundings that a part of b along u may be, where u, too, is known up to rounding only

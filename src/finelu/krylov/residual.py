@@ -9,7 +9,7 @@ import numpy as np
 
 from finelu.kernels import kernels_for, namespace
 from finelu.kernels.csr import CSR
-from finelu.matrix import as_csr
+from finelu.matrix import as_csr, norm
 
 PROBES = 2  # products that tell how large the terms of a row of A x are
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
@@ -94,11 +94,3 @@ class Residual:
         terms = max(norm(self.operator @ (x * probe)) for probe in probes)
         self.noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + norm(b))
         return r, size if self.noise <= tolerance else max(size, self.noise)
-
-
-def norm(v) -> float:
-    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
-    v = namespace(v).ascontiguousarray(v)
-    out = namespace(v).zeros(1, v.real.dtype)
-    kernels_for(v).norm(v, out)
-    return float(out[0])
