@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu.io
+import finelu.market
 from finelu import gallery
 from finelu.errors import FileError
 from finelu.io import (
@@ -22,6 +25,7 @@ from finelu.io import (
     write_array,
 )
 
+MARKET = "%%MatrixMarket matrix coordinate "
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[2] / "shared" / "matrices"))
 
 real = gallery.random_dominant(30, 0.1, dtype="float64")
@@ -274,19 +278,28 @@ def test_npz_with_several_arrays_is_ambiguous(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "match"),
     [
-        (["hello", "1 2 3"], "Line 1: Not a Matrix Market file"),
-        (["%%MatrixMarket matrix coordinate real general"], "Line 2"),
-        (
-            ["%%MatrixMarket matrix coordinate real general", "2 2 3", "1 1 1", "2 2 2"],
-            "Truncated file. Expected another 1",
-        ),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 1", "1 1 1", "2 2 2"], "Line 4: Too many lines"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 abc", "2 2 2"], "Line 3: Invalid floating"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 3 1", "2 2 2"], "Line 3: Column index out of"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "0 1 1", "2 2 2"], "Line 3: Row index out of"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 99999999999999", "1 1 1"], "memory"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 1", "2 2 2.\0"], "line 4 holds a NUL byte"),
-        (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "Truncated file"),
+        (["hello", "1 2 3"], "line 1: 'hello': not a Matrix Market file"),
+        ([f"{MARKET}real"], "line 1: .*: 3 words follow %%MatrixMarket where 4 are needed"),
+        ([f"{MARKET}quad general", "1 1 0"], "line 1: 'quad'; real, double, complex"),
+        (["%%MatrixMarket matrix array pattern general", "1 1", "1"], "line 1: .*a pattern is coordinate"),
+        ([f"{MARKET}real general"], "ends in line 1, before the line with the sizes"),
+        ([f"{MARKET}real general", "2 2"], "line 2: '2 2': the sizes are needed: rows, columns, entries"),
+        ([f"{MARKET}real general", "2 -2 1", "1 1 1"], "line 2: '2 -2 1': the sizes are needed"),
+        ([f"{MARKET}real general", "0 0 0"], "line 2: a matrix of 0 x 0"),
+        (["%%MatrixMarket matrix array real general", "0 0"], "line 2: a matrix of 0 x 0"),
+        (["%%MatrixMarket matrix array real symmetric", "3 2", "1"], "line 2: 3 x 2 and symmetric"),
+        ([f"{MARKET}real general", "2 2 3", "1 1 1", "2 2 2"], "ends in line 4 with 2 of the 3 entries that line 2"),
+        ([f"{MARKET}real general", "2 2 1", "1 1 1", "", "% more", "2 2 2"], "line 6: an entry more than the 1 that"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 abc", "2 2 2"], "line 3: '1 1 abc': a row, a column .* real number"),
+        ([f"{MARKET}real general", "2 2 2", "", "1 3 1", "2 2 2"], "line 4: '1 3 1': outside of a matrix of 2 x 2"),
+        ([f"{MARKET}real general", "2 2 2", "0 1 1", "2 2 2"], r"line 3: '0 1 1': a row, a column \(from 1 on\)"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 inf", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
+        ([f"{MARKET}real general", "2 2 99999999999999", "1 1 1"], "line 2 declares 99999999999999 entries, more than"),
+        ([f"{MARKET}real general", "9" * 15 + " 2 1", "1 1 1"], r"needs about 5e\+07 GB of memory"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 2.\0"], r"line 4: '2 2 2.\\x00': a row, a column"),
+        (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "ends in line 5 with 3 of the 4 entries"),
+        (["%%MatrixMarket matrix array real general", "2 1", "1 2"], "line 3: '1 2': a real number is needed"),
     ],
 )
 @pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
@@ -297,6 +310,141 @@ def test_bad_matrix_market_names_the_path_and_the_line(tmp_path, extension, line
             read(path)
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        *(
+            ("real", f"1 1 {x}")
+            for x in ("2,5", "1.5abc", "0x10", "1 2", "1+100", "1e", ".", "--1", "1_0", "1.0Q+05", "")
+        ),
+        *(("integer", f"1 1 {x}") for x in ("8e3", "8.0", "nan", "0x10")),
+        *(("complex", f"1 1 {x}") for x in ("1", "1 2 3", "1+2j", "(1,2)")),
+        *(("pattern", entry) for entry in ("1 1 1", "1", "1.0 1")),
+        *(("real", entry) for entry in ("-1 1 1", "1.0 1 1", "1,1 1", "1 1\r1")),
+    ],
+)
+def test_what_is_no_entry_is_refused_with_its_text(tmp_path, kind, entry):
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}{kind} general", "2 2 1", entry or " ")
+    shown = re.escape(ascii(entry.strip())) if entry else "ends in line 3 with 0 of the 1 entries"
+    with pytest.raises(FileError, match=shown if not entry else f"line 3: {shown}: .* is needed"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("text", ["1.0D+05", "-1.5d-3", "1D2", ".5", "5.", "+7", "-.5E+00", "007", "1e-400", "1E5"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_numbers_are_read_as_written(tmp_path, text, end):
+    (tmp_path / "A.mtx").write_text(f"{MARKET}real general\n2 3 1\n 2\t03 {text} {end}", newline="")
+    A = read_matrix(tmp_path / "A.mtx")
+    assert (A[1, 2], A.nnz) == (float(text.upper().replace("D", "E")), 1)
+
+
+@pytest.mark.parametrize("layout", ["coordinate real", "coordinate integer", "array real", "array complex"])
+def test_numbers_are_rounded_correctly(tmp_path, layout):
+    rng = np.random.default_rng(0)
+    if layout.endswith("integer"):
+        texts = [str(k) for k in (2**53 + 1, -(2**63) - 1025, 2**80 + 2**27 + 1, *rng.integers(2**62, 2**63, 300))]
+    else:
+        doubles = np.frombuffer(rng.bytes(8 * 1000))
+        texts = [f"{x:.{digits}e}" for x, digits in zip(doubles, rng.integers(0, 40, 1000), strict=True) if x == x]
+        texts += [
+            "9007199254740993",
+            "2.2250738585072011e-308",
+            "1.7976931348623158e308",
+            "4.9e-324",
+            "-0.0",
+            "1" * 300,
+        ]
+    n = len(texts)
+    if layout.startswith("array"):
+        sizes, lines = f"{n} 1", [text + " 1" * layout.endswith("complex") for text in texts]
+    else:
+        sizes, lines = f"{n} 1 {n}", [f"{k} 1 {text}" for k, text in enumerate(texts, 1)]
+    x = read_vector(text_file(tmp_path, "x.mtx", f"%%MatrixMarket matrix {layout} general", sizes, *lines)).real
+    assert [struct.pack("d", a) for a in x] == [struct.pack("d", 0.0 + float(text)) for text in texts]  # -0.0 is 0.0
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(("symmetry", "mirror"), [("symmetric", 5.0), ("skew-symmetric", -5.0)])
+def test_either_triangle_may_be_stored_and_never_both(tmp_path, symmetry, mirror, upper):
+    entries = ["1 2 5", "1 3 7"] if upper else ["2 1 5", "3 1 7"]
+    A = read_matrix(text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", "3 3 2", *entries)).toarray()
+    assert (A[0, 1], A[1, 0]) == ((5, mirror) if upper else (mirror, 5))
+    entries.append("2 1 5" if upper else "1 2 5")
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", "3 3 3", *entries)
+    with pytest.raises(FileError, match=r"line 5: '[12] [12] 5': \(2, 1\) and \(1, 2\) are both stored.*" + symmetry):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines", "match"),
+    [
+        ("coordinate real skew-symmetric", ["2 2 2", "2 1 1", "2 2 0"], "line 4: '2 2 0': .* stores no diagonal"),
+        ("coordinate complex hermitian", ["2 2 2", "2 1 1 1", "2 2 1 1"], "line 4: '2 2 1 1': the diagonal of .* real"),
+        ("array complex hermitian", ["2 2", "1 0", "2 1", "1 -1"], "line 5: '1 -1': the diagonal of .* real"),
+    ],
+)
+def test_diagonals_that_the_symmetry_does_not_allow(tmp_path, layout, lines, match):
+    with pytest.raises(FileError, match=match):
+        read_matrix(text_file(tmp_path, "A.mtx", f"%%MatrixMarket matrix {layout}", *lines))
+
+
+@pytest.mark.parametrize("field", ["real", "double", "integer", "complex", "unsigned-integer"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
+def test_arrays_and_entries_say_the_same(tmp_path, field, symmetry):
+    lower = np.array([[2.0, 0, 0], [3, 5, 0], [7, 11, 13]], complex)
+    if field == "complex":
+        lower += 1j * np.tril(lower, -1)
+    mirrored = {"symmetric": lower.T, "skew-symmetric": -lower.T, "hermitian": lower.conj().T}
+    first = symmetry == "skew-symmetric"
+    stored = [(i, j) for j in range(3) for i in range(j + first, 3)]
+    if symmetry == "general":
+        stored = [(i, j) for j in range(3) for i in range(3)]
+    wanted = np.tril(lower, -1 if first else 0) + np.triu(mirrored.get(symmetry, 0 * lower), 1)
+    value = [f"{lower[p].real:.0f}" + f" {lower[p].imag:.0f}" * (field == "complex") for p in stored]
+    for layout, sizes, lines in (
+        ("Array", "3 3", value),
+        ("COORDINATE", f"3 3 {len(stored)}", [f"{i + 1} {j + 1} {x}" for (i, j), x in zip(stored, value, strict=True)]),
+    ):
+        text = [f"%%matrixmarket MATRIX {layout} {field} {symmetry.title()}", "% a", "", "%", sizes, *lines, "", "%"]
+        A = read_matrix(text_file(tmp_path, "A.mtx", *text))
+        assert A.dtype == (complex if field == "complex" else float)
+        assert (A.toarray() == wanted).all()
+
+
+def test_pieces_of_a_file_are_put_together(tmp_path, monkeypatch):
+    A = gallery.stokes(6)
+    path = tmp_path / "A.mtx"
+    write_by_its_own_tool(path, A)
+    text = path.read_text()
+    for chunk in (100, 1000, 1001):
+        monkeypatch.setattr(finelu.market, "CHUNK", chunk)
+        assert same_bits(read_matrix(path), A)
+        last = text_file(tmp_path, "B.mtx", text.rstrip().rpartition("\n")[0], f"{A.shape[0]} 1 x")
+        with pytest.raises(FileError, match=f"line {text.count(chr(10))}: '{A.shape[0]} 1 x'"):
+            read_matrix(last)
+    monkeypatch.setattr(finelu.market, "CHUNK", 4)
+    with pytest.raises(FileError, match=r"line \d+: \d+ bytes and still no end"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
+def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, place):
+    for name in ("CHUNK", "SPARE"):
+        monkeypatch.setattr(finelu.market, name, 2**14)
+    head, entry = f"{MARKET}real general\n", "2 2 1\n1 1 1"
+    text = {
+        "comments": head + "% so much to say\n" * 20000 + entry,
+        "blank lines": head + "2 2 1\n" + "\n" * 300_000 + "1 1 1",
+        "padding": head + "2 2 1\n1 1" + " " * 300_000 + "1",
+        "one line": "%%" + "x" * 300_000,
+        "last lines": head + entry + "\n" + "% and then\n" * 30_000,
+    }[place]
+    path = tmp_path / "A.mtx.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(FileError, match=r"line \d+: .*(remove|no end|not a Matrix Market file)"):
+        read_matrix(path)
 
 
 @pytest.mark.parametrize(
