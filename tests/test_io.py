@@ -1,9 +1,16 @@
 """Files are read as their formats mean and written whole or not at all; a bad one is a FileError naming the place."""
 
+import errno
 import gzip
+import io
 import os
 import re
+import stat
 import struct
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -447,6 +454,71 @@ def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, pla
         read_matrix(path)
 
 
+def announced(extension):
+    """The bytes of a small file that announces a large matrix."""
+    file = io.BytesIO()
+    if extension in (".mtx", ".mtx.gz"):
+        text = f"{MARKET}real general\n{10**12} {10**12} 1\n1 1 1\n".encode()
+        file.write(gzip.compress(text) if extension == ".mtx.gz" else text)
+    elif extension == ".npy":
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**5, 10**5)})
+        file.write(bytes(800))
+    elif extension == ".npz":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("A.npy", announced(".npy"))
+    elif extension == ".mat":
+        scipy.io.savemat(file, {"A": sp.csc_matrix(np.eye(3)), "b": np.ones((7, 11))})
+        content = file.getvalue()
+        return content.replace(struct.pack("2i", 7, 11), struct.pack("2i", 2**31 - 1, 2**31 - 1))
+    else:
+        file.write(np.array([1211216, 2**31 - 1, 2**31 - 1, -1], ">i4").tobytes() + bytes(800))
+    return file.getvalue()
+
+
+MEASURE = """
+import resource, sys
+from finelu.errors import FileError
+from finelu.io import read_matrix, read_vector
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[1:]:
+    for read in (read_matrix, read_vector):
+        try:
+            read(path)
+        except FileError as error:
+            print(error)
+        else:
+            print("read")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_announced_sizes_are_refused_before_100_MB_are_taken(tmp_path):
+    paths = []
+    for extension in (".mtx", ".mtx.gz", ".npy", ".npz", ".mat", ".petsc"):
+        paths.append(tmp_path / f"A{extension}")
+        paths[-1].write_bytes(announced(extension))
+    for name, A in (("coo", sp.coo_matrix(([1.0], ([0], [0])), (10**12, 10**12))), ("dia", sp.eye(3))):
+        paths.append(tmp_path / f"{name}.npz")
+        sp.save_npz(paths[-1], A)
+    rewritten = dict(np.load(tmp_path / "dia.npz"), shape=np.array([10**12, 10**12]))
+    np.savez(tmp_path / "dia.npz", **rewritten)
+    bomb = tmp_path / "bomb.mtx.gz"  # 400 MB of comments
+    bomb.write_bytes(gzip.compress(f"{MARKET}real general\n".encode()) + 100 * gzip.compress(b"% so it says\n" * 2**18))
+    command = [sys.executable, "-c", MEASURE, *map(str, [*paths, bomb])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    *lines, megabytes = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(": ")[0] for line in lines] == [str(path) for path in [*paths, bomb] for _ in range(2)]
+    assert int(megabytes) < 100
+
+
+def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, monkeypatch):
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}real general", "2000000000 2000000000 1", "1 1 1")
+    monkeypatch.setattr(finelu.market, "free_memory", lambda array: 100 * 10**9)
+    with pytest.raises(FileError, match=r"2000000000 x 2000000000: .* about 200 GB .* 100 GB are free"):
+        read_matrix(path)
+
+
 @pytest.mark.parametrize(
     ("extension", "A"),
     [(".mtx.gz", real), (".npz", real), (".npy", real), (".mat", real), (".mat", complex_), (".petsc", real)],
@@ -564,7 +636,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setitem(finelu.io._WRITERS, ".npy", fail)
     wanted = FileError if isinstance(failure, OSError) else KeyboardInterrupt
-    with pytest.raises(wanted, match=r"x\.npy: cannot be written \(No space" if wanted is FileError else None):
+    with pytest.raises(
+        wanted, match=r"x\.npy: cannot be written \(No space.*\); x was not" if wanted is FileError else None
+    ):
         write_array(path, np.ones(4))
     assert (read_vector(path) == np.arange(3.0)).all()
     assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
@@ -578,6 +652,117 @@ def test_writing_replaces_the_target_of_a_link_and_follows_the_umask(tmp_path):
         assert (tmp_path / "link.npy").is_symlink()
         assert (read_vector(tmp_path / "x.npy") == x).all()
     assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("x", [np.ones(2), np.ones(2000)])
+def test_writing_keeps_the_mode_of_a_file_and_all_its_names(tmp_path, x):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(100.0))
+    path.chmod(0o600)
+    write_array(path, x)
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_nlink) == (0o600, 1)
+    other.hardlink_to(path)
+    path.chmod(0o640)
+    write_array(path, 2 * x)
+    assert path.samefile(other) and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (np.load(other) == 2 * x).all()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("extension", WRITABLE_FORMATS)
+def test_a_fifo_is_written_into(tmp_path, extension):
+    path, copy = tmp_path / f"x{extension}", tmp_path / f"copy{extension}"
+    os.mkfifo(path)
+    check_writable(path)
+    with ThreadPoolExecutor() as reader:
+        content = reader.submit(path.read_bytes)
+        write_array(path, np.arange(3.0))
+        copy.write_bytes(content.result(timeout=60))
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert (read_vector(copy) == np.arange(3.0)).all()
+
+
+def test_a_device_is_written_into_and_a_full_one_says_so(tmp_path):
+    for device in ("null", "full"):
+        (tmp_path / f"{device}.npy").symlink_to(f"/dev/{device}")
+        check_writable(tmp_path / f"{device}.npy")
+    write_array(tmp_path / "null.npy", np.ones(3))
+    with pytest.raises(FileError, match=r"full\.npy: cannot be written \(No space left on device\); x was not written"):
+        write_array(tmp_path / "full.npy", np.ones(3))
+    assert (tmp_path / "null.npy").is_symlink() and (tmp_path / "full.npy").is_symlink()
+
+
+@pytest.mark.parametrize("length", [240, 255])
+def test_a_long_name_is_written(tmp_path, length):
+    path = tmp_path / ("x" * (length - 4) + ".npy")
+    write_array(path, np.ones(2))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_names_that_no_file_can_have_are_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "round.npy").symlink_to("round.npy")
+    (tmp_path / "lost.npy").symlink_to("nowhere/x.npy")
+    for name, match in [
+        ("x" * 252 + ".npy", "File name too long"),
+        ("file/x.npy", "Not a directory"),
+        ("round.npy", "symbolic links"),
+        ("lost.npy", "there is no folder .*nowhere"),
+        ("x\0.npy", "null"),
+    ]:
+        with pytest.raises(FileError, match=match):
+            check_writable(tmp_path / name)
+
+
+def test_a_failed_write_of_a_file_of_two_names_leaves_both_as_they_were(tmp_path, monkeypatch):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(3.0))
+    other.hardlink_to(path)
+
+    def full(descriptor, start, length):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileError, match=r"No space left on device.*; x was not written"):
+        write_array(path, np.ones(400))
+    assert (np.load(other) == np.arange(3.0)).all()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_of_a_file_stays(tmp_path):
+    path = tmp_path / "x.npy"
+    path.touch(mode=0o640)
+    os.chown(path, 12345, 54321)
+    write_array(path, np.ones(3))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 54321, 0o640)
+    assert (np.load(path) == 1).all()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_be_written_is_the_file_where_there_is_one(tmp_path):
+    path = tmp_path / "x.npy"
+    path.touch(mode=0o400)
+    with pytest.raises(FileError, match="no permission to write to it"):
+        check_writable(path)
+    path.chmod(0o600)
+    tmp_path.chmod(0o500)
+    write_array(path, np.ones(3))
+    tmp_path.chmod(0o700)
+    assert (np.load(path) == 1).all()
+
+
+def test_a_file_that_is_mounted_takes_no_other_name(tmp_path, monkeypatch):
+    path = tmp_path / "x.npy"
+    write_array(path, np.ones(300))
+
+    def busy(source, target):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_array(path, np.zeros(3))
+    assert (np.load(path) == np.zeros(3)).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
 
 
 def test_arrays_that_a_format_cannot_hold(tmp_path):
@@ -612,3 +797,12 @@ def test_real_matrices(name, rows, entries, symmetric):
     A = read_matrix(path)
     assert (A.shape, A.nnz) == ((rows, rows), entries)
     assert (abs(A - A.T).max() == 0) == symmetric
+
+
+@pytest.mark.parametrize("name", ["1138_bus", "gre_115", "memplus", "west0479", "ng_helmholtz_k40", "hifir_LE_4"])
+def test_real_matrices_are_what_scipy_reads(name):
+    path = MATRICES / f"{name}.mtx.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; FINELU_MATRICES names the folder of real matrices")
+    A = scipy.io.mmread(path)
+    assert same_bits(read_matrix(path), sp.csr_matrix(A, dtype=complex if A.dtype.kind == "c" else float))

@@ -189,13 +189,9 @@ def check_writable(path, formats=WRITABLE_FORMATS):
     kind = _extension(path)
     if kind not in formats:
         raise FileError(f"{path}: unknown extension {kind!r} for writing; use one of {', '.join(formats)}.")
-    target = Path(os.path.realpath(path))
     try:
+        folder = Path(os.path.realpath(path)).parent
         old = _status(path)
-        if old is None:
-            os.lstat(target.parent)
-    except FileNotFoundError:
-        raise FileError(f"{path}: there is no folder {target.parent}; make it first.") from None
     except (OSError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
         raise FileError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}).") from error
     if old is not None and stat.S_ISDIR(old.st_mode):
@@ -204,8 +200,10 @@ def check_writable(path, formats=WRITABLE_FORMATS):
         raise FileError(f"{path}: is a socket; name a file.")
     if old is not None and not os.access(path, os.W_OK):
         raise FileError(f"{path}: no permission to write to it.")
-    if old is None and not os.access(target.parent, os.W_OK | os.X_OK):
-        raise FileError(f"{path}: no permission to write into {target.parent}.")
+    if old is None and not folder.is_dir():
+        raise FileError(f"{path}: there is no folder {folder}; make it first.")
+    if old is None and not os.access(folder, os.W_OK | os.X_OK):
+        raise FileError(f"{path}: no permission to write into {folder}.")
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
