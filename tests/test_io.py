@@ -31,6 +31,7 @@ from finelu.io import (
     read_vector,
     write_array,
 )
+from finelu.matlab import read_mat
 
 MARKET = "%%MatrixMarket matrix coordinate "
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[2] / "shared" / "matrices"))
@@ -160,6 +161,60 @@ def test_mat_takes_the_only_sparse_matrix_or_the_suitesparse_problem(tmp_path):
     scipy.io.savemat(path, {"c": np.ones(4)})
     with pytest.raises(FileError, match=r"no variable is a matrix \(it holds c \(1, 4\) float64\)"):
         read_matrix(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"do_compression": True}, {"format": "4"}], ids=["5", "compressed", "4"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        *(np.arange(7.0).astype(dtype) for dtype in ("f4", "f8", "c8", "c16", "i1", "u1", "i2", "u2", "i4", "u4")),
+        np.arange(12.0).reshape(3, 4),
+        sp.csc_matrix(real),
+        sp.csc_matrix(complex_),
+        sp.csc_matrix((3, 4)),
+    ],
+    ids=lambda x: f"{type(x).__name__} {x.dtype} {x.shape}",
+)
+def test_what_matlab_stores_is_what_scipy_reads(tmp_path, x, options):
+    path = tmp_path / "x.mat"
+    if options.get("format") == "4":
+        scipy.io.savemat(path, {"x": x}, **options)
+    else:
+        aside = {"text": "finelu", "cells": np.array([1.0, "a"], object), "parts": {"y": np.ones(3), "z": {"A": real}}}
+        aside |= {"none": np.zeros((0, 0)), "a_name_of_more_than_8": "b"}
+        scipy.io.savemat(path, aside | {"x": x}, **options)
+    y, wanted = read_mat(path)["x"], scipy.io.loadmat(path)["x"]
+    assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype)
+    if sp.issparse(x):
+        assert same_bits(sp.csc_matrix(y), sp.csc_matrix(wanted))
+    else:
+        assert np.array_equal(y, wanted)
+
+
+def test_a_big_endian_mat_file(tmp_path):
+    def element(kind, content):
+        return struct.pack(">2I", kind, len(content)) + content + bytes(-len(content) % 8)
+
+    parts = element(6, struct.pack(">2I", 6, 0)) + element(5, struct.pack(">2i", 1, 3))
+    parts += struct.pack(">2H", 1, 1) + b"x\0\0\0" + element(9, np.arange(3.0).astype(">f8").tobytes())
+    (tmp_path / "x.mat").write_bytes(b"MATLAB".ljust(124) + b"\1\0MI" + element(14, parts))
+    assert (read_vector(tmp_path / "x.mat") == np.arange(3.0)).all()
+
+
+def test_a_mat_file_of_version_7_3_says_what_to_do(tmp_path):
+    (tmp_path / "A.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(512))
+    with pytest.raises(FileError, match=r"MATLAB 7\.3 file; save it with MATLAB's '-v7' option"):
+        read_matrix(tmp_path / "A.mat")
+
+
+def test_a_damaged_structure_is_a_file_error(tmp_path):
+    path = tmp_path / "A.mat"
+    scipy.io.savemat(path, {"Problem": {"A": real.tocsc(), "b": np.arange(30.0), "name": "HB/x"}})
+    content = path.read_bytes()
+    for at in range(128, len(content), 3):
+        path.write_bytes(content[:at] + b"0\n" + content[at:])
+        with pytest.raises(FileError, match=r"A\.mat: "):
+            read_matrix(path)
 
 
 @pytest.mark.parametrize("extension", [".npz", ".mat"])

@@ -1,8 +1,8 @@
 """Matrices and vectors in files. What cannot be read or written is a `FileError` with the path and the place in it.
 
-Matrix Market is read by `finelu.market`, .npz and .mat by SciPy's readers, .npy and .txt by NumPy's: what a file
-announces is compared with its length before they take memory for it. PETSc's binary format has no reader on PyPI
-(petsc4py needs a PETSc), so its few fields are read here.
+Matrix Market is read by `finelu.market`, .mat by `finelu.matlab`, .npz by SciPy's reader, .npy and .txt by NumPy's:
+what a file announces is compared with its length before memory is taken for it. PETSc's binary format has no reader on
+PyPI (petsc4py needs a PETSc), so its few fields are read here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import scipy.sparse as sp
 from finelu.errors import FileError
 from finelu.kernels import free_memory, to_host
 from finelu.market import DEFLATED, check_memory, read_market
+from finelu.matlab import read_mat
 
 MATRIX_FORMATS = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
 VECTOR_FORMATS = (*MATRIX_FORMATS, ".txt")
@@ -222,7 +223,8 @@ def _read(path, what, formats):
     try:
         if file.stat().st_size == 0:
             raise FileError(f"{path}: the file is empty.")
-        x = _READERS[kind](path, what)
+        with np.errstate(all="ignore", invalid="raise"):  # "invalid": no number where an index is needed
+            x = _READERS[kind](path, what)
         if hasattr(x, "check_format"):  # compressed rows or columns, whose readers trust the indices in the file
             x.check_format(full_check=True)
         return x
@@ -306,25 +308,17 @@ _INDEX_ARRAYS = [f"{name}.npy" for name in ("indptr", "indices", "row", "col", "
 
 
 def _mat(path, what):
-    content = io.BytesIO(
-        Path(path).read_bytes()
-    )  # SciPy asks a file for as many bytes as are announced; this has no more
-    try:
-        for name, shape, kind in scipy.io.whosmat(content):
-            if kind != "sparse" and (needed := math.prod(shape)) > free_memory(np):
-                raise FileError(
-                    f"{path}: {name} of shape {shape} needs {needed / 1e9:.3g} GB; the file may be corrupt."
-                )
-        content.seek(0)
-        variables = scipy.io.loadmat(content)
-    except NotImplementedError as error:  # MATLAB 7.3 files are HDF5
-        raise FileError(f"{path}: is a MATLAB 7.3 file; save it with MATLAB's '-v7' option.") from error
-    variables = {name: x for name, x in variables.items() if not name.startswith("__")}
-    struct, field = variables.get("Problem"), "A" if what == "matrix" else "b"
-    if struct is not None and struct.dtype.names and field in struct.dtype.names:
-        return struct[0, 0][field]
-    numbers = {name: x for name, x in variables.items() if sp.issparse(x) or x.dtype.kind in "biufc"}
+    variables = read_mat(path)
+    problem, field = variables.get("Problem"), "A" if what == "matrix" else "b"
+    if isinstance(problem, dict) and problem.get(field) is not None:
+        return problem[field]
+    numbers = {
+        name: x for name, x in variables.items() if sp.issparse(x) or getattr(x, "dtype", _OTHER).kind in "biufc"
+    }
     return _only(path, what, {name: x for name, x in numbers.items() if sp.issparse(x) == (what == "matrix")}, numbers)
+
+
+_OTHER = np.dtype(object)  # of what is no array
 
 
 def _only(path, what, fitting, all_of_them):
