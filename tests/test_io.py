@@ -737,7 +737,7 @@ def test_a_fifo_is_written_into(tmp_path, extension):
     assert (read_vector(copy) == np.arange(3.0)).all()
 
 
-def test_a_device_is_written_into_and_a_full_one_says_so(tmp_path):
+def test_a_device_is_written_into_and_a_full_one_says_so(tmp_path, devices_stay):
     for device in ("null", "full"):
         (tmp_path / f"{device}.npy").symlink_to(f"/dev/{device}")
         check_writable(tmp_path / f"{device}.npy")

@@ -1,12 +1,11 @@
 """MATLAB files up to version 7: the arrays of numbers in them, sparse matrices, and the fields of a structure.
 
 SciPy's reader ends the process on some structures that are damaged. Here a length is compared with what holds it
-before it is believed. Files of version 4, which have no structures, go to SciPy.
+before it is believed.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import zlib
 from dataclasses import dataclass
@@ -14,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse as sp
 
 from finelu.errors import FileError
 from finelu.kernels import free_memory
+from finelu.market import DEFLATED, check_memory
 
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15  # elements that hold others
 _STRUCTURE, _SPARSE, _DOUBLE, _SINGLE, _LAST_NUMBER = 2, 5, 6, 7, 15  # classes; the others from 6 to 15 are integers
 _COMPLEX = 0x0800
-_DEFLATED = 1032  # bytes that a byte of compressed data can stand for, at most
+_VERSION_4, _TEXT_4, _SPARSE_4 = ("f8", "f4", "i4", "i2", "u2", "u1"), 1, 2
 
 
 def read_mat(path) -> dict[str, Any]:
@@ -37,8 +36,7 @@ def read_mat(path) -> dict[str, Any]:
     if content[:4] == b"\x89HDF" or (len(content) > 128 and content[124:128] in (b"\x00\x02IM", b"\x02\x00MI")):
         raise FileError(f"{path}: is a MATLAB 7.3 file; save it with MATLAB's '-v7' option.")
     if 0 in content[:4]:
-        file: Any = io.BytesIO(content)  # of a file, SciPy asks as many bytes as are announced; this has no more
-        return {name: x for name, x in scipy.io.loadmat(file).items() if not name.startswith("__")}
+        return _version_4(path, content)
     order = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}.get(content[124:128])
     if order is None:
         raise FileError(f"{path}: is not a MATLAB file, or a damaged one (its header ends with {content[124:128]!a}).")
@@ -52,6 +50,47 @@ def read_mat(path) -> dict[str, Any]:
         if name:  # MATLAB's own notes have none
             variables[name] = value
     return variables
+
+
+def _version_4(path, content: bytes) -> dict[str, Any]:
+    """Each variable is a header of five integers, a name, and one array, whatever it stands for."""
+    variables = {}
+    order = "<" if 0 <= int.from_bytes(content[:4], "little") <= 5000 else ">"
+    part = _Bytes(path, order, memoryview(content))
+    while part.at < len(content):
+        if len(content) - part.at < 20:
+            raise part.damaged("ends within the header of a variable")
+        kind, rows, columns, is_complex, length = (int(k) for k in np.frombuffer(content, order + "i4", 5, part.at))
+        endian, zero, stored, what = kind // 1000, kind // 100 % 10, kind // 10 % 10, kind % 10
+        known = endian == (order == ">") and zero == 0 and stored < len(_VERSION_4) and what <= 2
+        if not known or kind < 0 or min(rows, columns) < 0 or is_complex not in (0, 1) or length < 1:
+            raise part.damaged(f"holds a variable of kind {kind}, {rows} x {columns}, that no MATLAB writes")
+        begin = part.at + 20 + length
+        dtype = np.dtype(order + _VERSION_4[stored])
+        count = rows * columns * (1 + is_complex)
+        if begin + count * dtype.itemsize > len(content):
+            raise part.damaged(f"ends before the {rows} x {columns} numbers of a variable")
+        name = content[part.at + 20 : begin].partition(b"\0")[0].decode("latin-1")
+        x = np.frombuffer(content, dtype, count, begin).astype(dtype.newbyteorder("="))
+        x = x[: x.size // 2] + 1j * x[x.size // 2 :] if is_complex else x
+        x = x.reshape((rows, columns), order="F")
+        variables[name] = None if what == _TEXT_4 else _sparse_4(part, x) if what == _SPARSE_4 else x
+        part.at = begin + count * dtype.itemsize
+    return variables
+
+
+def _sparse_4(part: _Bytes, x: np.ndarray) -> sp.csc_matrix:
+    """From rows, columns, real and perhaps imaginary parts, a line an entry; the shape is in the last line."""
+    if x.shape[0] < 1 or x.shape[1] not in (3, 4):
+        raise part.damaged(f"holds a sparse matrix as {x.shape[0]} x {x.shape[1]} numbers")
+    places = x[:, :2]
+    if places.dtype.kind == "c" or not ((places >= 0) & (places < 2**31) & (places == np.floor(places))).all():
+        raise part.damaged("holds a sparse matrix whose rows or columns are no integers")
+    i, j = places[:-1].T.astype(np.int64) - 1
+    shape = tuple(places[-1].astype(np.int64).tolist())
+    check_memory(part.path, *shape)
+    values = x[:-1, 2] + 1j * x[:-1, 3] if x.shape[1] == 4 else x[:-1, 2]
+    return sp.coo_matrix((values, (i, j)), shape=shape).tocsc()
 
 
 @dataclass
@@ -105,7 +144,7 @@ def _inflated(part: _Bytes) -> tuple[int, _Bytes]:
     if len(tag) < 8:
         raise part.damaged("ends within a compressed variable")
     size = int(np.frombuffer(tag, part.order + "u4")[1])
-    if size > _DEFLATED * len(part.data) or size > free_memory(np):
+    if size > DEFLATED * len(part.data) or size > free_memory(np):
         raise part.damaged(f"announces a variable of {size} bytes, which it cannot hold or the memory cannot")
     inner = stream.decompress(stream.unconsumed_tail, size) if size else b""
     stream.decompress(stream.unconsumed_tail, 8)  # the checksum, where there is one: MATLAB may leave it out
