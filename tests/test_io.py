@@ -567,6 +567,16 @@ def test_announced_sizes_are_refused_before_100_MB_are_taken(tmp_path):
     assert int(megabytes) < 100
 
 
+@pytest.mark.parametrize("wrong", [b"'\\o'", b"'\xcf'"])
+@pytest.mark.filterwarnings("error")
+def test_a_header_that_numpy_does_not_write(tmp_path, wrong):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"'<f8'", wrong.ljust(5)))
+    with pytest.raises(FileError, match=r"x\.npy: has a header that NumPy does not write"):
+        read_vector(tmp_path / "x.npy")
+
+
 def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, monkeypatch):
     path = text_file(tmp_path, "A.mtx", f"{MARKET}real general", "2000000000 2000000000 1", "1 1 1")
     monkeypatch.setattr(finelu.market, "free_memory", lambda array: 100 * 10**9)

@@ -273,10 +273,15 @@ def _npy(path, what):
 def _check_array(path, file, size, name=""):
     """Refuse an array in NumPy's format that its header makes larger than the `size` bytes which are there."""
     version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
     if version not in readers:
         raise FileError(f"{path}: {name}is an array of NumPy's format {version}, which no array of numbers needs.")
-    shape, _, dtype = readers[version](file)
+    width, reader = readers[version]
+    length = file.read(width)
+    header = file.read(min(int.from_bytes(length, "little"), 2**16))
+    if not header.isascii() or b"\\" in header:  # NumPy would warn of it on its way to an error
+        raise FileError(f"{path}: {name}has a header that NumPy does not write; it is corrupt.")
+    shape, _, dtype = reader(io.BytesIO(length + header))
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
         raise FileError(
             f"{path}: {name}announces an array of shape {shape} and dtype {dtype} in a file of {size} bytes; "

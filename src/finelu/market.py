@@ -266,7 +266,9 @@ def _bad_entry(part: tuple[np.ndarray, ...], text: bytes, layout: Layout) -> tup
         if outside.any():
             return int(np.argmax(outside)), f"outside of a matrix of {layout.rows} x {layout.columns}."
     infinite = np.isinf(part[-1].view(np.float64).reshape(part[-1].size, -1)).sum(axis=1)
-    if infinite.sum() > text.lower().count(b"inf"):  # those that say so are left to the checks of a matrix
+    if infinite.any() and infinite.sum() > text.lower().count(
+        b"inf"
+    ):  # those that say so are left to the checks of a matrix
         lines = text.lower().split(b"\n")
         k = next(k for k in np.flatnonzero(infinite) if infinite[k] > lines[k].count(b"inf"))
         return int(k), "larger than any number in double precision."
