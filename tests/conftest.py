@@ -73,6 +73,18 @@ def threads(monkeypatch):
     finelu.set_num_threads(before)
 
 
+@pytest.fixture
+def devices_stay(monkeypatch):
+    """A rename onto a device is a failure of the test, not the loss of the machine's device."""
+    replace = os.replace
+
+    def checked(source, target):
+        assert not os.fspath(target).startswith("/dev/"), f"{target} would have been replaced"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", checked)
+
+
 def real_matrix(name):
     """The matrix `name` of the folder of real matrices as CSR; skips the test where the folder is not there."""
     path = MATRICES / f"{name}.mtx.gz"

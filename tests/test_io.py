@@ -1,7 +1,16 @@
 """Files are read as their formats mean and written whole or not at all; a bad one is a FileError naming the place."""
 
+import errno
 import gzip
+import io
 import os
+import re
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +19,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu.io
+import finelu.market
 from finelu import gallery
 from finelu.errors import FileError
 from finelu.io import (
@@ -21,7 +31,9 @@ from finelu.io import (
     read_vector,
     write_array,
 )
+from finelu.matlab import read_mat
 
+MARKET = "%%MatrixMarket matrix coordinate "
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[2] / "shared" / "matrices"))
 
 real = gallery.random_dominant(30, 0.1, dtype="float64")
@@ -151,6 +163,60 @@ def test_mat_takes_the_only_sparse_matrix_or_the_suitesparse_problem(tmp_path):
         read_matrix(path)
 
 
+@pytest.mark.parametrize("options", [{}, {"do_compression": True}, {"format": "4"}], ids=["5", "compressed", "4"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        *(np.arange(7.0).astype(dtype) for dtype in ("f4", "f8", "c8", "c16", "i1", "u1", "i2", "u2", "i4", "u4")),
+        np.arange(12.0).reshape(3, 4),
+        sp.csc_matrix(real),
+        sp.csc_matrix(complex_),
+        sp.csc_matrix((3, 4)),
+    ],
+    ids=lambda x: f"{type(x).__name__} {x.dtype} {x.shape}",
+)
+def test_what_matlab_stores_is_what_scipy_reads(tmp_path, x, options):
+    path = tmp_path / "x.mat"
+    if options.get("format") == "4":
+        scipy.io.savemat(path, {"x": x}, **options)
+    else:
+        aside = {"text": "finelu", "cells": np.array([1.0, "a"], object), "parts": {"y": np.ones(3), "z": {"A": real}}}
+        aside |= {"none": np.zeros((0, 0)), "a_name_of_more_than_8": "b"}
+        scipy.io.savemat(path, aside | {"x": x}, **options)
+    y, wanted = read_mat(path)["x"], scipy.io.loadmat(path)["x"]
+    assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype)
+    if sp.issparse(x):
+        assert same_bits(sp.csc_matrix(y), sp.csc_matrix(wanted))
+    else:
+        assert np.array_equal(y, wanted)
+
+
+def test_a_big_endian_mat_file(tmp_path):
+    def element(kind, content):
+        return struct.pack(">2I", kind, len(content)) + content + bytes(-len(content) % 8)
+
+    parts = element(6, struct.pack(">2I", 6, 0)) + element(5, struct.pack(">2i", 1, 3))
+    parts += struct.pack(">2H", 1, 1) + b"x\0\0\0" + element(9, np.arange(3.0).astype(">f8").tobytes())
+    (tmp_path / "x.mat").write_bytes(b"MATLAB".ljust(124) + b"\1\0MI" + element(14, parts))
+    assert (read_vector(tmp_path / "x.mat") == np.arange(3.0)).all()
+
+
+def test_a_mat_file_of_version_7_3_says_what_to_do(tmp_path):
+    (tmp_path / "A.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(512))
+    with pytest.raises(FileError, match=r"MATLAB 7\.3 file; save it with MATLAB's '-v7' option"):
+        read_matrix(tmp_path / "A.mat")
+
+
+def test_a_damaged_structure_is_a_file_error(tmp_path):
+    path = tmp_path / "A.mat"
+    scipy.io.savemat(path, {"Problem": {"A": real.tocsc(), "b": np.arange(30.0), "name": "HB/x"}})
+    content = path.read_bytes()
+    for at in range(128, len(content), 3):
+        path.write_bytes(content[:at] + b"0\n" + content[at:])
+        with pytest.raises(FileError, match=r"A\.mat: "):
+            read_matrix(path)
+
+
 @pytest.mark.parametrize("extension", [".npz", ".mat"])
 def test_indices_outside_the_matrix_are_found_before_they_are_used(tmp_path, extension):
     path = tmp_path / f"A{extension}"
@@ -274,19 +340,28 @@ def test_npz_with_several_arrays_is_ambiguous(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "match"),
     [
-        (["hello", "1 2 3"], "Line 1: Not a Matrix Market file"),
-        (["%%MatrixMarket matrix coordinate real general"], "Line 2"),
-        (
-            ["%%MatrixMarket matrix coordinate real general", "2 2 3", "1 1 1", "2 2 2"],
-            "Truncated file. Expected another 1",
-        ),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 1", "1 1 1", "2 2 2"], "Line 4: Too many lines"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 abc", "2 2 2"], "Line 3: Invalid floating"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 3 1", "2 2 2"], "Line 3: Column index out of"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "0 1 1", "2 2 2"], "Line 3: Row index out of"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 99999999999999", "1 1 1"], "memory"),
-        (["%%MatrixMarket matrix coordinate real general", "2 2 2", "1 1 1", "2 2 2.\0"], "line 4 holds a NUL byte"),
-        (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "Truncated file"),
+        (["hello", "1 2 3"], "line 1: 'hello': not a Matrix Market file"),
+        ([f"{MARKET}real"], "line 1: .*: 3 words follow %%MatrixMarket where 4 are needed"),
+        ([f"{MARKET}quad general", "1 1 0"], "line 1: 'quad'; real, double, complex"),
+        (["%%MatrixMarket matrix array pattern general", "1 1", "1"], "line 1: .*a pattern is coordinate"),
+        ([f"{MARKET}real general"], "ends in line 1, before the line with the sizes"),
+        ([f"{MARKET}real general", "2 2"], "line 2: '2 2': the sizes are needed: rows, columns, entries"),
+        ([f"{MARKET}real general", "2 -2 1", "1 1 1"], "line 2: '2 -2 1': the sizes are needed"),
+        ([f"{MARKET}real general", "0 0 0"], "line 2: a matrix of 0 x 0"),
+        (["%%MatrixMarket matrix array real general", "0 0"], "line 2: a matrix of 0 x 0"),
+        (["%%MatrixMarket matrix array real symmetric", "3 2", "1"], "line 2: 3 x 2 and symmetric"),
+        ([f"{MARKET}real general", "2 2 3", "1 1 1", "2 2 2"], "ends in line 4 with 2 of the 3 entries that line 2"),
+        ([f"{MARKET}real general", "2 2 1", "1 1 1", "", "% more", "2 2 2"], "line 6: an entry more than the 1 that"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 abc", "2 2 2"], "line 3: '1 1 abc': a row, a column .* real number"),
+        ([f"{MARKET}real general", "2 2 2", "", "1 3 1", "2 2 2"], "line 4: '1 3 1': outside of a matrix of 2 x 2"),
+        ([f"{MARKET}real general", "2 2 2", "0 1 1", "2 2 2"], r"line 3: '0 1 1': a row, a column \(from 1 on\)"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 inf", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
+        ([f"{MARKET}real general", "2 2 99999999999999", "1 1 1"], "line 2 declares 99999999999999 entries, more than"),
+        ([f"{MARKET}real general", "9" * 15 + " 2 1", "1 1 1"], r"needs about 5e\+07 GB of memory"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 2.\0"], r"line 4: '2 2 2.\\x00': a row, a column"),
+        (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "ends in line 5 with 3 of the 4 entries"),
+        (["%%MatrixMarket matrix array real general", "2 1", "1 2"], "line 3: '1 2': a real number is needed"),
     ],
 )
 @pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
@@ -297,6 +372,216 @@ def test_bad_matrix_market_names_the_path_and_the_line(tmp_path, extension, line
             read(path)
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        *(
+            ("real", f"1 1 {x}")
+            for x in ("2,5", "1.5abc", "0x10", "1 2", "1+100", "1e", ".", "--1", "1_0", "1.0Q+05", "")
+        ),
+        *(("integer", f"1 1 {x}") for x in ("8e3", "8.0", "nan", "0x10")),
+        *(("complex", f"1 1 {x}") for x in ("1", "1 2 3", "1+2j", "(1,2)")),
+        *(("pattern", entry) for entry in ("1 1 1", "1", "1.0 1")),
+        *(("real", entry) for entry in ("-1 1 1", "1.0 1 1", "1,1 1", "1 1\r1")),
+    ],
+)
+def test_what_is_no_entry_is_refused_with_its_text(tmp_path, kind, entry):
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}{kind} general", "2 2 1", entry or " ")
+    shown = re.escape(ascii(entry.strip())) if entry else "ends in line 3 with 0 of the 1 entries"
+    with pytest.raises(FileError, match=shown if not entry else f"line 3: {shown}: .* is needed"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("text", ["1.0D+05", "-1.5d-3", "1D2", ".5", "5.", "+7", "-.5E+00", "007", "1e-400", "1E5"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_numbers_are_read_as_written(tmp_path, text, end):
+    (tmp_path / "A.mtx").write_text(f"{MARKET}real general\n2 3 1\n 2\t03 {text} {end}", newline="")
+    A = read_matrix(tmp_path / "A.mtx")
+    assert (A[1, 2], A.nnz) == (float(text.upper().replace("D", "E")), 1)
+
+
+@pytest.mark.parametrize("layout", ["coordinate real", "coordinate integer", "array real", "array complex"])
+def test_numbers_are_rounded_correctly(tmp_path, layout):
+    rng = np.random.default_rng(0)
+    if layout.endswith("integer"):
+        texts = [str(k) for k in (2**53 + 1, -(2**63) - 1025, 2**80 + 2**27 + 1, *rng.integers(2**62, 2**63, 300))]
+    else:
+        doubles = np.frombuffer(rng.bytes(8 * 1000))
+        texts = [f"{x:.{digits}e}" for x, digits in zip(doubles, rng.integers(0, 40, 1000), strict=True) if x == x]
+        texts += [
+            "9007199254740993",
+            "2.2250738585072011e-308",
+            "1.7976931348623158e308",
+            "4.9e-324",
+            "-0.0",
+            "1" * 300,
+        ]
+    n = len(texts)
+    if layout.startswith("array"):
+        sizes, lines = f"{n} 1", [text + " 1" * layout.endswith("complex") for text in texts]
+    else:
+        sizes, lines = f"{n} 1 {n}", [f"{k} 1 {text}" for k, text in enumerate(texts, 1)]
+    x = read_vector(text_file(tmp_path, "x.mtx", f"%%MatrixMarket matrix {layout} general", sizes, *lines)).real
+    assert [struct.pack("d", a) for a in x] == [struct.pack("d", 0.0 + float(text)) for text in texts]  # -0.0 is 0.0
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(("symmetry", "mirror"), [("symmetric", 5.0), ("skew-symmetric", -5.0)])
+def test_either_triangle_may_be_stored_and_never_both(tmp_path, symmetry, mirror, upper):
+    entries = ["1 2 5", "1 3 7"] if upper else ["2 1 5", "3 1 7"]
+    A = read_matrix(text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", "3 3 2", *entries)).toarray()
+    assert (A[0, 1], A[1, 0]) == ((5, mirror) if upper else (mirror, 5))
+    entries.append("2 1 5" if upper else "1 2 5")
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", "3 3 3", *entries)
+    with pytest.raises(FileError, match=r"line 5: '[12] [12] 5': \(2, 1\) and \(1, 2\) are both stored.*" + symmetry):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines", "match"),
+    [
+        ("coordinate real skew-symmetric", ["2 2 2", "2 1 1", "2 2 0"], "line 4: '2 2 0': .* stores no diagonal"),
+        ("coordinate complex hermitian", ["2 2 2", "2 1 1 1", "2 2 1 1"], "line 4: '2 2 1 1': the diagonal of .* real"),
+        ("array complex hermitian", ["2 2", "1 0", "2 1", "1 -1"], "line 5: '1 -1': the diagonal of .* real"),
+    ],
+)
+def test_diagonals_that_the_symmetry_does_not_allow(tmp_path, layout, lines, match):
+    with pytest.raises(FileError, match=match):
+        read_matrix(text_file(tmp_path, "A.mtx", f"%%MatrixMarket matrix {layout}", *lines))
+
+
+@pytest.mark.parametrize("field", ["real", "double", "integer", "complex", "unsigned-integer"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
+def test_arrays_and_entries_say_the_same(tmp_path, field, symmetry):
+    lower = np.array([[2.0, 0, 0], [3, 5, 0], [7, 11, 13]], complex)
+    if field == "complex":
+        lower += 1j * np.tril(lower, -1)
+    mirrored = {"symmetric": lower.T, "skew-symmetric": -lower.T, "hermitian": lower.conj().T}
+    first = symmetry == "skew-symmetric"
+    stored = [(i, j) for j in range(3) for i in range(j + first, 3)]
+    if symmetry == "general":
+        stored = [(i, j) for j in range(3) for i in range(3)]
+    wanted = np.tril(lower, -1 if first else 0) + np.triu(mirrored.get(symmetry, 0 * lower), 1)
+    value = [f"{lower[p].real:.0f}" + f" {lower[p].imag:.0f}" * (field == "complex") for p in stored]
+    for layout, sizes, lines in (
+        ("Array", "3 3", value),
+        ("COORDINATE", f"3 3 {len(stored)}", [f"{i + 1} {j + 1} {x}" for (i, j), x in zip(stored, value, strict=True)]),
+    ):
+        text = [f"%%matrixmarket MATRIX {layout} {field} {symmetry.title()}", "% a", "", "%", sizes, *lines, "", "%"]
+        A = read_matrix(text_file(tmp_path, "A.mtx", *text))
+        assert A.dtype == (complex if field == "complex" else float)
+        assert (A.toarray() == wanted).all()
+
+
+def test_pieces_of_a_file_are_put_together(tmp_path, monkeypatch):
+    A = gallery.stokes(6)
+    path = tmp_path / "A.mtx"
+    write_by_its_own_tool(path, A)
+    text = path.read_text()
+    for chunk in (100, 1000, 1001):
+        monkeypatch.setattr(finelu.market, "CHUNK", chunk)
+        assert same_bits(read_matrix(path), A)
+        last = text_file(tmp_path, "B.mtx", text.rstrip().rpartition("\n")[0], f"{A.shape[0]} 1 x")
+        with pytest.raises(FileError, match=f"line {text.count(chr(10))}: '{A.shape[0]} 1 x'"):
+            read_matrix(last)
+    monkeypatch.setattr(finelu.market, "CHUNK", 4)
+    with pytest.raises(FileError, match=r"line \d+: \d+ bytes and still no end"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
+def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, place):
+    for name in ("CHUNK", "SPARE"):
+        monkeypatch.setattr(finelu.market, name, 2**14)
+    head, entry = f"{MARKET}real general\n", "2 2 1\n1 1 1"
+    text = {
+        "comments": head + "% so much to say\n" * 20000 + entry,
+        "blank lines": head + "2 2 1\n" + "\n" * 300_000 + "1 1 1",
+        "padding": head + "2 2 1\n1 1" + " " * 300_000 + "1",
+        "one line": "%%" + "x" * 300_000,
+        "last lines": head + entry + "\n" + "% and then\n" * 30_000,
+    }[place]
+    path = tmp_path / "A.mtx.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(FileError, match=r"line \d+: .*(remove|no end|not a Matrix Market file)"):
+        read_matrix(path)
+
+
+def announced(extension):
+    """The bytes of a small file that announces a large matrix."""
+    file = io.BytesIO()
+    if extension in (".mtx", ".mtx.gz"):
+        text = f"{MARKET}real general\n{10**12} {10**12} 1\n1 1 1\n".encode()
+        file.write(gzip.compress(text) if extension == ".mtx.gz" else text)
+    elif extension == ".npy":
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**5, 10**5)})
+        file.write(bytes(800))
+    elif extension == ".npz":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("A.npy", announced(".npy"))
+    elif extension == ".mat":
+        scipy.io.savemat(file, {"A": sp.csc_matrix(np.eye(3)), "b": np.ones((7, 11))})
+        content = file.getvalue()
+        return content.replace(struct.pack("2i", 7, 11), struct.pack("2i", 2**31 - 1, 2**31 - 1))
+    else:
+        file.write(np.array([1211216, 2**31 - 1, 2**31 - 1, -1], ">i4").tobytes() + bytes(800))
+    return file.getvalue()
+
+
+MEASURE = """
+import resource, sys
+from finelu.errors import FileError
+from finelu.io import read_matrix, read_vector
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[1:]:
+    for read in (read_matrix, read_vector):
+        try:
+            read(path)
+        except FileError as error:
+            print(error)
+        else:
+            print("read")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_announced_sizes_are_refused_before_100_MB_are_taken(tmp_path):
+    paths = []
+    for extension in (".mtx", ".mtx.gz", ".npy", ".npz", ".mat", ".petsc"):
+        paths.append(tmp_path / f"A{extension}")
+        paths[-1].write_bytes(announced(extension))
+    for name, A in (("coo", sp.coo_matrix(([1.0], ([0], [0])), (10**12, 10**12))), ("dia", sp.eye(3))):
+        paths.append(tmp_path / f"{name}.npz")
+        sp.save_npz(paths[-1], A)
+    rewritten = dict(np.load(tmp_path / "dia.npz"), shape=np.array([10**12, 10**12]))
+    np.savez(tmp_path / "dia.npz", **rewritten)
+    bomb = tmp_path / "bomb.mtx.gz"  # 400 MB of comments
+    bomb.write_bytes(gzip.compress(f"{MARKET}real general\n".encode()) + 100 * gzip.compress(b"% so it says\n" * 2**18))
+    command = [sys.executable, "-c", MEASURE, *map(str, [*paths, bomb])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    *lines, megabytes = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(": ")[0] for line in lines] == [str(path) for path in [*paths, bomb] for _ in range(2)]
+    assert int(megabytes) < 100
+
+
+@pytest.mark.parametrize("wrong", [b"'\\o'", b"'\xcf'"])
+@pytest.mark.filterwarnings("error")
+def test_a_header_that_numpy_does_not_write(tmp_path, wrong):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"'<f8'", wrong.ljust(5)))
+    with pytest.raises(FileError, match=r"x\.npy: has a header that NumPy does not write"):
+        read_vector(tmp_path / "x.npy")
+
+
+def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, monkeypatch):
+    path = text_file(tmp_path, "A.mtx", f"{MARKET}real general", "2000000000 2000000000 1", "1 1 1")
+    monkeypatch.setattr(finelu.market, "free_memory", lambda array: 100 * 10**9)
+    with pytest.raises(FileError, match=r"2000000000 x 2000000000: .* about 200 GB .* 100 GB are free"):
+        read_matrix(path)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +701,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setitem(finelu.io._WRITERS, ".npy", fail)
     wanted = FileError if isinstance(failure, OSError) else KeyboardInterrupt
-    with pytest.raises(wanted, match=r"x\.npy: cannot be written \(No space" if wanted is FileError else None):
+    with pytest.raises(
+        wanted, match=r"x\.npy: cannot be written \(No space.*\); x was not" if wanted is FileError else None
+    ):
         write_array(path, np.ones(4))
     assert (read_vector(path) == np.arange(3.0)).all()
     assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
@@ -430,6 +717,117 @@ def test_writing_replaces_the_target_of_a_link_and_follows_the_umask(tmp_path):
         assert (tmp_path / "link.npy").is_symlink()
         assert (read_vector(tmp_path / "x.npy") == x).all()
     assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("x", [np.ones(2), np.ones(2000)])
+def test_writing_keeps_the_mode_of_a_file_and_all_its_names(tmp_path, x):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(100.0))
+    path.chmod(0o600)
+    write_array(path, x)
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_nlink) == (0o600, 1)
+    other.hardlink_to(path)
+    path.chmod(0o640)
+    write_array(path, 2 * x)
+    assert path.samefile(other) and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (np.load(other) == 2 * x).all()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("extension", WRITABLE_FORMATS)
+def test_a_fifo_is_written_into(tmp_path, extension):
+    path, copy = tmp_path / f"x{extension}", tmp_path / f"copy{extension}"
+    os.mkfifo(path)
+    check_writable(path)
+    with ThreadPoolExecutor() as reader:
+        content = reader.submit(path.read_bytes)
+        write_array(path, np.arange(3.0))
+        copy.write_bytes(content.result(timeout=60))
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert (read_vector(copy) == np.arange(3.0)).all()
+
+
+def test_a_device_is_written_into_and_a_full_one_says_so(tmp_path, devices_stay):
+    for device in ("null", "full"):
+        (tmp_path / f"{device}.npy").symlink_to(f"/dev/{device}")
+        check_writable(tmp_path / f"{device}.npy")
+    write_array(tmp_path / "null.npy", np.ones(3))
+    with pytest.raises(FileError, match=r"full\.npy: cannot be written \(No space left on device\); x was not written"):
+        write_array(tmp_path / "full.npy", np.ones(3))
+    assert (tmp_path / "null.npy").is_symlink() and (tmp_path / "full.npy").is_symlink()
+
+
+@pytest.mark.parametrize("length", [240, 255])
+def test_a_long_name_is_written(tmp_path, length):
+    path = tmp_path / ("x" * (length - 4) + ".npy")
+    write_array(path, np.ones(2))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_names_that_no_file_can_have_are_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "round.npy").symlink_to("round.npy")
+    (tmp_path / "lost.npy").symlink_to("nowhere/x.npy")
+    for name, match in [
+        ("x" * 252 + ".npy", "File name too long"),
+        ("file/x.npy", "Not a directory"),
+        ("round.npy", "symbolic links"),
+        ("lost.npy", "there is no folder .*nowhere"),
+        ("x\0.npy", "null"),
+    ]:
+        with pytest.raises(FileError, match=match):
+            check_writable(tmp_path / name)
+
+
+def test_a_failed_write_of_a_file_of_two_names_leaves_both_as_they_were(tmp_path, monkeypatch):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(3.0))
+    other.hardlink_to(path)
+
+    def full(descriptor, start, length):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileError, match=r"No space left on device.*; x was not written"):
+        write_array(path, np.ones(400))
+    assert (np.load(other) == np.arange(3.0)).all()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_of_a_file_stays(tmp_path):
+    path = tmp_path / "x.npy"
+    path.touch(mode=0o640)
+    os.chown(path, 12345, 54321)
+    write_array(path, np.ones(3))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 54321, 0o640)
+    assert (np.load(path) == 1).all()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_be_written_is_the_file_where_there_is_one(tmp_path):
+    path = tmp_path / "x.npy"
+    path.touch(mode=0o400)
+    with pytest.raises(FileError, match="no permission to write to it"):
+        check_writable(path)
+    path.chmod(0o600)
+    tmp_path.chmod(0o500)
+    write_array(path, np.ones(3))
+    tmp_path.chmod(0o700)
+    assert (np.load(path) == 1).all()
+
+
+def test_a_file_that_is_mounted_takes_no_other_name(tmp_path, monkeypatch):
+    path = tmp_path / "x.npy"
+    write_array(path, np.ones(300))
+
+    def busy(source, target):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_array(path, np.zeros(3))
+    assert (np.load(path) == np.zeros(3)).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
 
 
 def test_arrays_that_a_format_cannot_hold(tmp_path):
@@ -464,3 +862,12 @@ def test_real_matrices(name, rows, entries, symmetric):
     A = read_matrix(path)
     assert (A.shape, A.nnz) == ((rows, rows), entries)
     assert (abs(A - A.T).max() == 0) == symmetric
+
+
+@pytest.mark.parametrize("name", ["1138_bus", "gre_115", "memplus", "west0479", "ng_helmholtz_k40", "hifir_LE_4"])
+def test_real_matrices_are_what_scipy_reads(name):
+    path = MATRICES / f"{name}.mtx.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; FINELU_MATRICES names the folder of real matrices")
+    A = scipy.io.mmread(path)
+    assert same_bits(read_matrix(path), sp.csr_matrix(A, dtype=complex if A.dtype.kind == "c" else float))

@@ -1,13 +1,17 @@
 """finelu solve | compare | inspect | bench: from a matrix file to a solution in the terminal.
 
-Exit status: 0 converged, 1 not converged, or A is singular and has no solution, 2 bad input, 70 an error in finelu
-itself, 130 interrupted. Errors are one line on stderr, or with --json one object {"error": ...} on stdout;
-FINELU_DEBUG=1 in the environment puts the traceback of an error in finelu itself before it. Every import that costs
-time stands inside the command that needs it.
+Exit status: 0 converged, 1 not converged, or A is singular and has no solution, 2 bad input or an output that cannot be
+written, 70 an error in finelu itself, 130 interrupted. Errors are one line on stderr, or with --json one object
+{"error": ...} on stdout (on stderr where stdout cannot be written); FINELU_DEBUG=1 in the environment puts the
+traceback of an error in finelu itself before it. A reader that has gone is no error; what goes to a closed stream is
+dropped, and characters that a stream cannot encode are replaced by ASCII like them. Every import that costs time stands
+inside the command that needs it.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
 import os
@@ -55,7 +59,7 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object and no
 @app.callback(invoke_without_command=True)
 def _finelu(version: Annotated[bool, typer.Option("--version", help="print the version and end")] = False) -> None:
     if version:
-        print(f"finelu {finelu.__version__}")
+        _say(f"finelu {finelu.__version__}\n")
         raise typer.Exit
 
 
@@ -252,10 +256,11 @@ def compare(
     else:
         from finelu.report import print_comparison
 
-        print_comparison(_console(), result, matrix, b, html)
+        with _console() as console:
+            print_comparison(console, result, matrix, b, html)
     if result.interrupted:
         if not as_json:
-            print("finelu: interrupted; what was measured before is shown", file=sys.stderr)
+            _tell("finelu: interrupted; what was measured before is shown")
         raise _Reported
     return CONVERGED if any(m.solved for m in result.measurements) else NOT_CONVERGED
 
@@ -293,7 +298,8 @@ def inspect(
     rows = properties_in_words(found) | {"suggestion": f"finelu solve chooses by itself; first {words}"}
     if plot is not None:
         rows["plot"] = plot
-    _console().print(table(matrix, rows))
+    with _console() as console:
+        console.print(table(matrix, rows))
     return CONVERGED
 
 
@@ -515,6 +521,10 @@ def _compile_time(progress: _Progress) -> Iterator[Callable[[], float]]:
         yield lambda: listener.duration if listener.done else 0.0
 
 
+class _NoOutput(FileError):
+    """What stdout was to show is lost; with --json the error goes to stderr, too."""
+
+
 class _Reported(Exception):
     """Ctrl-C, of which the command has told the rest already: `finelu compare` shows what it had."""
 
@@ -561,10 +571,83 @@ def _progress(enabled: bool) -> Iterator[_Progress]:
         yield _Progress(bar)
 
 
+@contextmanager
 def _console():
+    """A console whose text goes to stdout when the block ends."""
     from rich.console import Console
 
-    return Console(soft_wrap=False, highlight=False)
+    page = io.StringIO()
+    yield Console(file=page, force_terminal=True if sys.stdout.isatty() else None, soft_wrap=False, highlight=False)
+    _say(page.getvalue())
+
+
+def _say(text: str) -> None:
+    """Write to stdout, now. A reader that has gone (`finelu ... | head -1`) has what it wanted: the rest is dropped."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop(sys.stdout)
+    except OSError as error:
+        _drop(sys.stdout)
+        raise _NoOutput(f"stdout: cannot be written ({error.strerror or error}).") from error
+
+
+def _tell(line: str) -> None:
+    """A line on stderr; where stderr takes none, the exit status says it alone."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _drop(stream) -> None:
+    """What a stream that fails still holds goes nowhere, so that the interpreter's end does not meet it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+LIKENESS = {
+    **dict(zip("▁▂▃▄▅▆▇█", "_.:-=+*#", strict=True)),
+    **dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᵀᴴ", "-0123456789TH", strict=True)),
+    **{"‖": "||", "µ": "u", "μ": "u", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "×": "x", "·": "*", "−": "-"},
+    **{"–": "-", "—": "-", "…": "...", "‘": "'", "’": "'", "“": '"', "”": '"', "→": "->", "ε": "eps", "λ": "lambda"},
+    **{"⠀": " ", "━": "-", "─": "-", "╸": "-", "╺": "-", "│": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "•": "*"},
+}  # of a character, for a terminal that has ASCII alone
+
+
+def _as_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """An error handler of codecs: a character's likeness, a byte of a file name as it was, or its code (\\xe9)."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if character in LIKENESS:
+        return LIKENESS[character], error.start + 1
+    if "\udc80" <= character <= "\udcff":  # what os.fsdecode makes of a byte that is no text
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    return character.encode("ascii", "backslashreplace").decode(), error.start + 1
+
+
+def _prepare_streams() -> None:
+    """A stdout or stderr that was closed leads nowhere, and one that cannot encode a character takes another."""
+    codecs.register_error("finelu", _as_ascii)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.fstat(number)  # another file may have taken the number
+            except OSError:
+                os.dup2(nowhere, number)
+            setattr(sys, name, os.fdopen(nowhere, "w"))
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors in (
+            "strict",
+            "surrogateescape",
+            "backslashreplace",
+        ):
+            stream.reconfigure(errors="finelu")
 
 
 def _print_solution(result: dict[str, Any]) -> None:
@@ -603,7 +686,8 @@ def _print_solution(result: dict[str, Any]) -> None:
     rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
     if result["plot"] is None:
         rows["residual norms"] = sparkline(result["history"])
-    _console().print(table(result["matrix"], rows))
+    with _console() as console:
+        console.print(table(result["matrix"], rows))
 
 
 def _tried(attempt: dict[str, Any]) -> str:
@@ -620,7 +704,7 @@ def _tried(attempt: dict[str, Any]) -> str:
 
 
 def _print_json(result: dict[str, Any]) -> None:
-    print(json.dumps(_plain(result), allow_nan=False))
+    _say(json.dumps(_plain(result), allow_nan=False) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -640,8 +724,8 @@ def _message(error: BaseException) -> str:
     """The error as one line."""
     if isinstance(error, typer.TyperException):
         text = error.format_message()
-    elif isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif isinstance(error, MemoryError):
         text = f"out of memory: {error}" if str(error) else "out of memory"
     else:
@@ -651,6 +735,7 @@ def _message(error: BaseException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    _prepare_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["solve"] and "--petsc" in arguments and "--help" not in arguments:
         from finelu.interop.petsc_solve import command
@@ -659,6 +744,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = app(arguments, prog_name="finelu", standalone_mode=False) or CONVERGED
         error = "interrupted" if status == INTERRUPTED else None
+    except _NoOutput as problem:
+        status, error = BAD_INPUT, None
+        _tell(f"finelu: {problem}")
     except (FineluError, typer.TyperException, OSError, MemoryError) as problem:
         status, error = BAD_INPUT, _message(problem)
     except KeyboardInterrupt:
@@ -667,14 +755,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, error = INTERRUPTED, None
     except Exception as problem:  # a defect: not to be taken for a solve that has not converged
         if debug := os.environ.get("FINELU_DEBUG"):
-            traceback.print_exc()
+            _tell(traceback.format_exc().rstrip())
         told = "" if debug else "; set FINELU_DEBUG=1 for the traceback"
         status, error = INTERNAL_ERROR, f"internal error: {type(problem).__name__}: {_message(problem)}{told}"
-    if error:  # typer has printed its help where the text is empty
-        if "--json" in arguments:
+    try:
+        if error and "--json" in arguments:  # typer has printed its help where the text is empty
             _print_json({"error": error})
-        else:
-            print(f"finelu: {error}", file=sys.stderr)
+        elif error:
+            _tell(f"finelu: {error}")
+        _say("")  # and what others have left in the buffer
+    except _NoOutput as lost:
+        status = status or BAD_INPUT
+        if not error or "--json" in arguments:
+            _tell(f"finelu: {error or lost}")
     return status
 
 

@@ -1,25 +1,32 @@
 """Matrices and vectors in files. What cannot be read or written is a `FileError` with the path and the place in it.
 
-Matrix Market, .npz and .mat go through SciPy's readers, .npy and .txt through NumPy's. PETSc's binary format has no
-reader on PyPI (petsc4py needs a PETSc), so its few fields are read here.
+Matrix Market is read by `finelu.market`, .mat by `finelu.matlab`, .npz by SciPy's reader, .npy and .txt by NumPy's:
+what a file announces is compared with its length before memory is taken for it. PETSc's binary format has no reader on
+PyPI (petsc4py needs a PETSc), so its few fields are read here.
 """
 
 from __future__ import annotations
 
-import gzip
+import errno
 import io
+import math
 import os
 import secrets
-from collections.abc import Callable
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
 from finelu.errors import FileError
-from finelu.kernels import to_host
+from finelu.kernels import free_memory, to_host
+from finelu.market import DEFLATED, check_memory, read_market
+from finelu.matlab import read_mat
 
 MATRIX_FORMATS = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
 VECTOR_FORMATS = (*MATRIX_FORMATS, ".txt")
@@ -29,17 +36,23 @@ WRITABLE_FORMATS = (".npy", ".npz", ".mtx", ".txt")
 def read_matrix(path):
     """The matrix in a file, as a sorted scipy.sparse.csr_matrix of float32/64 or complex64/128 without duplicates.
 
-    .mtx, .mtx.gz : Matrix Market, coordinate or array; symmetric, skew and Hermitian storage is expanded, a pattern
-        gets ones, and integers become float64.
+    .mtx, .mtx.gz : Matrix Market, coordinate or array; symmetric, skew and Hermitian storage of either triangle is
+        expanded, a pattern gets ones, integers become float64, and Fortran's exponents (1.0D+05) are read as such.
+        Every line must be what the format says. Entries of one place are added up.
     .npz : as scipy.sparse.save_npz writes it, any format.  .npy : a dense array.
     .mat : MATLAB up to version 7: the only sparse matrix in it, or SuiteSparse's `Problem.A`.
     .petsc .dat .bin : PETSc binary, the first Mat in it; double precision; 32 or 64-bit indices are told
         apart by the first bytes, real or complex values by the length of the file.
-    Explicit zeros stay entries. Raises FileError with the path and what is wrong where.
+    Explicit zeros stay entries. Raises FileError with the path and what is wrong where; for sizes beyond the memory or
+    the length of the file before memory is taken.
     """
     A = _read(path, "matrix", MATRIX_FORMATS)
+    if A.ndim != 2:
+        raise FileError(f"{path}: holds an array of shape {A.shape}, not a matrix.")
+    check_memory(path, *A.shape)
     try:
-        A = sp.csr_matrix(A, dtype=_floating(path, A.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):  # other precisions; `as_csr` refuses the Inf that this gives
+            A = sp.csr_matrix(A, dtype=_floating(path, A.dtype))
         A.sum_duplicates()
     except MemoryError as error:
         raise FileError(f"{path}: a matrix of {A.shape[0]} rows does not fit into memory.") from error
@@ -58,17 +71,19 @@ def read_vector(path):
     if sp.issparse(x):
         if 1 not in x.shape:
             raise FileError(f"{path}: holds a sparse matrix of shape {x.shape}; a vector is needed.")
+        check_memory(path, *x.shape)
         x = x.toarray()
     if x.ndim not in (1, 2) or x.size == 0:
         raise FileError(f"{path}: holds an array of shape {x.shape}; a vector (n,) or columns (n, k) are needed.")
-    return np.ascontiguousarray(x.reshape(-1) if 1 in x.shape else x, dtype=_floating(path, x.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(x.reshape(-1) if 1 in x.shape else x, dtype=_floating(path, x.dtype))
 
 
 def write_array(path, x):
     """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are fetched first.
 
-    The file is written beside `path` and then renamed, so that `path` never holds a part of it and keeps what it held
-    if the writing fails. All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.
+    It is written as `replacing` says: never left half written, and what the path names stays what it is.
+    All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.
     Raises FileError for an unknown extension, a folder that is not there, or an array that the format cannot hold.
     """
     check_writable(path)
@@ -86,18 +101,88 @@ def write_array(path, x):
 
 
 @contextmanager
-def replacing(path):
-    """A binary file to write, beside `path` and renamed to it at the end; dropped if the block fails."""
-    target = Path(os.path.realpath(path))  # a symbolic link stays one
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+def replacing(path, what: str = "x") -> Iterator[IO[bytes]]:
+    """A binary file for the new content of `path`, which is as it was if the block fails.
+
+    A new file, or one of a single name, is written beside `path` and renamed, and keeps its mode. What a rename would
+    turn into something else is written into once the block has ended: a file of several names, of another owner or
+    with an access list, in a folder that takes no new file, a FIFO, a device. A symbolic link stays one.
+    what : names the content in the FileError of a failure.
+    """
     try:
-        with open(beside, "xb") as file:
-            yield file
-        os.replace(beside, target)
+        beside = _beside(path)
+        if beside is None:
+            buffer = io.BytesIO()
+            yield buffer
+            _overwrite(path, buffer.getvalue())
+            return
+        try:
+            with open(beside, "wb") as file:
+                yield file
+            try:
+                os.replace(beside, os.path.realpath(path))
+            except OSError as error:
+                if error.errno != errno.EBUSY:  # a single file that is mounted takes no other name
+                    raise
+                _overwrite(path, beside.read_bytes())
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror or error}).") from error
+        raise FileError(f"{path}: cannot be written ({error.strerror or error}); {what} was not written.") from error
+
+
+def _beside(path) -> Path | None:
+    """A new, empty file in the folder of `path`, of the mode that `path` has; None where it cannot take its place."""
+    target = Path(os.path.realpath(path))
+    old = _status(path)
+    if old is not None and not (stat.S_ISREG(old.st_mode) and old.st_nlink == 1 and os.access(target.parent, os.W_OK)):
+        return None
+    beside = target.with_name(f".{secrets.token_hex(8)}.part")  # short, whatever the length of the target's name
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
+    try:
+        if old is None:
+            return beside
+        new = os.fstat(descriptor)
+        if (new.st_uid, new.st_gid, _attributes(beside)) == (old.st_uid, old.st_gid, _attributes(target)):
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+            return beside
     finally:
-        beside.unlink(missing_ok=True)
+        os.close(descriptor)
+    beside.unlink()
+    return None
+
+
+def _attributes(path) -> list[str]:
+    """The names of the extended attributes of a file, access lists among them, where the system has such."""
+    try:
+        return sorted(os.listxattr(path)) if hasattr(os, "listxattr") else []
+    except OSError:  # a file system without them
+        return []
+
+
+def _overwrite(path, content: bytes) -> None:
+    """Write into what is there. A regular file gets its room first, so that a full disk leaves it as it was."""
+    descriptor = os.open(path, os.O_WRONLY)
+    with open(descriptor, "wb") as file:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if regular and content and hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(descriptor, 0, len(content))
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot set room aside
+                    raise
+        file.write(content)
+        file.flush()
+        if regular:
+            file.truncate(len(content))
+
+
+def _status(path) -> os.stat_result | None:
+    """What `path` leads to, or None where there is nothing yet."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
 
 
 def check_writable(path, formats=WRITABLE_FORMATS):
@@ -105,12 +190,20 @@ def check_writable(path, formats=WRITABLE_FORMATS):
     kind = _extension(path)
     if kind not in formats:
         raise FileError(f"{path}: unknown extension {kind!r} for writing; use one of {', '.join(formats)}.")
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        raise FileError(f"{path}: there is no folder {folder}; make it first.")
-    if Path(path).is_dir():
+    try:
+        folder = Path(os.path.realpath(path)).parent
+        old = _status(path)
+    except (OSError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
+        raise FileError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}).") from error
+    if old is not None and stat.S_ISDIR(old.st_mode):
         raise FileError(f"{path}: is a directory; name a file.")
-    if not os.access(folder, os.W_OK):
+    if old is not None and stat.S_ISSOCK(old.st_mode):
+        raise FileError(f"{path}: is a socket; name a file.")
+    if old is not None and not os.access(path, os.W_OK):
+        raise FileError(f"{path}: no permission to write to it.")
+    if old is None and not folder.is_dir():
+        raise FileError(f"{path}: there is no folder {folder}; make it first.")
+    if old is None and not os.access(folder, os.W_OK | os.X_OK):
         raise FileError(f"{path}: no permission to write into {folder}.")
 
 
@@ -130,7 +223,8 @@ def _read(path, what, formats):
     try:
         if file.stat().st_size == 0:
             raise FileError(f"{path}: the file is empty.")
-        x = _READERS[kind](path, what)
+        with np.errstate(all="ignore", invalid="raise"):  # "invalid": no number where an index is needed
+            x = _READERS[kind](path, what)
         if hasattr(x, "check_format"):  # compressed rows or columns, whose readers trust the indices in the file
             x.check_format(full_check=True)
         return x
@@ -163,25 +257,51 @@ def _floating(path, dtype):
 
 
 def _matrix_market(path, what):
-    """SciPy's reader, on the text in memory: it crashes on NUL bytes, which a broken download leaves behind."""
-    with gzip.open(path) if _extension(path) == ".mtx.gz" else open(path, "rb") as file:
-        text = file.read()
-    place = text.find(b"\0")
-    if place >= 0:
-        line = text.count(b"\n", 0, place) + 1
-        raise FileError(f"{path}: line {line} holds a NUL byte; the file is corrupt.")
-    return scipy.io.mmread(io.BytesIO(text))
+    return read_market(path, compressed=_extension(path) == ".mtx.gz")
 
 
 def _npy(path, what):
     with open(path, "rb") as file:
+        _check_array(path, file, os.path.getsize(path))
+        file.seek(0)
         x = np.load(file, allow_pickle=False)
     if what == "matrix" and x.ndim != 2:
         raise FileError(f"{path}: holds an array of shape {x.shape}, not a matrix.")
     return x
 
 
+def _check_array(path, file, size, name=""):
+    """Refuse an array in NumPy's format that its header makes larger than the `size` bytes which are there."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
+    if version not in readers:
+        raise FileError(f"{path}: {name}is an array of NumPy's format {version}, which no array of numbers needs.")
+    width, reader = readers[version]
+    length = file.read(width)
+    header = file.read(min(int.from_bytes(length, "little"), 2**16))
+    if not header.isascii() or b"\\" in header:  # NumPy would warn of it on its way to an error
+        raise FileError(f"{path}: {name}has a header that NumPy does not write; it is corrupt.")
+    shape, _, dtype = reader(io.BytesIO(length + header))
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+        raise FileError(
+            f"{path}: {name}announces an array of shape {shape} and dtype {dtype} in a file of {size} bytes; "
+            "it is truncated or corrupt."
+        )
+    return dtype
+
+
 def _npz(path, what):
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if (needed := sum(member.file_size for member in members)) > free_memory(np):
+            raise FileError(f"{path}: announces {needed / 1e9:.3g} GB of arrays, which do not fit into memory.")
+        for member in members:
+            if member.file_size > DEFLATED * (member.compress_size + 1):
+                raise FileError(f"{path}: {member.filename} cannot be as large as announced; the file is corrupt.")
+            with archive.open(member) as file:
+                dtype = _check_array(path, file, member.file_size, f"{member.filename} ")
+            if member.filename in _INDEX_ARRAYS and dtype.kind not in "iu":
+                raise FileError(f"{path}: {member.filename} holds values of dtype {dtype}; integers are needed.")
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         if "format" in archive.files:
             return sp.load_npz(file)
@@ -189,17 +309,21 @@ def _npz(path, what):
     return _only(path, what, {name: x for name, x in arrays.items() if x.dtype.kind in "biufc"}, arrays)
 
 
+_INDEX_ARRAYS = [f"{name}.npy" for name in ("indptr", "indices", "row", "col", "coords", "offsets", "shape")]
+
+
 def _mat(path, what):
-    try:
-        variables = scipy.io.loadmat(path)
-    except NotImplementedError as error:  # MATLAB 7.3 files are HDF5
-        raise FileError(f"{path}: is a MATLAB 7.3 file; save it with MATLAB's '-v7' option.") from error
-    variables = {name: x for name, x in variables.items() if not name.startswith("__")}
-    struct, field = variables.get("Problem"), "A" if what == "matrix" else "b"
-    if struct is not None and struct.dtype.names and field in struct.dtype.names:
-        return struct[0, 0][field]
-    numbers = {name: x for name, x in variables.items() if sp.issparse(x) or x.dtype.kind in "biufc"}
+    variables = read_mat(path)
+    problem, field = variables.get("Problem"), "A" if what == "matrix" else "b"
+    if isinstance(problem, dict) and problem.get(field) is not None:
+        return problem[field]
+    numbers = {
+        name: x for name, x in variables.items() if sp.issparse(x) or getattr(x, "dtype", _OTHER).kind in "biufc"
+    }
     return _only(path, what, {name: x for name, x in numbers.items() if sp.issparse(x) == (what == "matrix")}, numbers)
+
+
+_OTHER = np.dtype(object)  # of what is no array
 
 
 def _only(path, what, fitting, all_of_them):
@@ -214,7 +338,10 @@ def _only(path, what, fitting, all_of_them):
 def _txt(path, what):
     with open(path, encoding="utf-8") as file:
         text = file.read().splitlines()
-    has_imaginary = any("j" in line.partition("#")[0] for line in text)
+    numbers = [line.partition("#")[0] for line in text]
+    if not any(line.strip() for line in numbers):
+        raise FileError(f"{path}: holds no numbers.")
+    has_imaginary = any("j" in line for line in numbers)
     return np.loadtxt(text, dtype=complex if has_imaginary else float, ndmin=1)
 
 

@@ -87,7 +87,7 @@ def plot_convergence(path: str, histories: Mapping[str, np.ndarray], rtol: float
     axes.set(xlabel="iteration", ylabel="residual norm / norm of b", title=title)
     axes.grid(True, which="major", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where no curve is
-    with replacing(path) as file:
+    with replacing(path, "the plot") as file:
         figure.savefig(file, format=Path(path).suffix[1:].lower(), dpi=150)
 
 
@@ -151,7 +151,7 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     dominant.hist(ratio, bins=np.linspace(-4, 4, 65), log=True)
     dominant.axvline(0, color="0.5", linestyle="--", linewidth=1.0)
     dominant.set(title="dominance of rows", xlabel="log10 of |diagonal| / sum beside it, within -4 to 4")
-    with replacing(path) as file:
+    with replacing(path, "the plot") as file:
         figure.savefig(file, format=Path(path).suffix[1:].lower(), dpi=130)
 
 
@@ -411,7 +411,7 @@ def write_page(
         pictures=_pattern_pictures(result, A, name),
         restart=CYCLE,
     )
-    with replacing(path) as file:
+    with replacing(path, "the page") as file:
         file.write(text.encode())
 
 
