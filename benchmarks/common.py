@@ -383,6 +383,8 @@ class Run:
         """What the run was and where, as the first lines of its Markdown page."""
         m = self.machine
         lines = [f"# {self.bench}, {m['name']}, {self.date}", ""]
+        if "commit" not in m:
+            lines.append(f"- commit: not recorded; finelu {m.get('finelu', '')} as of {self.date}")
         lines += [f"- {key}: {value}" for key, value in m.items() if value not in (None, "")]
         lines += [f"- {key}: {value}" for key, value in self.options.items()]
         return "\n".join(lines) + "\n"
