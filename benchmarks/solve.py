@@ -463,7 +463,8 @@ def page(run: Run) -> str:
     text = run.heading()
     text += (
         f"\nb uniform in [-0.5, 0.5] (seed {SEED}); solved where ||b - A x||_2 <= {RTOL:g} ||b||_2, computed apart "
-        f"from the solvers, within the limit. All with default parameters{symmetric}; gmres({RESTART}) with at most {ITERATIONS} iterations beside spilu and "
+        f"from the solvers, within the limit. All with default parameters{symmetric}; gmres({RESTART}) with at most "
+        f"{ITERATIONS} iterations beside spilu and "
         "ilupp; pyamg's `solve` is called again from its x while that halves the residual. "
         "Cells: iterations, seconds of everything (kernels compiled before), or why there is no solution. What takes "
         f"less than {CHEAP:g} s: the median of up to {RUNS} further runs.\n"

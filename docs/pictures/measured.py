@@ -57,12 +57,12 @@ BOTH = ("trsv_lower", "trsv_upper")
 def speed_rows():
     """(label, ratios a matrix) of each line of the picture of speed."""
     return [
-        ("GPU: triangular solve\nbeside cuSPARSE SpSV", ratios(GPU, BOTH, ("cusparse",))),
-        ("GPU: ILU(0), new values\nbeside csrilu02", ratios(GPU, ["ilu0"], ("cusparse",))),
-        ("GPU: IC(0), new values\nbeside csric02", ratios(GPU, ["ic0"], ("cusparse",))),
-        ("GPU: GMRES + ILU(0), whole solve\nbeside CuPy's spilu and gmres", gmres_ratios()),
-        ("2 CPU cores: ILU(0), new values\nbeside MKL dcsrilu0", ratios(CPU, ["ilu0"], ("mkl",), threads=2)),
-        ("2 CPU cores: triangular solve\nbeside MKL trsv", ratios(CPU, BOTH, ("mkl",), threads=2)),
+        ("GPU kernel: triangular solve\nbeside cuSPARSE SpSV", ratios(GPU, BOTH, ("cusparse",))),
+        ("GPU kernel: ILU(0), new values\nbeside csrilu02", ratios(GPU, ["ilu0"], ("cusparse",))),
+        ("GPU kernel: IC(0), new values\nbeside csric02", ratios(GPU, ["ic0"], ("cusparse",))),
+        ("GPU, as called: ILU(0) and GMRES\nbeside CuPy's spilu and gmres", gmres_ratios()),
+        ("2 cores, kernel: ILU(0), new values\nbeside MKL dcsrilu0", ratios(CPU, ["ilu0"], ("mkl",), threads=2)),
+        ("2 cores, kernel: triangular solve\nbeside MKL trsv", ratios(CPU, BOTH, ("mkl",), threads=2)),
     ]
 
 
