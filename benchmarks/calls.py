@@ -2,7 +2,7 @@
 
 The first factorization, which analyses the pattern, is measured beside theirs, too.
 
-    python -m benchmarks.calls                              # the suite, some four minutes on two cores
+    python -m benchmarks.calls --budget 280                 # the suite, on two cores that do nothing else
     python -m benchmarks.calls --quick
     python -m benchmarks.calls --from benchmarks/results/calls-....json   # its page again
 
@@ -18,9 +18,9 @@ F.update also renews what its two triangular solves keep, MKL's column does not;
 that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
 
 Four matrices of one pattern (rows of A scaled by 0.9 to 1.1) and four right-hand sides are taken in turn. Medians of 4
-to 20 calls in two rounds, in which the libraries take turns, each round after two warm calls; MKL then rests a quarter
-of a second, since its idle threads spin. Checked, from what was timed last: max |L U x - b| over
-max(|L| |U| |x| + |b|) with the factors of the sequential elimination.
+to 20 calls (2 where one takes more than a quarter of a second) in two rounds, in which the libraries take turns, each
+round after two warm calls (one); MKL then rests a quarter of a second, since its idle threads spin. One more call is
+checked: max |L U x - b| over max(|L| |U| |x| + |b|) with the factors of the sequential elimination.
 """
 
 from __future__ import annotations
@@ -93,17 +93,14 @@ class Inputs:
             for d in rng.uniform(0.9, 1.1, (BUFFERS, S.shape[0]))
         ]
         self.right = [rng.standard_normal(S.shape[0]) for _ in range(BUFFERS)]
-        self._factors: dict[int, tuple[Any, Any]] = {}
         case = measure.Case(problem, self.matrices[0])
         if case.lu_bad_row >= 0:
             raise LeftOut(f"ILU(0) meets a zero pivot in row {case.lu_bad_row}")
+        self._factors = case.full_triangle("lower"), case.full_triangle("upper")
 
-    def error(self, k: int, b, x) -> float:
-        """How far x is from solving L U x = b with the factors of matrix k."""
-        if k not in self._factors:
-            case = measure.Case(Problem("checked"), self.matrices[k])
-            self._factors = {k: (case.full_triangle("lower"), case.full_triangle("upper"))}
-        L, U = self._factors[k]
+    def error(self, x) -> float:
+        """How far x is from solving L U x = b with the factors of the first matrix and the first right-hand side."""
+        (L, U), b = self._factors, self.right[0]
         with np.errstate(all="ignore"):
             size = np.max(abs(L) @ (abs(U) @ np.abs(x)) + np.abs(b))
             return float(np.max(np.abs(L @ (U @ x) - b)) / size)
@@ -211,18 +208,19 @@ def sides(run: Run, threads: int) -> list[tuple[Callable[[], Any], tuple[str, ..
     return found
 
 
-def timed(call: Callable[[Any], Any], inputs: Sequence[Any], seconds: list[float]) -> tuple[int, Any]:
-    """Add the seconds of some calls to `seconds`, after WARM ones; the number of the last input, and what it gave."""
+def timed(call: Callable[[Any], Any], inputs: Sequence[Any], seconds: list[float]) -> None:
+    """Add the seconds of some calls to `seconds`, after WARM ones, or one where that takes longer than SECONDS."""
+    estimate = 0.0
     for k in range(WARM):
+        if estimate <= SECONDS:
+            begin = time.perf_counter()
+            call(inputs[k])
+            estimate = time.perf_counter() - begin
+    least = LEAST if estimate <= SECONDS else 1
+    for k in range(min(max(least, int(SECONDS / max(estimate, 1e-9))), MOST)):
         begin = time.perf_counter()
-        call(inputs[k])
-        estimate = time.perf_counter() - begin
-    count = min(max(LEAST, int(SECONDS / max(estimate, 1e-9))), MOST)
-    for k in range(count):
-        begin = time.perf_counter()
-        result = call(inputs[k % BUFFERS])
+        call(inputs[(k + 1) % BUFFERS])
         seconds.append(time.perf_counter() - begin)
-    return (count - 1) % BUFFERS, result
 
 
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:
@@ -237,16 +235,12 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> Non
         with run.attempt(problem.name, f"{side.who} {side.variants['factor']}"):
             if "factor" not in works:
                 side.factor(inputs.matrices[0])
-            factored = 0
             for work in works:
                 key = (side.who, work, side.variants[work])
-                times = seconds.setdefault(key, [])
-                if work == "solve":
-                    last, x = timed(side.solve, inputs.right, times)
-                    errors[key] = inputs.error(factored, inputs.right[last], x)
-                else:
-                    factored, _ = timed(getattr(side, work), inputs.matrices, times)
-                    errors[key] = inputs.error(factored, inputs.right[0], side.solve(inputs.right[0]))
+                data = inputs.right if work == "solve" else inputs.matrices
+                timed(getattr(side, work), data, seconds.setdefault(key, []))
+                getattr(side, work)(data[0])
+                errors[key] = inputs.error(side.solve(inputs.right[0]))
         side.rest()
     for key, times in seconds.items():
         who, work, variant = key

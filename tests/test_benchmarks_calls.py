@@ -45,14 +45,25 @@ def test_what_is_wrong_counts_in_no_ratio_and_is_listed():
 def test_the_check_tells_a_solution_from_another():
     inputs = calls.Inputs(Problem("poisson5:12,12"))
     side = calls.Ours(1)
-    for k in (0, 2):
-        side.factor(inputs.matrices[k])
-        x = side.solve(inputs.right[1])
-        assert inputs.error(k, inputs.right[1], x) < calls.SOUND
-        assert inputs.error(1, inputs.right[1], x) > calls.SOUND  # the factors of another matrix
-        assert inputs.error(k, inputs.right[0], x) > calls.SOUND
+    side.factor(inputs.matrices[0])
+    x = side.solve(inputs.right[0])
+    assert inputs.error(x) < calls.SOUND
+    assert inputs.error(side.solve(inputs.right[1])) > calls.SOUND  # of another right-hand side
+    side.update(inputs.matrices[1])
+    assert inputs.error(side.solve(inputs.right[0])) > calls.SOUND  # by the factors of another matrix
     x[3] = np.nan
-    assert not inputs.error(2, inputs.right[1], x) <= calls.SOUND
+    assert not inputs.error(x) <= calls.SOUND
+
+
+def test_every_input_is_taken_and_slow_calls_are_fewer(monkeypatch):
+    taken, seconds = [], []
+    monkeypatch.setattr(calls.time, "perf_counter", iter(np.arange(0.0, 1e3, 0.01)).__next__)
+    calls.timed(taken.append, list("abcd"), seconds)
+    assert len(seconds) == calls.MOST and set(taken) == set("abcd")
+    monkeypatch.setattr(calls.time, "perf_counter", iter(np.arange(100.0)).__next__)
+    taken, seconds = [], []
+    calls.timed(taken.append, list("abcd"), seconds)
+    assert taken == ["a", "b"] and seconds == [1.0]
 
 
 def test_it_runs_whole(tmp_path):
@@ -75,7 +86,7 @@ def test_mkl_updates_and_solves_with_the_new_values():
     inputs = calls.Inputs(Problem("poisson5:12,12"))
     for renewing in (False, True):
         side = calls.MKLs(1, renewing=renewing)
-        side.factor(inputs.matrices[0])
-        side.update(inputs.matrices[1])
-        x = side.solve(inputs.right[0])
-        assert inputs.error(1, inputs.right[0], x) < calls.SOUND
+        side.factor(inputs.matrices[1])
+        side.solve(inputs.right[0])
+        side.update(inputs.matrices[0])
+        assert inputs.error(side.solve(inputs.right[0])) < calls.SOUND
