@@ -16,7 +16,8 @@ import finelu
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import figures, solve  # noqa: E402
+from benchmarks import calls, figures, solve  # noqa: E402
+from benchmarks.common import Record, Run  # noqa: E402
 from benchmarks.papers import fgbilu  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -158,6 +159,41 @@ def test_a_figure_that_drifts_is_seen(tmp_path, monkeypatch):
         figures.outdated()
 
 
+def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(monkeypatch, measured):
+    run = Run("calls", {"name": "box", "cpu": "AMD EPYC", "cores": 2}, "2026-01-02")
+    for name, ms in (("a", 1.0), ("b", 2.0)):
+        run.matrices[name] = {"n": 10, "nnz": 50, "apart": False}
+        for work, peers in calls.PEERS.items():
+            for variant in (calls.FINELU, *peers):
+                who = "finelu" if variant == calls.FINELU else "peer"
+                took = ms if who == "finelu" else 3.0
+                run.records.append(Record(name, work, "cpu", who, variant, took, error=0.0))
+    load = figures.load
+    monkeypatch.setattr(figures, "CALLS", "calls-box")
+    monkeypatch.setattr(figures, "load", lambda name: run if name == "calls-box" else load(name))
+    rows = [row for row in figures.figures() if row.record == "calls-box"]
+    assert len(rows) == sum(map(len, calls.PEERS.values())) and [row.front for row in rows].count(True) == 3
+    assert all(row.found == {"a": 3.0, "b": 1.5} for row in rows)
+    front, called, kernels = figures.tables().values()
+    assert front.count("](benchmarks/results/") == 10 and front.count("calls-box") == 3
+    assert called.count("`calls-box`") == len(rows) and "calls-box" not in kernels
+    labels = [label for label, _ in measured["speed_rows"]()]
+    assert sum("2 cores, as called" in label for label in labels) == 3
+    assert not any("2 cores, kernel" in label for label in labels)
+
+
+def test_cholesky_factors_take_as_much_memory_as_their_pages_say():
+    from finelu.compare import held_bytes
+
+    A = finelu.as_csr(finelu.gallery.problem("poisson7:12"))
+    ic0, ilu0, ict, ilut = (
+        held_bytes(recipe.factor(A).update(A), A)
+        for recipe in (finelu.IC0(), finelu.ILU0(), finelu.ICT(), finelu.ILUT(form="crout"))
+    )
+    assert ic0 > 0.8 * ilu0 and "It does not save memory" in (DOCS / "ic0.md").read_text()
+    assert ict > 0.8 * ilut and "memory is about that of ILUT" in (DOCS / "ict.md").read_text()
+
+
 def test_every_figure_has_a_peer_a_record_and_its_worst_matrix():
     for row in figures.figures():
         assert row.called and row.peer and row.machine and (ROOT / f"benchmarks/results/{row.record}.json").exists()
@@ -166,18 +202,13 @@ def test_every_figure_has_a_peer_a_record_and_its_worst_matrix():
 
 
 def test_the_means_of_the_picture_of_speed_are_those_of_the_tables(measured):
-    rows = {(row.record, row.called): row.found for row in figures.figures()}
-    shown = [
-        (figures.SPINE_GPU, "triangular solve"),
-        (figures.SPINE_GPU, "ILU(0), new values"),
-        (figures.SPINE_GPU, "IC(0), new values"),
-        (figures.SPINE_GMRES, "`ILU0().factor(A)` and `gmres` to 1e-8"),
-        (figures.SPINE_CPU, "ILU(0), new values"),
-        (figures.SPINE_CPU, "triangular solve"),
-    ]
-    for (label, x), key in zip(measured["speed_rows"](), shown, strict=True):
-        assert sorted(x) == pytest.approx(sorted(rows[key].values())), label
-        assert ("kernel" in label) == (key[0] != figures.SPINE_GMRES), label
+    rows, drawn = figures.figures(), (PICTURES / "speed.svg").read_text()
+    for label, x in measured["speed_rows"]():
+        (row,) = [r for r in rows if list(r.found.values()) == list(x)]
+        assert ("kernel" in label) == row.kernel != ("as called" in label), label
+        assert ("GPU" in label) == ("H200" in row.machine), label
+        for text in (label.splitlines()[0], f"{measured['mean'](x):.2g}x"):
+            assert f"<!-- {text} -->" in drawn, "python docs/pictures/measured.py speed draws it anew"
 
 
 def test_the_counts_of_solve_are_those_of_its_record():
