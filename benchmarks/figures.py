@@ -73,9 +73,9 @@ class Figure:
 
 
 def shown(value: float | None) -> str:
-    """Two digits; three from one to ten, where the third may be the one that matters."""
+    """Three digits from one to a hundred, else two."""
     assert value is not None
-    return f"{value:.3g}" if 1 <= value < 10 else f"{value:.2g}"
+    return f"{value:.3g}" if 1 <= value < 100 else f"{value:.2g}"
 
 
 def load(name: str) -> Run:
