@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checks import documented
 
@@ -114,6 +115,26 @@ def test_every_picture_is_small_shown_and_described():
 def test_every_picture_has_a_script(measured):
     made = {*runpy.run_path(str(PICTURES / "methods.py"))["PICTURES"], *measured["PICTURES"]}
     assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
+
+
+def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
+    def cg(problem, *recipes, ones=True):
+        A = finelu.gallery.problem(problem)
+        n = A.shape[0]
+        b = np.ones(n) if ones else np.random.default_rng(0).standard_normal(n)
+        return [finelu.cg(A, b, M=r and r.factor(A), rtol=1e-8, maxiter=2000).iterations for r in recipes]
+
+    none, ic0 = cg("poisson7:24", None, finelu.IC0())
+    words = (DOCS / "ic0.md").read_text()
+    assert f"{none} iterations without a preconditioner, {ic0} with IC0]" in words
+    blocks = finelu.BlockJacobi(block_size=3)
+    none, jacobi, block, ic0 = cg("elasticity:8,4,4", None, finelu.Jacobi(), blocks, finelu.IC0(shift=0.1))
+    words = (DOCS / "jacobi.md").read_text()
+    assert f"none {none}, Jacobi {jacobi}, BlockJacobi {block}, IC0 with a shift {ic0} iterations]" in words
+    recipes = (finelu.IC0(), finelu.MILU0(relax=0.95), finelu.MILU0())
+    (a, b, c), (x, y, z) = (cg(f"poisson5:{n}", *recipes, ones=False) for n in (16, 256))
+    assert f"IC0 {a} to {x}, relax=0.95 {b} to {y}, MILU0 {c} to {z}]" in (DOCS / "milu0.md").read_text()
+    assert f"256 x 256 points {x} iterations with IC0, {z} with MILU0" in " ".join(GUIDE.split())
 
 
 @pytest.mark.gpu
