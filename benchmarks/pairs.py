@@ -3,7 +3,7 @@
 Two source trees, each in a process of its own that lives for the whole run, solve the same systems in turn:
 
     git worktree add /tmp/old v0.1.0
-    python -m benchmarks.pairs /tmp/old .                    # some three minutes on two cores; status 1 above 1.03
+    python -m benchmarks.pairs /tmp/old .                    # two to three minutes on two cores; status 1 above 1.03
     python -m benchmarks.pairs . .                           # how far two equal trees are apart: the noise
     python -m benchmarks.pairs /tmp/old . --systems cage10,poisson7:30 --seconds 20
 
@@ -254,13 +254,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         serve(Connection(options.worker), options.threads)
         return 0
 
-    from benchmarks.common import Record, Run, machine, names_of, new_run, revision
+    from benchmarks.common import Record, Run, names_of, new_run, revision
     from finelu.errors import ParameterError
 
     if len(options.trees) != 2:
         raise ParameterError("two trees are needed: python -m benchmarks.pairs OLD NEW.")
     run: Run = new_run("pairs", gpu=False, machine_name=options.machine)
-    run.machine = machine(False, options.machine) | {"commit": revision(options.trees[1])}
+    run.machine |= {"commit": revision(options.trees[1])}
     run.options = {"old": revision(options.trees[0]), "threads": options.threads, "seconds a system": options.seconds}
     begin, pairs = time.perf_counter(), []
     with both(*options.trees, options.threads) as trees, tempfile.TemporaryDirectory() as folder:
