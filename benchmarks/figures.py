@@ -37,8 +37,8 @@ BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
 README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 NOT_SYMMETRIC = """
-For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)` of
-`splu`. This record of `fl.solve` does not have that setting; `python -m benchmarks.solve` measures it.
+For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
+This record of `fl.solve` does not have `splu` with that setting; `python -m benchmarks.solve` measures it.
 """
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
