@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -382,6 +383,8 @@ class Run:
         """What the run was and where, as the first lines of its Markdown page."""
         m = self.machine
         lines = [f"# {self.bench}, {m['name']}, {self.date}", ""]
+        if "commit" not in m:
+            lines.append(f"- commit: not recorded; finelu {m.get('finelu', '')} as of {self.date}")
         lines += [f"- {key}: {value}" for key, value in m.items() if value not in (None, "")]
         lines += [f"- {key}: {value}" for key, value in self.options.items()]
         return "\n".join(lines) + "\n"
@@ -425,7 +428,8 @@ def machine(gpu: bool, name: str = "") -> dict[str, Any]:
     if info.exists():
         cpu = next((line.partition(":")[2].strip() for line in info.open() if line.startswith("model name")), cpu)
     cores = len(os.sched_getaffinity(0))
-    facts = {"cpu": cpu, "cores": cores, "python": platform.python_version(), "finelu": finelu.__version__}
+    facts = {"commit": revision(), "cpu": cpu, "cores": cores, "python": platform.python_version()}
+    facts["finelu"] = finelu.__version__
     for package in ("numpy", "scipy", "numba", "cupy-cuda13x", "cupy-cuda12x"):
         try:
             facts[package] = package_version(package)
@@ -448,6 +452,28 @@ def machine(gpu: bool, name: str = "") -> dict[str, Any]:
     facts["mkl"] = mkl.version() if mkl.available() else None
     default = f"{facts['gpu']}" if gpu else f"{cpu} {cores} cores"
     return {"name": name or re.sub(r"[^a-z0-9]+", "-", default.lower()).strip("-")} | facts
+
+
+MEASURED_CODE = ("src", "benchmarks", ":(exclude)benchmarks/results", "pyproject.toml")
+
+
+def revision(root: Path = ROOT) -> str:
+    """The commit of a checkout, with "-dirty" behind it where the code differs from that commit.
+
+    Where there is no repository (a copy of the files on another machine) it is what FINELU_COMMIT says, or "unknown".
+    """
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True).stdout
+
+    try:
+        top = git("rev-parse", "--show-toplevel").strip()
+        if Path(top).resolve() != Path(root).resolve():
+            return os.environ.get("FINELU_COMMIT", "unknown")  # the files lie inside of another repository
+        commit, changed = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", *MEASURED_CODE)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("FINELU_COMMIT", "unknown")
+    return commit + ("-dirty" if changed.strip() else "")
 
 
 # Tables -------------------------------------------------------------------------------------------------------------

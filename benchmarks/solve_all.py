@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     m = machine(gpu=False)
     facts = {"name": f"{m['cores']}-core {m['cpu']}", "date": date.today().isoformat()}
-    facts |= {key: m[key] for key in ("cpu", "cores", "python", "finelu", "numpy", "scipy", "numba")}
+    facts |= {key: m[key] for key in ("commit", "cpu", "cores", "python", "finelu", "numpy", "scipy", "numba")}
     facts |= {"threads": fl.get_num_threads(), "seconds a solve, at most": options.seconds}
     results: dict[str, dict[str, Any]] = {}
     for name in names:

@@ -89,9 +89,9 @@ def scipy_spilu(S, b, end: float, extra=None, maxiter: int = MAXITER) -> dict[st
     return {"x": x, "iterations": count, "status": status, "setup": [setup], "fill": F.nnz / S.nnz}
 
 
-def scipy_splu(S, b, end: float, extra=None) -> dict[str, Any]:
+def scipy_splu(S, b, end: float, extra=None, **settings) -> dict[str, Any]:
     begin = time.perf_counter()
-    F = splinalg.splu(sp.csc_matrix(S))
+    F = splinalg.splu(sp.csc_matrix(S), **settings)
     setup = time.perf_counter() - begin
     return {"x": F.solve(b), "iterations": None, "status": "", "setup": [setup], "fill": F.nnz / S.nnz}
 

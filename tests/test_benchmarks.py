@@ -79,6 +79,14 @@ def test_folder_of_the_environment_comes_first(monkeypatch, folder):
     assert common.matrix_folder() == ROOT.parent / "shared" / "matrices"
 
 
+def test_a_run_names_the_commit_it_was_measured_at_and_an_old_one_its_date(monkeypatch):
+    monkeypatch.setattr(common, "revision", lambda: "abc-dirty")
+    run = common.new_run("any", gpu=False, machine_name="box")
+    assert run.machine["commit"] == "abc-dirty" and "- commit: abc-dirty" in run.heading().splitlines()
+    old = Run("any", {"name": "box", "finelu": "0.1.0"}, "2026-01-02")
+    assert "- commit: not recorded; finelu 0.1.0 as of 2026-01-02" in old.heading().splitlines()
+
+
 def test_pack_keeps_the_matrices_and_their_names(folder, tmp_path):
     assert common.pack(folder, tmp_path / "out", limit_mib=1.0) == []
     packed = common.files(tmp_path / "out")

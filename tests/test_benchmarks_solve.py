@@ -70,8 +70,13 @@ def test_times_are_compared_on_large_systems_that_both_solve():
     assert solve.ratios(run, solve.peers(run)) == {"one": 2.0, "two": 0.5}
     what = "time of {} over ours, geometric mean of 2 systems of 10000 rows or more"
     claims = found(run)
-    assert claims[what.format("SciPy's best")] == [">= 3", "4, worst 2 (two)", "yes"]
-    assert claims[what.format("the best of all others")] == [">= 1.2", "1, worst 0.5 (two)", "no"]
+    assert claims[what.format("SciPy's best")] == [">= 3", "4, median 5, worst 2 (two), slower on 0", "yes"]
+    assert claims[what.format("the best of all others")] == [
+        ">= 1.2", "1, median 1.25, worst 0.5 (two), slower on 1", "no"
+    ]  # fmt: skip
+    what = "time of SciPy's best over ours, geometric mean of 3 systems of any size"
+    assert claims[what] == ["-", "0.543, median 2, worst 0.01 (small), slower on 1", ""]
+    assert cells(solve.time_table(run), "small")[1:5] == ["9999", "100", "1", "splu"]
     assert cells(solve.time_table(run), "two")[1:] == ["20000", "2", "4", "spilu", "2", "1", "ilupp", "0.5"]
 
 
@@ -152,6 +157,15 @@ def test_every_solver_solves_an_easy_system(solver):
     assert result["status"] == "" and result["residual"] <= 1.01e-8 and result["seconds"] > 0
     if solver == OURS:
         assert result["tried"][-1]["outcome"] == "solved" and result["said"] == "converged"
+
+
+def test_the_best_of_scipy_is_that_of_three_settings():
+    run = a_run({"one": (10000, {OURS: ("", 1.0), "splu": ("", 9.0), "splu symmetric": ("", 2.0), "spilu": ("", 5.0)})})
+    assert solve.best(run, "one", solve.SCIPY) == (2.0, "splu symmetric")
+    S = sp.csc_matrix(finelu.gallery.problem("poisson5:40,40"))
+    b = solve.right_hand_side(1600)
+    filled = [solve.SOLVERS[name](S, b, np.inf)["fill"] for name in ("splu", "splu symmetric")]
+    assert filled[1] < filled[0]  # the setting has an effect
 
 
 def test_it_runs_whole(tmp_path):

@@ -141,6 +141,10 @@ class ILU0:
         self._dpar[30] = 0.0  # only a pivot of exactly 0 stops it
         self._error = c_int(0)
 
+    def load(self, data) -> None:
+        """New values (nnz,) float64, in the order of the old ones; they are read where they are."""
+        self._data = np.ascontiguousarray(data, np.float64)
+
     def factor(self):
         """Compute the factors; PeerError if MKL refuses the matrix."""
         self._lib.dcsrilu0(
@@ -161,13 +165,14 @@ class ILU0:
 class TriangularSolve:
     """mkl_sparse_d_trsv with a triangle that is analysed in the constructor (hint for many calls, then optimize).
 
-    T : CSR holding one triangle only, int32 and float64; unit : the diagonal is one and not read.
+    T : CSR, int32 and float64, of which the other triangle is not read; unit : the diagonal is one and not read.
     """
 
     def __init__(self, T, *, lower: bool, unit: bool):
         self._lib = library()
         self._handle = c_void_p()
-        self._arrays = (T.indptr.astype(np.int32), T.indices.astype(np.int32), np.ascontiguousarray(T.data, np.float64))
+        given = ((T.indptr, np.int32), (T.indices, np.int32), (T.data, np.float64))
+        self._arrays = tuple(np.ascontiguousarray(array, dtype) for array, dtype in given)
         indptr, indices, data = (a.ctypes.data for a in self._arrays)
         n = T.indptr.size - 1
         self._descr = _Descr(

@@ -1,7 +1,6 @@
 """Pictures of what was measured, from the records in benchmarks/results: python docs/pictures/measured.py [NAME ...].
 
-A record counts in a ratio as in the tables beside it: "auto" of finelu, the better policy of cuSPARSE, no tridiagonal
-matrix, no result that was wrong.
+The picture of speed has the ratios of the tables in README.md and docs/measured.md (benchmarks/figures.py).
 """
 
 import json
@@ -12,7 +11,12 @@ from pathlib import Path
 import numpy as np
 from style import COLOURS, panels, write
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import calls, figures  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 WRONG = 1e-6  # the error of factors or a backward error from which on a result is in no ratio
 
 
@@ -24,63 +28,54 @@ def records(name, **wanted):
     return run, found
 
 
-def best(found, total=False):
+def best(found):
     """matrix -> the least time in ms among its records."""
     times = {}
     for r in found:
         if r["numeric_ms"] and (r["error"] is None or r["error"] < WRONG):
-            ms = r["numeric_ms"] + (r["analysis_ms"] if total else 0.0)
-            times[r["matrix"]] = min(ms, times.get(r["matrix"], math.inf))
+            times[r["matrix"]] = min(r["numeric_ms"], times.get(r["matrix"], math.inf))
     return times
-
-
-def ratios(name, works, peer, ours="auto", **where):
-    """The peer's time over ours, a number a matrix and work."""
-    found = []
-    for work in works:
-        _, theirs = records(name, work=work, who=peer[0], **where)
-        _, mine = records(name, work=work, who="finelu", variant=ours, **where)
-        theirs, mine = best(theirs), best(mine)
-        found += [theirs[m] / mine[m] for m in mine if m in theirs and not m.startswith("tridiagonal")]
-    return np.array(found)
 
 
 def mean(x):
     return float(np.exp(np.log(x).mean()))
 
 
-GPU, GMRES = "spine-gpu-nvidia-h200-2026-11-21", "spine-gpu-gmres-nvidia-h200-2026-11-21"
-CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
-BOTH = ("trsv_lower", "trsv_upper")
+GPU, CPU = figures.SPINE_GPU, figures.SPINE_CPU
 
 
 def speed_rows():
-    """(label, ratios a matrix) of each line of the picture of speed."""
-    return [
-        ("GPU: triangular solve\nbeside cuSPARSE SpSV", ratios(GPU, BOTH, ("cusparse",))),
-        ("GPU: ILU(0), new values\nbeside csrilu02", ratios(GPU, ["ilu0"], ("cusparse",))),
-        ("GPU: IC(0), new values\nbeside csric02", ratios(GPU, ["ic0"], ("cusparse",))),
-        ("GPU: GMRES + ILU(0), whole solve\nbeside CuPy's spilu and gmres", gmres_ratios()),
-        ("2 CPU cores: ILU(0), new values\nbeside MKL dcsrilu0", ratios(CPU, ["ilu0"], ("mkl",), threads=2)),
-        ("2 CPU cores: triangular solve\nbeside MKL trsv", ratios(CPU, BOTH, ("mkl",), threads=2)),
-    ]
+    """(label, ratios a matrix) of each line of the picture of speed: rows of the tables of benchmarks.figures.
 
-
-def gmres_ratios():
-    """Of the matrices that finelu solves to 1e-8; where CuPy was stopped, what it had taken by then."""
-    _, found = records(GMRES, work="gmres")
-    ours = {r["matrix"]: r for r in found if r["who"] == "finelu"}
-    theirs = {r["matrix"]: r for r in found if r["who"] != "finelu"}
-    solved = [m for m, r in ours.items() if r["error"] <= 1e-8 * (1 + 1e-3) and m in theirs]
-    return np.array([theirs[m]["numeric_ms"] / ours[m]["numeric_ms"] for m in solved])
+    Of ILU(0) on 2 cores the calls, if there is a record of them, else the kernels.
+    """
+    labels = {
+        (figures.SPINE_GMRES, "`ILU0().factor(A)` and `gmres` to 1e-8"): (
+            "GPU, as called: ILU(0) and GMRES\nbeside CuPy's spilu and gmres"
+        ),
+        (figures.SPINE_GPU, "triangular solve"): "GPU kernel: triangular solve\nbeside cuSPARSE SpSV",
+        (figures.SPINE_GPU, "ILU(0), new values"): "GPU kernel: ILU(0), new values\nbeside csrilu02",
+        (figures.SPINE_GPU, "IC(0), new values"): "GPU kernel: IC(0), new values\nbeside csric02",
+    }
+    if figures.CALLS is None:
+        labels[figures.SPINE_CPU, "ILU(0), new values"] = "2 cores, kernel: ILU(0), new values\nbeside MKL dcsrilu0"
+        labels[figures.SPINE_CPU, "triangular solve"] = "2 cores, kernel: triangular solve\nbeside MKL trsv"
+    else:
+        for work, peer in (("factor", "dcsrilu0 and optimize"), ("update", "dcsrilu0"), ("solve", "trsv, L and U")):
+            called = calls.OURS[work]
+            labels[figures.CALLS, called] = f"2 cores, as called: {called.strip('`')}\nbeside MKL {peer}"
+    rows = {}
+    for row in figures.figures():  # of the calls MKL's row comes first
+        rows.setdefault((row.record, row.called), np.array(list(row.found.values())))
+    return [(label, rows[key]) for key, label in labels.items()]
 
 
 def speed():
     rows = speed_rows()
     figure, (axis,) = panels(width=7.2, height=3.6)
-    for place, (_, x) in enumerate(rows):
+    for place, (label, x) in enumerate(rows):
         y = -place + np.linspace(-0.17, 0.17, x.size)[np.random.default_rng(0).permutation(x.size)]
-        axis.plot(x, y, "o", ms=3, mew=0, alpha=0.55, color=COLOURS[0] if place < 4 else COLOURS[2])
+        axis.plot(x, y, "o", ms=3, mew=0, alpha=0.55, color=COLOURS[0 if label.startswith("GPU") else 2])
         axis.plot([mean(x)] * 2, [-place - 0.34, -place + 0.34], color=COLOURS[1], lw=2.5)
         axis.text(mean(x), -place + 0.36, f"{mean(x):.2g}x", color=COLOURS[1], ha="center", va="bottom", fontsize=8)
     axis.axvline(1, color="black", lw=0.8)

@@ -183,7 +183,7 @@ def parilut():
 
 
 def multilevel():
-    """A saddle point, and how many of its rows each level puts off."""
+    """A saddle point, and how many of its rows each level defers."""
     A = fl.gallery.stokes(16)
     b = A @ np.sin(np.arange(A.shape[0]))
     figure, axes = panels(3, 3.0, 2.8)
@@ -191,7 +191,7 @@ def multilevel():
     bounds = (1.5, 2, 3, 5, 10, 30, 100)
     made = [fl.MultilevelILU(condest=k).factor(A) for k in bounds]
     axes[1].semilogx(bounds, [F.report["levels"][0]["n"] - F.report["levels"][0]["pivots"] for F in made], "o-")
-    axes[1].set(xlabel="condest", ylabel="rows put off by the first level", ylim=(0, None))
+    axes[1].set(xlabel="condest", ylabel="rows deferred by the first level", ylim=(0, None))
     history(axes[2], fl.gmres(A, b, rtol=1e-8, restart=50, maxiter=300), "none")
     history(axes[2], fl.gmres(A, b, M=fl.MultilevelILU().factor(A), rtol=1e-8), "MultilevelILU()")
     axes[2].set(xlabel="gmres iterations", ylabel="residual, relative")

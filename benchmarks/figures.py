@@ -1,0 +1,245 @@
+"""Claim: every figure in the tables of README.md and docs/measured.md is what its record says.
+
+    python -m benchmarks.figures            # write both tables anew from the records named below
+    python -m benchmarks.figures --check    # status 1, and which file, if they differ
+
+After a new measurement: name its record here (one line), run this, and read what the tables then say. Each row names
+what is called, the peer and its setting, the number of matrices, geometric mean, median and worst of the peer's time
+over finelu's, and on how many finelu is slower. A row whose record is None is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from benchmarks import calls, parilut, solve, spine
+from benchmarks.common import RESULTS, ROOT, Run, command, mean, table
+from benchmarks.papers import fgbilu
+from finelu.errors import FileError
+
+# The records: names in benchmarks/results, without ending.
+SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
+SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times beside SciPy at its best settings
+CALLS: str | None = None  # "calls-..." of benchmarks.calls
+SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
+SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
+SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
+PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-21"
+PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-21"
+BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
+
+README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
+BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
+NOT_SYMMETRIC = """
+For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
+This record of `fl.solve` does not have `splu` with that setting; `python -m benchmarks.solve` measures it.
+"""
+GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row: what is called where, beside whom, and matrix -> the peer's time over ours.
+
+    kernel : of a kernel alone, on the GPU by CUDA events, and not of a call.  front : it stands in the README, too.
+    sides : 2 where a matrix counts twice, with L and with U.
+    """
+
+    called: str
+    machine: str
+    peer: str
+    record: str
+    found: dict[str, float]
+    kernel: bool = False
+    front: bool = False
+    sides: int = 1
+
+    @property
+    def worst(self) -> str:
+        return min(self.found, key=lambda name: self.found[name])
+
+    def cells(self, link: str) -> tuple:
+        count = f"{len(self.found) // self.sides}" + (", L and U" if self.sides == 2 else "")
+        lost = sum(r < 1 for r in self.found.values())
+        figures = (shown(mean(self.found.values())), shown(median(self.found.values())))
+        least = f"{shown(self.found[self.worst])} ({self.worst})"
+        return (self.called, self.machine, self.peer, count, *figures, least, lost, link.format(self.record))
+
+
+def shown(value: float | None) -> str:
+    """Three digits from one to a hundred, else two."""
+    assert value is not None
+    return f"{value:.3g}" if 1 <= value < 100 else f"{value:.2g}"
+
+
+def load(name: str) -> Run:
+    return Run.load(RESULTS / f"{name}.json")
+
+
+def where(run: Run) -> str:
+    if "gpu" in run.machine:
+        return "one H200"
+    return f"{run.machine['cores']} cores, {'Intel Xeon' if 'Xeon' in run.machine['cpu'] else 'AMD EPYC'}"
+
+
+# The rows -------------------------------------------------------------------------------------------------------------
+
+
+def solve_figures() -> Iterator[Figure]:
+    times, everybody = load(SOLVE_TIMES), load(SOLVE)
+    symmetric = "splu symmetric" in {r.variant for r in times.records}
+    scipy = (
+        "SciPy, the fastest of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode) and `spilu` with `gmres`"
+        if symmetric
+        else "SciPy, the faster of `splu` and `spilu` with `gmres`, default settings"
+    )
+    called = "`fl.solve(A, b)`, 10,000 rows or more"
+    yield Figure(called, where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY), front=True)
+    others = solve.ratios(everybody, solve.peers(everybody))
+    peer = "the fastest of SciPy's, pyamg's `solve` and ilupp's ILU with `gmres`, default settings"
+    yield Figure(called, where(everybody), peer, SOLVE, others, front=True)
+    yield Figure("`fl.solve(A, b)`, any size", where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY, 0))
+    others = solve.ratios(everybody, solve.peers(everybody), 0)
+    yield Figure("`fl.solve(A, b)`, any size", where(everybody), peer, SOLVE, others)
+
+
+def call_figures() -> Iterator[Figure]:
+    if CALLS is None:
+        return
+    run = load(CALLS)
+    for work in calls.WORKS:
+        for variant in calls.PEERS[work]:
+            found = calls.ratios(run, work, variant)
+            if found:
+                front = variant == calls.MKL
+                yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], CALLS, found, front=front)
+
+
+def bar(name: str, work: str) -> dict[str, float]:
+    (wanted,) = [b for b in spine.BARS if b.work == work]
+    return dict(wanted.ratios(load(name)))
+
+
+def once_on_the_cpu(threads: int = 2) -> dict[str, float]:
+    """Analysis and kernel of a single ILU(0) beside MKL's, which has no analysis."""
+    return dict(spine.ratios(load(SPINE_CPU), "ilu0", "cpu", "total_ms", threads))
+
+
+def ginkgo(name: str, work: str, device: str, threads: int) -> dict[str, float]:
+    run = load(name)
+    pairs = ((r, parilut.peer_ms(run, r)) for r in run.find(work=work, device=device, threads=threads))
+    return {r.matrix: ms / r.numeric_ms for r, ms in pairs if ms and r.numeric_ms}
+
+
+def factor_figures() -> Iterator[Figure]:
+    gpu, cpu = where(load(SPINE_GMRES)), where(load(PARILUT_CPU))
+    whole = bar(SPINE_GMRES, "GMRES(30)+ILU0 to 1e-8, GPU")
+    yield Figure("`ILU0().factor(A)` and `gmres` to 1e-8", gpu,
+                 "CuPy, `spilu(fill_factor=1)` and `gmres`, stopped after 6 to 60 s", SPINE_GMRES, whole,
+                 front=True)  # fmt: skip
+    apart = "`{}().factor(A)`, analyses of its triangular solves apart"
+    peer = "Ginkgo 1.12, {}, times measured earlier"
+    for work, steps in (("ParILUT", "5 steps, fill 1"), ("ParICT", "5 steps, fill 1"), ("ParILU", "5 sweeps")):
+        found = ginkgo(PARILUT_GPU, work, "gpu", 0)
+        called = apart.format(work)
+        yield Figure(called, gpu, peer.format(f"CUDA, {steps}"), PARILUT_GPU, found, front=work == "ParILUT")
+    host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
+    yield Figure(apart.format("ParILUT"), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
+    found = ginkgo(PARILUT_CPU, "ParILUT", "cpu", 2)
+    yield Figure(apart.format("ParILUT"), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
+
+
+def kernel_figures() -> Iterator[Figure]:
+    gpu, cpu = where(load(SPINE_GPU)), where(load(SPINE_CPU))
+    for called, peer, work, front in (
+        ("triangular solve", "cuSPARSE SpSV, analysis kept", "SpTRSV solve, GPU", True),
+        ("its analysis", "SpSV's analysis", "SpTRSV analysis, GPU", False),
+        ("triangular solve with L", "Ginkgo 1.12, times measured earlier", "SpTRSV lower solve, GPU", False),
+        ("ILU(0), new values", "cuSPARSE csrilu02, its better policy", "ILU0 numeric, GPU", True),
+        ("ILU(0), analysis included", "csrilu02, its better total", "ILU0 analysis + numeric, GPU", False),
+        ("IC(0), new values", "cuSPARSE csric02, its better policy", "IC0 numeric, GPU", True),
+        ("IC(0), analysis included", "csric02, its better total", "IC0 analysis + numeric, GPU", False),
+    ):
+        yield Figure(called, gpu, peer, SPINE_GPU, bar(SPINE_GPU, work), kernel=True, front=front,
+                     sides=2 if work in ("SpTRSV solve, GPU", "SpTRSV analysis, GPU") else 1)  # fmt: skip
+    numeric = bar(SPINE_CPU, "ILU0 numeric, CPU, 2 threads")
+    yield Figure("ILU(0), new values", cpu, "MKL dcsrilu0", SPINE_CPU, numeric, kernel=True)
+    yield Figure("ILU(0), analysis included", cpu, "MKL dcsrilu0", SPINE_CPU, once_on_the_cpu(), kernel=True)
+    solves = bar(SPINE_CPU, "SpTRSV solve, CPU, 2 threads")
+    yield Figure("triangular solve", cpu, "MKL trsv, optimized", SPINE_CPU, solves, kernel=True, sides=2)
+    blocks = load(BLOCKS)
+    for work, called, peer in (
+        ("factor", "block ILU(0), 65³ cells of 6 unknowns, new values", "cuSPARSE bsrilu02, its better policy"),
+        ("solve", "block ILU(0), the same, solve with L and U", "cuSPARSE bsrsv2, its better policy"),
+    ):
+        theirs = fgbilu.ms(blocks, GRID, work, who="cusparse")
+        ours = fgbilu.ms(blocks, GRID, work, device="gpu", variant="CL, pivoting")
+        if theirs and ours:
+            yield Figure(called, gpu, peer, BLOCKS, {GRID: theirs / ours}, kernel=True)
+
+
+def figures() -> list[Figure]:
+    return [*solve_figures(), *call_figures(), *factor_figures(), *kernel_figures()]
+
+
+# The tables -----------------------------------------------------------------------------------------------------------
+
+
+def written(rows: Sequence[Figure], link: str, called: str) -> str:
+    header = (called, "machine", "beside", "matrices", "mean", "median", "worst", "slower on", "record")
+    return table(header, (row.cells(link) for row in rows))
+
+
+def tables() -> dict[tuple[Path, str], str]:
+    """(file, name of the table) -> its Markdown."""
+    rows = figures()
+    link, name = "[record](benchmarks/results/{}.md)", "`{}`"
+    front = [row for row in rows if row.front]
+    assert len(front) <= 10, "the README shows at most ten rows"
+    symmetric = "splu symmetric" in {r.variant for r in load(SOLVE_TIMES).records}
+    return {
+        (README, "in front"): written(
+            [replace(row, called=f"kernel: {row.called}") if row.kernel else row for row in front], link, "called"
+        ) + ("" if symmetric else NOT_SYMMETRIC),
+        (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
+        (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
+    }  # fmt: skip
+
+
+def replaced(text: str, name: str, body: str) -> str:
+    """The text with the table of this name between its marks; FileError where there are none."""
+    begin = BEGIN.format(name)
+    pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(END), re.DOTALL)
+    if not pattern.search(text):
+        raise FileError(f"there is no {begin!r} with {END!r} behind it.")
+    return pattern.sub(lambda _: f"{begin}\n\n{body}\n{END}", text, count=1)
+
+
+def outdated() -> dict[Path, str]:
+    """file -> its new text, for the files whose tables differ from the records."""
+    texts: dict[Path, str] = {}
+    for (path, name), body in tables().items():
+        texts[path] = replaced(texts.get(path) or path.read_text(), name, body)
+    return {path: text for path, text in texts.items() if text != path.read_text()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say which file differs")
+    options = parser.parse_args(argv)
+    found = outdated()
+    for path, text in found.items():
+        print(f"{path}: {'differs from its records' if options.check else 'written'}", file=sys.stderr)
+        if not options.check:
+            path.write_text(text)
+    return 1 if options.check and found else 0
+
+
+if __name__ == "__main__":
+    command(main)
