@@ -1,8 +1,8 @@
 """Arrays that a kernel makes, on their way to Python; for kernels that know only in the end how large they are.
 
 Numba turns a returned array, or named tuple, into Python's by calling Python code while it is still inside the kernel,
-and does not look whether that has raised. After a Ctrl-C it has: the signal waits for the first Python code. So a kernel
-that Python calls returns numbers alone; the arrays that it has made it leaves in the slots of a `Handed`.
+and does not look whether that has raised. After a Ctrl-C it has, as the signal waits for the first Python code. So a
+kernel that Python calls returns numbers alone, and leaves the arrays that it has made in the slots of a `Handed`.
 """
 
 from __future__ import annotations
