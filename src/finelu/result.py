@@ -72,7 +72,8 @@ class Solution:
     history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between;
         of `finelu.solve`, those of all attempts one after the other, each of which begins at the best x so far.
     method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
-    timings : seconds; "solve" is the whole call.
+    timings : seconds; "solve" is the whole call; of `finelu.solve`, "compile" is the part of it, 0 in later calls, that
+        went into compiling kernels at their first use, or into loading compiled ones.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     """
 
@@ -118,6 +119,8 @@ class Solution:
             )
         if not self.attempts:
             lines.append(f"{self._name}, {self.iterations} iterations")
+        if (compiling := self.timings.get("compile", 0.0)) > 0:
+            lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __iter__(self):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
@@ -13,6 +10,7 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels import namespace, on_gpu, require_gpu, to_host
+from finelu.kernels.compiling import compile_clock, quietly
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
 from finelu.matrix import CSR, as_csr, check_vector, number
@@ -32,6 +30,7 @@ def solve(
     time_limit=None,
     memory_limit=None,
     watch=None,
+    verbose: bool = True,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= rtol ||b||, choosing what it takes.
 
@@ -42,6 +41,7 @@ def solve(
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
+    verbose : False: print nothing; else one line on stderr, if that is a terminal, where kernels are to be compiled.
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
     iterations of all. `converged` only if ||b - A x|| <= rtol ||b|| for the x returned, computed apart; else x is the
     best iterate known. Status.SINGULAR where a vector v with A v = 0 to rounding shows that there is no solution.
@@ -56,17 +56,17 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed.")
     chosen, method = chosen_recipe(recipe), known_method(method)
-    A = as_csr(A, diagonal=False)
-    home = b = check_vector(b, A.n, b)
-    A, b = _placed(A, b, device)
-    A, b = precise(A, b, rtol)
-    with _word_about_compiling(watch is None and sys.stderr is not None and sys.stderr.isatty()):
+    with compile_clock() as compiling, quietly(not verbose):
+        A = as_csr(A, diagonal=False)
+        home = b = check_vector(b, A.n, b)
+        A, b = _placed(A, b, device)
+        A, b = precise(A, b, rtol)
         ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch)
         columns = b.reshape(A.n, -1) if b.size else b
         found = [ladder.solve(columns[:, c]) for c in range(columns.shape[-1])] or [
             ladder.nothing(b, Status.CONVERGED, 0.0)
         ]
-    return _together(found, b.shape, home, start)
+    return _together(found, b.shape, home, start, compiling())
 
 
 def first_try(A) -> dict[str, str]:
@@ -75,29 +75,6 @@ def first_try(A) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: `look`, at times an ordering.
     """
     return Ladder(as_csr(A, diagonal=False), 1e-8).first()
-
-
-@contextmanager
-def _word_about_compiling(wanted: bool) -> Iterator[None]:
-    """One line on stderr when Numba begins to compile: the first use on a machine takes seconds."""
-    if not wanted:
-        yield
-        return
-    from numba.core import event
-
-    class Word(event.Listener):
-        said = False
-
-        def on_start(self, _):
-            if not self.said:
-                self.said = True
-                print("finelu: compiling its CPU kernels, once on this machine; seconds ...", file=sys.stderr)
-
-        def on_end(self, _):
-            """Nothing to say."""
-
-    with event.install_listener("numba:compile", Word()):
-        yield
 
 
 def known_method(method):
@@ -127,7 +104,7 @@ def _placed(A: CSR, b, device):
     return A, check_vector(b, A.n, A.data)
 
 
-def _together(found: list[Solution], shape, home, start: float) -> Solution:
+def _together(found: list[Solution], shape, home, start: float, compiling: float) -> Solution:
     """One Solution of those of all columns."""
     xp = namespace(found[0].x)
     worst = max(
@@ -142,5 +119,5 @@ def _together(found: list[Solution], shape, home, start: float) -> Solution:
         x=x,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start},
+        timings={"solve": perf_counter() - start, "compile": compiling},
     )
