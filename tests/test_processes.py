@@ -1,5 +1,6 @@
 """finelu in processes: where compiled kernels are kept or cannot be, what is said of it, spawn and fork."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -168,60 +169,18 @@ def test_two_processes_compile_into_one_empty_folder_at_once(tmp_path):
     assert third["compile_seconds"] == 0 and third["history"] == first["history"]
 
 
-# Both have read the empty index of the kernel when either begins to write: the window in which each would take the
-# first name of a file for its own dtype, and a later process would run code for doubles on integers.
-AT_ONCE = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from numba.core.caching import Cache, IndexDataCacheFile
+def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
+    # Each takes the first name that the index does not have: both the same, if they had read it at once, and a later
+    # process would run on integers what was compiled for doubles.
+    kernel, locked = cache.compiled(lambda x: x + 1), []
 
-plain, save = IndexDataCacheFile._load_index, Cache.save_overload
+    def save(key, data):
+        with open(Path(kernel._cache.cache_path) / "finelu.lock") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked.append(key)
 
-
-def waiting(self):
-    found = plain(self)
-    if saving:
-        me.touch()
-        for _ in range(100):  # for the other one, which does not come where processes take turns
-            if other.exists():
-                break
-            time.sleep(0.01)
-    return found
-
-
-me, other, saving = Path(sys.argv[2]), Path(sys.argv[3]), False
-
-
-def marked(self, *arguments):
-    global saving
-    saving = True
-    save(self, *arguments)
-    saving = False
-
-
-IndexDataCacheFile._load_index, Cache.save_overload = waiting, marked
-import kernel
-
-print(kernel.twice(eval(sys.argv[4])))
-"""
-KERNEL = """
-from finelu.kernels.cpu.recurrences import compiled
-
-
-@compiled
-def twice(x):
-    return x + x
-"""
-
-
-def test_processes_that_compile_for_two_dtypes_at_once_do_not_take_one_file(tmp_path):
-    (tmp_path / "kernel.py").write_text(KERNEL)
-    a, b = tmp_path / "a", tmp_path / "b"
-    both = [start(AT_ONCE, tmp_path, *names) for names in ((a, b, "1"), (b, a, "1.5"))]
-    assert [end(process) for process in both] == [(0, "2\n", ""), (0, "3.0\n", "")]
-    again = "import sys; sys.path.insert(0, sys.argv[1]); import kernel; print(kernel.twice(1), kernel.twice(1.5))"
-    assert end(start(again, tmp_path)) == (0, "2 3.0\n", "")
+    monkeypatch.setattr(kernel._cache._cache_file, "save", save)
+    assert kernel(1) == 2 and kernel(1.5) == 2.5 and len(locked) == 2
 
 
 def test_the_time_of_compiling_is_told_apart(tmp_path):
