@@ -204,7 +204,7 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
     status, out, err = end(start(PLAIN, "warmup", "--json", NUMBA_CACHE_DIR=str(tmp_path)))
     done = json.loads(out)
     assert (status, err) == (0, "") and done["seconds"] >= done["compile_seconds"] > 0
-    assert Path(done["folder"]).parent == tmp_path and len(list(Path(done["folder"]).glob("*.nbc"))) > 200
+    assert Path(done["folder"]).parent == tmp_path and len(list(Path(done["folder"]).glob("*.nbc"))) > 100
     for recipe in ("auto", "ilu0", "ic0", "ilut", "multilevel", "parilut"):
         words = ("solve", "gallery:convection_diffusion:12", "--recipe", recipe, "--json")
         words = (*words[:1], "gallery:poisson7:12", *words[2:]) if recipe == "ic0" else words
