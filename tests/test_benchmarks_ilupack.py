@@ -124,26 +124,35 @@ def test_the_loop_ends_at_its_limit_and_when_nothing_is_gained():
     assert sum(clock.ms().values()) == 0
 
 
-def test_a_stage_has_the_time_spent_in_it():
+@pytest.fixture
+def seconds(monkeypatch):
+    """The seconds that ilupack's clock shows, which stands still unless a test turns it: [seconds]."""
+    shown = [0.0]
+    monkeypatch.setattr(ilupack, "time", SimpleNamespace(perf_counter=lambda: shown[0]))
+    return shown
+
+
+def test_a_stage_has_the_time_spent_in_it(seconds):
     S = Problem("poisson5:9,9").load()
 
     def slowly(r):
-        time.sleep(0.01)
+        seconds[0] += 0.01
         return r
 
     clock = ilupack.Clock(gpu=False)
     _, iterations = ilupack.staged(S, slowly, np.ones(81), clock)
     ms = clock.ms()
-    assert ms[ilupack.PREC] >= 10 * (iterations + 1) > ms[ilupack.SPMV] + ms[ilupack.MGSO]
+    assert ms[ilupack.PREC] == pytest.approx(10 * (iterations + 1))
+    assert ms[ilupack.SPMV] == ms[ilupack.MGSO] == 0
 
 
-def test_iterations_that_do_not_count_are_forgotten():
+def test_iterations_that_do_not_count_are_forgotten(seconds):
     clock = ilupack.Clock(gpu=False)
     for clock.iteration in range(4):
         with clock(ilupack.PREC):
-            time.sleep(0.005)
+            seconds[0] += 0.005
     clock.forget(2)
-    assert 10 <= clock.ms()[ilupack.PREC] < 20
+    assert clock.ms()[ilupack.PREC] == pytest.approx(10)
 
 
 def test_on_a_gpu_the_time_between_events_counts(monkeypatch):
@@ -380,7 +389,7 @@ def crash(S, b, end, fill):
 
 
 def hang(S, b, end, fill):
-    time.sleep(60)
+    time.sleep(1000)
 
 
 def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path, monkeypatch):
@@ -389,9 +398,9 @@ def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path, monkeypatch
     monkeypatch.setattr(systems, "GRACE", 0.2)
     worker = systems.Worker(1, serve_with_faults)
     try:
-        assert worker.ask(path, "crash", 5.0, None)["status"] == "crashed"
+        assert worker.ask(path, "crash", 250.0, None)["status"] == "crashed"
         assert worker.ask(path, "hang", 0.3, None) == {"status": "time", "seconds": 0.3}
-        assert worker.ask(path, "ILU0", 20.0, None)["status"] == ""
+        assert worker.ask(path, "ILU0", 250.0, None)["status"] == ""
     finally:
         worker.stop()
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -21,7 +20,7 @@ import scipy.sparse as sp
 import finelu
 from finelu import cli, krylov, ladder, report
 from finelu.cli import METHODS, main
-from finelu.kernels import require_gpu
+from finelu.kernels import compiling, require_gpu
 from finelu.preconditioners import RECIPES
 
 SMALL = "gallery:poisson7:6"
@@ -185,11 +184,12 @@ def test_the_methods_are_all_there_are():
 def test_the_word_about_compiling_is_no_part_of_the_json(capsys, monkeypatch):
     plain = ladder.Ladder.solve
 
-    def compiling(self, b):
-        numba.njit(lambda x: x)(1)
+    def compiles(self, b):
+        compiling.begun()
         return plain(self, b)
 
-    monkeypatch.setattr(ladder.Ladder, "solve", compiling)
+    monkeypatch.setattr(compiling, "_said", False)
+    monkeypatch.setattr(ladder.Ladder, "solve", compiles)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     status, out, err = run(capsys, "solve", SMALL, "--json")
     assert status == 0 and err.startswith("finelu: compiling") and out.count("\n") == 1
@@ -616,14 +616,33 @@ def test_the_program_ends_with_the_status_and_without_a_traceback():
     assert (process.returncode, out, err) == (2, "", "finelu: nowhere.mtx: there is no such file.\n")
 
 
+# Ctrl-C once the iteration has begun
+INTERRUPTED = """
+import os, signal, sys, threading
+from finelu import krylov
+from finelu.cli import main
+
+plain = krylov.gmres
+
+
+def gmres(*arguments, **options):
+    threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+    return plain(*arguments, **options)
+
+
+krylov.gmres = gmres
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_ctrl_c_ends_the_program_cleanly(tmp_path):
     endless = ("--recipe", "none", "--method", "gmres", "--restart", 2, "--rtol", "1e-300", "--maxiter", 10**7)
     # a shell's background job, as the tests may be, ignores SIGINT, and so would what it starts
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = program("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy", preexec_fn=heard)
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    words = ("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy")
+    command = [sys.executable, "-c", INTERRUPTED, *map(str, words)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    _, err = process.communicate()
     assert (process.returncode, err) == (130, "finelu: interrupted\n")
     assert os.listdir(tmp_path) == []
 

@@ -1,6 +1,7 @@
-"""finelu solve | compare | inspect | bench: from a matrix file to a solution in the terminal.
+"""finelu solve | compare | inspect | warmup | bench: from a matrix file to a solution in the terminal.
 
-Exit status: 0 converged, 1 not converged, or A is singular and has no solution, 2 bad input or an output that cannot be
+Exit status: 0 converged, 1 not converged, or A is singular and has no solution (of warmup: no
+folder keeps the kernels), 2 bad input or an output that cannot be
 written, 70 an error in finelu itself, 130 interrupted. Errors are one line on stderr, or with --json one object
 {"error": ...} on stdout (on stderr where stdout cannot be written); FINELU_DEBUG=1 in the environment puts the
 traceback of an error in finelu itself before it. A reader that has gone is no error; what goes to a closed stream is
@@ -300,6 +301,29 @@ def inspect(
         rows["plot"] = plot
     with _console() as console:
         console.print(table(matrix, rows))
+    return CONVERGED
+
+
+@app.command()
+def warmup(
+    every: Annotated[bool, typer.Option("--all", help="for all four dtypes, not float64 alone")] = False,
+    as_json: Json = False,
+) -> int:
+    """Compile the kernels of the CPU now, not at their first use; they are kept on the disk."""
+    from finelu.report import seconds
+    from finelu.warmup import DTYPES
+    from finelu.warmup import warmup as warmed
+
+    with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
+        done = warmed(DTYPES if every else DTYPES[:1], progress.stage)
+    if as_json:
+        _print_json(done)
+        return CONVERGED
+    print(f"took {seconds(done['seconds'])}, compiling and loading kernels {seconds(done['compile_seconds'])} of it")
+    if done["folder"] is None:
+        print("no folder for the kernels can be written, so none is kept; set NUMBA_CACHE_DIR to one")
+        return NOT_CONVERGED
+    print(f"the kernels are kept in {done['folder']}")
     return CONVERGED
 
 

@@ -84,7 +84,8 @@ class Solution:
         that of x at the end; of `finelu.solve`, those of all attempts one after the other, each of which begins at the
         best x so far and ends with the true norm of what it has found.
     method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
-    timings : seconds; "solve" is the whole call.
+    timings : seconds; "solve" is the whole call; of `finelu.solve`, "compile" is the part of it, 0 in later calls, that
+        went into compiling kernels at their first use, or into loading compiled ones.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
         never computes b - A x anew would have told.
@@ -143,6 +144,8 @@ class Solution:
             )
         if not self.attempts:
             lines.append(f"{self._name}, {self.iterations} iterations")
+        if (compiling := self.timings.get("compile", 0.0)) > 0:
+            lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __iter__(self):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
@@ -15,6 +12,7 @@ from finelu import krylov
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import namespace, on_gpu, require_gpu, to_host
 from finelu.kernels.arithmetic import judged
+from finelu.kernels.compiling import compile_clock, quietly
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
 from finelu.matrix import CSR, as_csr, check_vector, count, number, shown
@@ -42,6 +40,7 @@ def solve(
     callback=None,
     callback_type="x",
     watch=None,
+    verbose: bool = True,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
 
@@ -57,6 +56,7 @@ def solve(
         True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",
         callback(||b - A x|| / ||b||).
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
+    verbose : False: print nothing; else one line on stderr, if that is a terminal, where kernels are to be compiled.
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
     iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
     where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
@@ -77,11 +77,11 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     chosen, method = chosen_recipe(recipe), known_method(method)
-    A = as_csr(A, diagonal=False)
-    home = b = check_vector(b, A.n, b)
-    A, b, x0 = _placed(A, b, x0, device)
-    A, b = precise(A, b if x0 is None else b.astype(np.result_type(b.dtype, x0.dtype), copy=False), rtol)
-    with _word_about_compiling(watch is None and sys.stderr is not None and sys.stderr.isatty()):
+    with compile_clock() as compiling, quietly(not verbose):
+        A = as_csr(A, diagonal=False)
+        home = b = check_vector(b, A.n, b)
+        A, b, x0 = _placed(A, b, x0, device)
+        A, b = precise(A, b if x0 is None else b.astype(np.result_type(b.dtype, x0.dtype), copy=False), rtol)
         calls = {"callback": callback} if callback_type == "x" else {"norm_callback": callback}
         ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, most=most, **calls)
         columns = b.reshape(A.n, -1) if b.size else b
@@ -96,7 +96,7 @@ def solve(
                 solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
             found.append(solution)
         found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
-    return _together(found, b.shape, home, start)
+    return _together(found, b.shape, home, start, compiling())
 
 
 @judged
@@ -106,29 +106,6 @@ def first_try(A) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: `look`, at times an ordering.
     """
     return Ladder(as_csr(A, diagonal=False), 1e-8).first()
-
-
-@contextmanager
-def _word_about_compiling(wanted: bool) -> Iterator[None]:
-    """One line on stderr when Numba begins to compile: the first use on a machine takes seconds."""
-    if not wanted:
-        yield
-        return
-    from numba.core import event
-
-    class Word(event.Listener):
-        said = False
-
-        def on_start(self, _):
-            if not self.said:
-                self.said = True
-                print("finelu: compiling its CPU kernels, once on this machine; seconds ...", file=sys.stderr)
-
-        def on_end(self, _):
-            """Nothing to say."""
-
-    with event.install_listener("numba:compile", Word()):
-        yield
 
 
 def known_method(method) -> str:
@@ -179,7 +156,7 @@ def _moved(v, A: CSR):
     return namespace(A.data).asarray(v) if on_gpu(A.data) else to_host(v)
 
 
-def _together(found: list[Solution], shape, home, start: float) -> Solution:
+def _together(found: list[Solution], shape, home, start: float, compiling: float) -> Solution:
     """One Solution of those of all columns."""
     xp = namespace(found[0].x)
     worst = max(
@@ -194,5 +171,5 @@ def _together(found: list[Solution], shape, home, start: float) -> Solution:
         x=x,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start},
+        timings={"solve": perf_counter() - start, "compile": compiling},
     )

@@ -17,6 +17,7 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import fetch_add, wait_until_done
+from finelu.kernels.cpu.handed import Handed, hand_over
 from finelu.kernels.cpu.parilut import _sort as sort_by_bitmap
 from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.threshold import grown, kth_largest
@@ -150,7 +151,13 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room) -> C
         return _row(n, index, dtype), _row(n, index, dtype), _bitmap(n)
 
     def make(t, workspace):
-        return _part(parts[t], parts[t + 1], one, rows, columns, *tolerances, *room, deferred, d, U, L, *workspace)
+        limits = *tolerances, *room
+        with Handed(4) as handed:
+            counts = _part(
+                parts[t], parts[t + 1], one, rows, columns, *limits, deferred, d, U, L, *workspace, handed.slots
+            )
+            l_rows, l_values, u_columns, u_values = (handed.take(e, (index, dtype)[e % 2]) for e in range(4))
+        return (l_rows, l_values), (u_columns, u_values), counts
 
     made = shared_out(parts.size - 1, begin, make)
     kept = (_joined(n, parts, F.places, [part[f] for part in made], index, dtype) for f, F in enumerate((L, U)))
@@ -259,10 +266,11 @@ def _part(
     Z,
     W,
     bitmap,
+    slots,
 ):
     """Factor the rows start..stop - 1: step k makes row k of U in Z and column k of L in W.
 
-    Returns (rows, values) of L, (columns, values) of U, for `places`, and what was counted.
+    Leaves in the slots rows and values of L, columns and values of U, for `places`; returns what was counted.
     """
     indptr, t_indptr = A[0], T[0]
     u_columns = np.empty(indptr[stop] - indptr[start] + 1, A[1].dtype)
@@ -307,8 +315,11 @@ def _part(
         l_rows, l_values = grown(l_rows, l_used, l_used + unders), grown(l_values, l_used, l_used + unders)
         u_used = _store(k, stop, u_xi, Z, rights, U, u_columns, u_values, u_used)
         l_used = _store(k, stop, l_xi, W, unders, L, l_rows, l_values, l_used)
-    counts = (l_largest, u_largest, small, crowded, by_estimate, by_pivot)
-    return (l_rows, l_values), (u_columns, u_values), counts
+    hand_over(l_rows, slots, 0)
+    hand_over(l_values, slots, 1)
+    hand_over(u_columns, slots, 2)
+    hand_over(u_values, slots, 3)
+    return l_largest, u_largest, small, crowded, by_estimate, by_pivot
 
 
 @compiled
@@ -559,8 +570,12 @@ def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
     number = np.full(n, -1, index)
     number[rows] = np.arange(m)
     rows = rows.astype(np.int64)
-    U = _columns_left(number, m, factors.u_indptr, factors.u_indices, factors.u_data)
-    L, work = _rows_left(number, m, factors.l_indptr, factors.l_indices, factors.l_data, factors.d, U[0])
+    u_starts, l_starts, work = np.zeros(n + 1, np.int64), np.zeros(m + 1, np.int64), np.ones(m, np.int64)
+    l_columns = factors.l_indptr, factors.l_indices, factors.l_data
+    with Handed(4) as handed:
+        _columns_left(number, factors.u_indptr, factors.u_indices, factors.u_data, u_starts, handed.slots)
+        _rows_left(number, *l_columns, factors.d, u_starts, l_starts, work, handed.slots)
+        U, L = ((at, handed.take(e, index), handed.take(e + 1, dtype)) for e, at in ((0, u_starts), (2, l_starts)))
     total = np.cumsum(work)
     blocks = max(1, int(total[-1] // BLOCK))
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
@@ -578,7 +593,11 @@ def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
 
     def make(b, workspace):
         S = A.indptr, A.indices, A.data
-        return _schur_rows(items[b], items[b + 1], S, number, rows, L, U, drop_tol, unit, *workspace)
+        with Handed(2) as handed:
+            used, bad = _schur_rows(
+                items[b], items[b + 1], S, number, rows, L, U, drop_tol, unit, *workspace, handed.slots
+            )
+            return handed.take(0, index)[:used], handed.take(1, dtype)[:used], bad
 
     made = shared_out(items.size - 1, begin, make)
     column_size = np.max(column_sizes, axis=0)
@@ -596,10 +615,12 @@ def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
 
 
 @compiled
-def _columns_left(number, m, indptr, indices, data):
-    """The rows of U in the columns that are left, by their numbers there."""
+def _columns_left(number, indptr, indices, data, starts, slots):
+    """The rows of U in the columns that are left, by their numbers there.
+
+    starts (n + 1,) : zeros; out.  Columns and values come in the slots 0 and 1.
+    """
     n = number.size
-    starts = np.zeros(n + 1, np.int64)
     total = 0
     for k in range(n):
         for p in range(indptr[k], indptr[k + 1]):
@@ -613,13 +634,17 @@ def _columns_left(number, m, indptr, indices, data):
             columns[used] = j
             values[used] = data[p]
             used += np.uint64(1)
-    return starts, columns, values
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
 
 
 @compiled
-def _rows_left(number, m, indptr, indices, data, d, u_indptr):
-    """L_C D by rows: (indptr, columns in A's numbering, values), and the multiplications that each row of S takes."""
-    starts, work = np.zeros(m + 1, np.int64), np.ones(m, np.int64)
+def _rows_left(number, indptr, indices, data, d, u_indptr, starts, work, slots):
+    """L_C D by rows, columns in A's numbering, and the multiplications that each row of S takes.
+
+    starts (m + 1,), zeros, work (m,), ones : out.  Columns and values come in the slots 2 and 3.
+    """
+    m = work.size
     for p in range(np.uint64(0), np.uint64(indptr[number.size])):
         r = number[np.uint64(indices[p])]
         if r >= 0:
@@ -636,13 +661,15 @@ def _rows_left(number, m, indptr, indices, data, d, u_indptr):
                 values[place[r]] = data[p] * d[k]
                 place[r] += 1
                 work[r] += u_indptr[k + 1] - u_indptr[k] + 4
-    return (starts, columns, values), work
+    hand_over(columns, slots, 2)
+    hand_over(values, slots, 3)
 
 
 @compiled
-def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, column_size, counts, Z, bitmap):
-    """Rows first..last - 1 of S: their (indices, values), lengths in counts[1:], and the first one not finite or -1.
+def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, column_size, counts, Z, bitmap, slots):
+    """Rows first..last - 1 of S: indices and values in the slots, lengths in counts[1:].
 
+    Returns how many entries there are, and the first row with one that is not finite, or -1.
     row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
     have been made with this workspace; entries go that are too small even beside these.
     """
@@ -696,7 +723,9 @@ def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, co
             x[j] = 0
         used += kept
         counts[r + 1] = kept
-    return columns[:used], values[:used], bad
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
+    return used, bad
 
 
 @compiled

@@ -18,6 +18,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import fetch_add
 from finelu.kernels.cpu.crout import first_coupling
+from finelu.kernels.cpu.handed import Handed, hand_over
 from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.threshold import grown, members, sort, strongest
 from finelu.threads import run
@@ -112,8 +113,9 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     result = deferred, d, e
     made = _shared(
         _factor,
+        _Made,
+        A,
         parts.size - 1,
-        A.indices.size,
         matrix,
         pairs,
         parts,
@@ -162,16 +164,21 @@ def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, herm
     m = numbers.size
     target = np.full(outer.size, -1, A.indices.dtype)
     target[numbers] = np.arange(m)
-    U = _restricted(factors.indptr, factors.indices, factors.data, target)
-    columns = _by_columns(U[0], U[1], m)
+    u_indptr = np.zeros_like(factors.indptr)
+    with Handed(2) as handed:
+        _restricted(factors.indptr, factors.indices, factors.data, target, u_indptr, handed.slots)
+        U = u_indptr, handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
+    columns = np.zeros(m + 1, np.int64), np.empty_like(U[1]), np.empty(U[1].size, np.int64)
+    _by_columns(U[0], U[1], *columns)
     blocks = min(BLOCKS, m)
     items, owner = np.arange(blocks + 1) * m // max(blocks, 1), np.empty(blocks, np.int64)
     begin, end = np.zeros(m, np.int64), np.zeros(m, np.int64)
     matrix = A.indptr, A.indices, A.data
     made = _shared(
         _schur,
+        _MadeRows,
+        A,
         blocks,
-        A.indices.size,
         matrix,
         numbers,
         target,
@@ -186,10 +193,11 @@ def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, herm
         owner,
     )
     bad = min((one.bad_row for one in made), default=m)
-    indptr, indices, data, dropped = _mirrored(
-        *_joined(m, items, begin, end, owner, made, A), float(drop_tol), hermitian
-    )
-    return SchurComplement(indptr, indices, data, numbers, dropped, bad if bad < m else -1)
+    starts, triangle = np.zeros(m + 1, np.int64), _joined(m, items, begin, end, owner, made, A)
+    with Handed(2) as handed:
+        dropped = _mirrored(*triangle, float(drop_tol), hermitian, starts, handed.slots)
+        indices, data = handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
+    return SchurComplement(starts, indices, data, numbers, dropped, bad if bad < m else -1)
 
 
 def _check(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> None:
@@ -229,17 +237,20 @@ def _first_not_real(indptr, indices, data):
     return -1
 
 
-def _shared(kernel, items, work, *args) -> list[Any]:
-    """What kernel(state, ...) returned in each thread that took some of the items, which it claims by state[0].
+def _shared(kernel, kind, A, items, *args) -> list[Any]:
+    """What kernel(state, slots, ...) made in each thread that took some of the items, which it claims by state[0].
 
-    Each has a field `taken`, how many they were; `slot`, from state[1], tells the threads apart.
+    kind : of the result, indices and data from the slots and what the kernel returned: `taken`, how many items they
+    are of; `slot`, from state[1], which tells the threads apart; and the rest.
     """
     state, made, complete, lock = np.zeros(2, np.int64), [], threading.Event(), threading.Lock()
     failed = []
 
     def work_on():
         try:
-            one = kernel(state, *args)
+            with Handed(2) as handed:
+                numbers = kernel(state, handed.slots, *args)
+                one = kind(handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype), *numbers)
             with lock:
                 if one.taken:
                     made.append(one)
@@ -250,7 +261,7 @@ def _shared(kernel, items, work, *args) -> list[Any]:
             complete.set()
             raise
 
-    run(work_on, items if work >= ALONE else 1)
+    run(work_on, items if A.indices.size >= ALONE else 1)
     complete.wait()  # for those that are still at their last items
     if failed:
         raise failed[0]
@@ -281,10 +292,10 @@ def _copy(items, owner, slot, begin, end, own_indices, own_data, indptr, indices
 class _Made(NamedTuple):
     """What one thread made: rows in indices and data; which part or block is whose, `owner` tells."""
 
-    taken: int
-    slot: int
     indices: Any
     data: Any
+    taken: int
+    slot: int
     largest: float
     by_tolerance: int
     by_room: int
@@ -522,7 +533,7 @@ def _sort_rows(start, stop, place, columns, values, z, found):
 
 
 @compiled
-def _factor(state, matrix, pairs, parts, limits, room, hermitian, place, lists, nu, deferred, d, e, owner):
+def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, lists, nu, deferred, d, e, owner):
     """Step k makes row k of what is left; U by rows, in one list for each column the rows whose NEXT is there.
 
     What is indexed by a row or column of a part is of one thread alone; of the interface only z, w and `seen` are.
@@ -628,24 +639,28 @@ def _factor(state, matrix, pairs, parts, limits, room, hermitian, place, lists, 
             k += 1
         _sort_rows(start, stop, place, columns, values, z, z_found)
         t = fetch_add(state, 0, 1)
-    return _Made(taken, slot, columns, values, largest, by_tolerance, by_room)
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
+    return taken, slot, largest, by_tolerance, by_room
 
 
 class _MadeRows(NamedTuple):
     """What one thread made of the Schur complement; bad_row : the first row with an entry that is not finite, or m."""
 
-    taken: int
-    slot: int
     indices: Any
     data: Any
+    taken: int
+    slot: int
     bad_row: int
 
 
 @compiled
-def _restricted(indptr, indices, data, target):
-    """The columns of U with target[j] >= 0, numbered by it: indptr (n + 1,), indices, data."""
+def _restricted(indptr, indices, data, target, begin, slots):
+    """The columns of U with target[j] >= 0, numbered by it.
+
+    begin (n + 1,) : zeros; out.  Indices and data come in the slots.
+    """
     n = indptr.size - 1
-    begin = np.zeros(n + 1, np.int64)
     for k in range(n):
         begin[k + 1] = begin[k]
         for p in range(indptr[k], indptr[k + 1]):
@@ -657,26 +672,25 @@ def _restricted(indptr, indices, data, target):
             columns[q] = target[indices[p]]
             values[q] = data[p]
             q += 1
-    return begin, columns, values
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
 
 
 @compiled
-def _by_columns(indptr, indices, m):
-    """starts (m + 1,), rows and places of the entries of each of m columns, rows ascending."""
-    starts = np.zeros(m + 1, np.int64)
+def _by_columns(indptr, indices, starts, rows, places):
+    """starts (m + 1,), zeros, rows and places of the entries of each of m columns, rows ascending: out."""
+    m = starts.size - 1
     for j in indices:
         starts[j + 1] += 1
     for j in range(m):
         starts[j + 1] += starts[j]
     place = starts[:-1].copy()
-    rows, places = np.empty(indices.size, indices.dtype), np.empty(indices.size, np.int64)
     for k in range(indptr.size - 1):
         for p in range(indptr[k], indptr[k + 1]):
             q = place[indices[p]]
             place[indices[p]] = q + 1
             rows[q] = k
             places[q] = p
-    return starts, rows, places
 
 
 @compiled
@@ -705,7 +719,7 @@ def _subtract_from(factor, low, high, columns, values, i, w, seen, found, count)
 
 
 @compiled
-def _schur(state, matrix, numbers, target, U, by_columns, d, e, hermitian, items, begin, end, owner):
+def _schur(state, slots, matrix, numbers, target, U, by_columns, d, e, hermitian, items, begin, end, owner):
     """Row i of the upper triangle of S, for each pivot with an entry in column i of U_C, in ascending order."""
     indptr, indices, data = matrix
     u_indptr, columns, values = U
@@ -774,12 +788,17 @@ def _schur(state, matrix, numbers, target, U, by_columns, d, e, hermitian, items
                 if not np.isfinite(abs(own_data[q])):
                     bad_row = min(bad_row, i)
         t = fetch_add(state, 0, 1)
-    return _MadeRows(taken, slot, own_indices, own_data, bad_row)
+    hand_over(own_indices, slots, 0)
+    hand_over(own_data, slots, 1)
+    return taken, slot, bad_row
 
 
 @compiled
-def _mirrored(indptr, indices, data, drop_tol, hermitian):
-    """Both triangles of what is kept of the upper one, whose rows begin with the diagonal; how many were dropped."""
+def _mirrored(indptr, indices, data, drop_tol, hermitian, starts, slots):
+    """Both triangles of what is kept of the upper one, whose rows begin with the diagonal; how many were dropped.
+
+    starts (m + 1,) : zeros; out.  Indices and data come in the slots.
+    """
     m = indptr.size - 1
     root = np.zeros(m)
     for i in range(m):
@@ -788,7 +807,7 @@ def _mirrored(indptr, indices, data, drop_tol, hermitian):
             root[i], root[j] = max(root[i], magnitude), max(root[j], magnitude)
     for i in range(m):
         root[i] = np.sqrt(root[i])
-    starts, lower = np.zeros(m + 1, np.int64), np.zeros(m, np.int64)
+    lower = np.zeros(m, np.int64)
     keep = np.empty(indices.size, np.bool_)
     for i in range(m):
         for p in range(indptr[i], indptr[i + 1]):
@@ -814,4 +833,6 @@ def _mirrored(indptr, indices, data, drop_tol, hermitian):
                     lower[j] += 1
                     out_indices[q] = i
                     out[q] = np.conj(data[p]) if hermitian else data[p]
-    return starts, out_indices, out, 2 * indices.size - m - starts[m]
+    hand_over(out_indices, slots, 0)
+    hand_over(out, slots, 1)
+    return 2 * indices.size - m - starts[m]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.handed import Handed, hand_over
 from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.threshold import grown, pop, push, sort
 
@@ -17,19 +18,20 @@ def pattern_iluk(indptr, indices, level):
     places[p]. Cost: as an elimination on the new pattern; 4 bytes for the level of each entry besides.
     """
     n = indptr.size - 1
-    begin, columns, stored, places = _pattern(indptr, indices, min(level, n))
-    return begin, columns[:stored].copy(), places
+    begin, places = np.zeros(n + 1, np.int64), np.empty(indices.size, np.int64)
+    with Handed(1) as handed:
+        stored = _pattern(indptr, indices, min(level, n), begin, places, handed.slots)
+        return begin, handed.take(0, indices.dtype)[:stored].copy(), places
 
 
 @compiled
-def _pattern(indptr, indices, level):
+def _pattern(indptr, indices, level, begin, places, slots):
     """Row by row; the columns before the diagonal, in ascending order from a heap, bring those of their rows of U.
 
     A level is the number of inner vertices of a shortest path through eliminated unknowns (Hysom & Pothen 2002), so
     that none exceeds n - 2.
     """
     n = indptr.size - 1
-    begin, places = np.zeros(n + 1, np.int64), np.empty(indices.size, np.int64)
     behind = np.empty(n, np.int64)  # the place after the diagonal
     columns, levels = np.empty(2 * indices.size, indices.dtype), np.empty(2 * indices.size, np.int32)
     own = np.empty(n, np.int32)  # of column j in row i
@@ -85,4 +87,5 @@ def _pattern(indptr, indices, level):
                 at += 1
             stored += 1
         begin[i + 1] = stored
-    return begin, columns, stored, places
+    hand_over(columns, slots, 0)
+    return stored

@@ -7,24 +7,29 @@ import numpy as np
 from finelu.kernels.cpu.recurrences import compiled
 
 
-@compiled
 def transposed(indptr, indices, data):
     """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
-    n = indptr.size - 1
-    starts = np.zeros(n + 1, np.int64)
+    starts, nnz = np.zeros(indptr.size, np.int64), int(indptr[-1])
+    rows, values = np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype)
+    transpose(indptr, indices, data, starts, rows, values)
+    return starts, rows, values
+
+
+@compiled
+def transpose(indptr, indices, data, starts, rows, values):
+    """As `transposed`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
+    n = starts.size - 1
     for p in range(indptr[n]):
         starts[indices[p] + 1] += 1
     for j in range(n):
         starts[j + 1] += starts[j]
     place = starts[:-1].copy()
-    rows, values = np.empty(indptr[n], indices.dtype), np.empty(indptr[n], data.dtype)
     for i in range(n):
         for p in range(indptr[i], indptr[i + 1]):
             q = place[indices[p]]
             place[indices[p]] = q + 1
             rows[q] = i
             values[q] = data[p]
-    return starts, rows, values
 
 
 @compiled
@@ -35,7 +40,8 @@ def symmetric_graph(indptr, indices, starts, columns):
     Cost: three passes over A.
     """
     n = starts.size - 1
-    to, rows, _ = transposed(indptr, indices, indices)
+    to, rows = np.zeros(n + 1, np.int64), np.empty(indptr[n], indices.dtype)
+    transpose(indptr, indices, indices, to, rows, np.empty_like(rows))
     found = 0
     starts[0] = 0
     for i in range(n):

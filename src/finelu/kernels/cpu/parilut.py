@@ -807,7 +807,8 @@ def _add(
 def magnitudes(F):
     """|values| of F strictly below (k_L,) and strictly above (k_U,) the diagonal, in the order of their places."""
     items = _even(F.indptr)
-    below = _below(items, F.indptr, F.diag)
+    below = np.zeros(items.size, np.int64)
+    _below(items, F.indptr, F.diag, below)
     real = F.data.dtype.type(0).real.dtype
     lower, upper = empty(int(below[-1]), real), empty(F.nnz - F.n - int(below[-1]), real)
     _share(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
@@ -815,15 +816,13 @@ def magnitudes(F):
 
 
 @compiled
-def _below(items, indptr, diag):
-    """below[t] : the entries below the diagonal in the blocks before t."""
-    below = np.zeros(items.size, np.int64)
+def _below(items, indptr, diag, below):
+    """below[t] : the entries below the diagonal in the blocks before t; out, zeros."""
     for t in range(items.size - 1):
         total = 0
         for i in range(items[t], items[t + 1]):
             total += diag[i] - indptr[i]
         below[t + 1] = below[t] + total
-    return below
 
 
 @compiled

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from finelu.kernels.cpu.compiled import compiled, summing
 from finelu.kernels.monitor import (
     BEST,
     BREAKDOWN,
@@ -46,11 +46,6 @@ TAU, THETA, KEPT, TAKEN, LEFT = range(5)
 # The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
 # before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
 TRUSTED, LOST = 1e-4, 0.1
-
-compiled = njit(cache=True, nogil=True, error_model="numpy")
-# Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's
-# and SciPy's each bring their own threads, which wait for one another when both are called in turn.
-summing = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc"})
 
 
 @summing

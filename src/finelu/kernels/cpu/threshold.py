@@ -13,6 +13,7 @@ import numpy as np
 
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.graphs import transposed
+from finelu.kernels.cpu.handed import Handed, hand_over
 from finelu.kernels.cpu.recurrences import compiled
 
 FEW = 24  # so many numbers are sorted by insertion
@@ -46,12 +47,13 @@ def ilut(A, tau, fill, most) -> Factored:
         are kept.  most : stop once there are more entries than this.
     Cost: a heap operation for each entry below the diagonal that is touched, and the multiplications.
     """
-    capacity = _capacity(A.nnz, most)
-    rows, stored, pivot, indptr, indices, data, diag = _ilut(
-        A.indptr, A.indices, A.diag, A.data, tau, float(fill), most, capacity
-    )
-    if rows < A.n:
-        return _stopped(A, rows, stored, pivot)
+    indptr, diag = np.zeros(A.n + 1, np.int64), np.empty(A.n, np.int64)
+    limits = tau, float(fill), most, _capacity(A.nnz, most)
+    with Handed(2) as handed:
+        rows, stored, pivot = _ilut(A.indptr, A.indices, A.diag, A.data, *limits, indptr, diag, handed.slots)
+        if rows < A.n:
+            return _stopped(A, rows, stored, pivot)
+        indices, data = handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
     return Factored(rows, stored, pivot, indptr, indices[:stored].copy(), data[:stored].copy(), diag)
 
 
@@ -62,13 +64,18 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
     the columns of L are limited as the columns of A.
     """
     columns = transposed(A.indptr, A.indices, A.data)
-    capacity = _capacity(A.nnz, most)
-    rows, stored, pivot, lower, upper = _ilut_crout(
-        A.indptr, A.indices, A.diag, A.data, *columns, tau_rows, tau_columns, float(fill), most, capacity
-    )
-    if rows < A.n:
-        return _stopped(A, rows, stored, pivot)
-    return Factored(rows, stored, pivot, *_joined(*transposed(*lower), *upper))
+    begin, limits = np.zeros((2, A.n + 1), np.int64), (tau_rows, tau_columns, float(fill), most, _capacity(A.nnz, most))
+    with Handed(4) as handed:
+        rows, stored, pivot = _ilut_crout(
+            A.indptr, A.indices, A.diag, A.data, *columns, *limits, begin[0], begin[1], handed.slots
+        )
+        if rows < A.n:
+            return _stopped(A, rows, stored, pivot)
+        l_indices, l_data, u_indices, u_data = (handed.take(e, (A.indices, A.data)[e % 2].dtype) for e in range(4))
+    indptr, diag = np.zeros_like(begin[0]), np.empty(A.n, np.int64)
+    indices, data = np.empty(stored, A.indices.dtype), np.empty(stored, A.data.dtype)
+    _joined(*transposed(begin[0], l_indices, l_data), begin[1], u_indices, u_data, indptr, indices, data, diag)
+    return Factored(rows, stored, pivot, indptr, indices, data, diag)
 
 
 def ict(L, tau, fill, most) -> Factored:
@@ -78,10 +85,13 @@ def ict(L, tau, fill, most) -> Factored:
     pivot; fill, most as in `ilut`, of columns of L and entries of the factor.
     """
     columns = transposed(L.indptr, L.indices, L.data)
-    rows, stored, pivot, factor = _ict(*columns, tau, float(fill), most, _capacity(L.nnz, most))
-    if rows < L.n:
-        return _stopped(L, rows, stored, pivot)
-    indptr, indices, data = transposed(*factor)
+    begin = np.zeros(L.n + 1, np.int64)
+    with Handed(2) as handed:
+        rows, stored, pivot = _ict(*columns, tau, float(fill), most, _capacity(L.nnz, most), begin, handed.slots)
+        if rows < L.n:
+            return _stopped(L, rows, stored, pivot)
+        factor = handed.take(0, L.indices.dtype), handed.take(1, L.data.dtype)
+    indptr, indices, data = transposed(begin, *factor)
     return Factored(rows, stored, pivot, indptr, indices, data, indptr[1:] - 1)
 
 
@@ -96,14 +106,10 @@ def _capacity(nnz: int, most: int) -> int:
 
 
 @compiled
-def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data):
-    """L without its diagonal and U in one matrix, both by rows, and the places of its diagonal."""
-    n = l_indptr.size - 1
-    stored = l_indptr[n] + u_indptr[n]
-    indptr, diag = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
-    indices, data = np.empty(stored, l_indices.dtype), np.empty(stored, l_data.dtype)
+def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data, indptr, indices, data, diag):
+    """L without its diagonal and U in one matrix, both by rows, and the places of its diagonal.  indptr : zeros."""
     m = 0
-    for i in range(n):
+    for i in range(diag.size):
         for p in range(l_indptr[i], l_indptr[i + 1]):
             indices[m] = l_indices[p]
             data[m] = l_data[p]
@@ -114,7 +120,6 @@ def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data):
             data[m] = u_data[p]
             m += 1
         indptr[i + 1] = m
-    return indptr, indices, data, diag
 
 
 @compiled
@@ -252,10 +257,9 @@ def grown(array, used, needed):
 
 
 @compiled
-def _ilut(indptr, indices, diag, a, tau, fill, most, capacity):
+def _ilut(indptr, indices, diag, a, tau, fill, most, capacity, begin, pivots, slots):
     """Row by row: scatter into w, subtract multiples of rows of U in ascending order, from a heap; keep, store."""
     n = diag.size
-    begin, pivots = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     columns, values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
     w, size = np.empty(n, a.dtype), np.empty(n)
     seen = np.full(n, -1, indices.dtype)  # the last row that touched w[j]
@@ -281,7 +285,7 @@ def _ilut(indptr, indices, diag, a, tau, fill, most, capacity):
                 continue
             factor = divide(w[k], values[pivots[k]])
             if not np.isfinite(factor):
-                return i, stored, factor, begin, columns, values, pivots
+                return i, stored, factor
             w[k] = factor
             lower[below] = k
             below += 1
@@ -299,10 +303,10 @@ def _ilut(indptr, indices, diag, a, tau, fill, most, capacity):
         below = strongest(lower, below, 0.0, most_below, w, size)
         above = strongest(upper, above, tau[i], most_above, w, size)
         if below < 0 or above < 0 or not np.isfinite(w[i]) or w[i] == 0:
-            return i, stored, w[i], begin, columns, values, pivots
+            return i, stored, w[i]
         needed = stored + below + 1 + above
         if needed > most:
-            return i, needed, w[i], begin, columns, values, pivots
+            return i, needed, w[i]
         columns, values = grown(columns, stored, needed), grown(values, stored, needed)
         for e in range(below):
             columns[stored] = lower[e]
@@ -317,7 +321,9 @@ def _ilut(indptr, indices, diag, a, tau, fill, most, capacity):
             values[stored] = w[upper[e]]
             stored += 1
         begin[i + 1] = stored
-    return n, stored, w[n - 1], begin, columns, values, pivots
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
+    return n, stored, w[n - 1]
 
 
 @compiled
@@ -343,14 +349,29 @@ def enlist(head, follower, i, place, end, indices):
 
 
 @compiled
-def _ilut_crout(indptr, indices, diag, a, c_indptr, c_indices, c_data, tau_rows, tau_columns, fill, most, capacity):
+def _ilut_crout(
+    indptr,
+    indices,
+    diag,
+    a,
+    c_indptr,
+    c_indices,
+    c_data,
+    tau_rows,
+    tau_columns,
+    fill,
+    most,
+    capacity,
+    l_begin,
+    u_begin,
+    slots,
+):
     """Step k makes row k of U in z and column k of L in w from the rows of U and columns of L before.
 
     Each earlier row of U has a place u_next: its first entry in a column >= k, and stands in the list of that column;
     so the list of k holds the rows i with u_ik != 0, and what they contribute to lies behind. The same for L.
     """
     n = diag.size
-    u_begin, l_begin = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     u_columns, u_values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
     l_rows, l_values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
     u_next, l_next = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -417,12 +438,11 @@ def _ilut_crout(indptr, indices, diag, a, c_indptr, c_indices, c_data, tau_rows,
         for e in range(unders):
             w[under[e]] = divide(w[under[e]], z[k])
             good &= np.isfinite(w[under[e]])
-        lower, upper = (l_begin, l_rows, l_values), (u_begin, u_columns, u_values)
         if not good:
-            return k, stored, z[k], lower, upper
+            return k, stored, z[k]
         stored += rights + 1 + unders
         if stored > most:
-            return k, stored, z[k], lower, upper
+            return k, stored, z[k]
         u_used, l_used = u_begin[k], l_begin[k]
         u_columns = grown(u_columns, u_used, u_used + rights + 1)
         u_values = grown(u_values, u_used, u_used + rights + 1)
@@ -439,14 +459,18 @@ def _ilut_crout(indptr, indices, diag, a, c_indptr, c_indices, c_data, tau_rows,
         u_next[k], l_next[k] = u_used + 1, l_used
         enlist(u_head, u_follower, k, u_next[k], u_begin[k + 1], u_columns)
         enlist(l_head, l_follower, k, l_next[k], l_begin[k + 1], l_rows)
-    return n, stored, z[n - 1], (l_begin, l_rows, l_values), (u_begin, u_columns, u_values)
+    hand_over(l_rows, slots, 0)
+    hand_over(l_values, slots, 1)
+    hand_over(u_columns, slots, 2)
+    hand_over(u_values, slots, 3)
+    return n, stored, z[n - 1]
 
 
 @compiled
-def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity):
+def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity, begin, slots):
     """Step k makes column k of L in w from the columns before that have an entry in row k; lists as in Crout's form."""
     n = c_indptr.size - 1
-    begin, following = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    following = np.empty(n, np.int64)
     rows, values = np.empty(capacity, c_indices.dtype), np.empty(capacity, c_data.dtype)
     w, size = np.empty(n, c_data.dtype), np.empty(n)
     seen, head = np.full(n, -1, c_indices.dtype), np.full(n, -1, c_indices.dtype)
@@ -481,15 +505,15 @@ def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity):
         unders = strongest(under, unders, tau[k], limit, w, size)
         stored = begin[k]
         if unders < 0 or not np.isfinite(square) or square <= 0:
-            return k, stored, square, (begin, rows, values)
+            return k, stored, square
         w[k] = np.sqrt(square)
         for e in range(unders):
             w[under[e]] = divide(w[under[e]], w[k])
             if not np.isfinite(w[under[e]]):
-                return k, stored, square, (begin, rows, values)
+                return k, stored, square
         needed = stored + 1 + unders
         if needed > most:
-            return k, needed, square, (begin, rows, values)
+            return k, needed, square
         rows, values = grown(rows, stored, needed), grown(values, stored, needed)
         rows[stored] = k
         values[stored] = w[k]
@@ -499,4 +523,6 @@ def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity):
         begin[k + 1] = needed
         following[k] = stored + 1
         enlist(head, follower, k, following[k], needed, rows)
-    return n, begin[n], square, (begin, rows, values)
+    hand_over(rows, slots, 0)
+    hand_over(values, slots, 1)
+    return n, begin[n], square

@@ -1,0 +1,71 @@
+"""How the kernels are compiled, and how their machine code is kept for later processes."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from numba import config, njit
+from numba.core import event
+from numba.core.caching import FunctionCache
+
+from finelu.errors import DeviceError
+from finelu.kernels import compiling
+
+if config.DISABLE_JIT:
+    raise DeviceError(
+        "NUMBA_DISABLE_JIT is set, but the kernels of the CPU are nothing without Numba's compiler; unset it."
+    )
+
+
+class Cache(FunctionCache):
+    """Numba's cache on the disk, but what cannot be written there is used all the same, and processes take turns.
+
+    Without turns, two that compile one function for two dtypes at once may give both the same file.
+    """
+
+    def save_overload(self, sig, data):
+        try:
+            with _alone(Path(self.cache_path)):
+                super().save_overload(sig, data)
+        except OSError:  # no room, or no permission any more
+            compiling.not_kept()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other process is inside, for this folder; on file systems without locks, whoever is."""
+    with open(folder / "finelu.lock", "w") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def compiled(function: Callable, **options) -> Callable:
+    """Numba's njit, as all kernels need it."""
+    kernel = njit(nogil=True, error_model="numpy", **options)(function)
+    try:
+        kernel._cache = Cache(function)  # where Numba's decorator puts its own, with cache=True
+    except RuntimeError:  # none of the folders that it knows can be written
+        compiling.not_kept()
+    return kernel
+
+
+# Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's
+# and SciPy's each bring their own threads, which wait for one another when both are called in turn.
+summing = partial(compiled, fastmath={"reassoc"})
+
+
+class _Listener(event.Listener):
+    def on_start(self, started):
+        if started.data["dispatcher"].py_func.__module__.startswith("finelu."):
+            compiling.begun()
+
+    def on_end(self, _):
+        """Nothing to say."""
+
+
+event.register("numba:compile", _Listener())
