@@ -150,15 +150,6 @@ def test_any_symmetric_pattern_converges(backend, A):
         assert_same_values_as(backend, F, G)
 
 
-def test_only_the_lower_triangle_of_a_is_read(backend):
-    A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
-    half = sp.csr_matrix(sp.tril(A))
-    for options in ({}, {"ordering": "rcm"}, {"level": 1}, {"level": 2, "ordering": "rcm"}, {"scale": False}):
-        F, G = (ParIC(**options).factor(backend.move(B)) for B in (A, half))
-        assert F.nnz == G.nnz
-        np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 @BOTH
 @pytest.mark.parametrize("ordering", [None, "rcm"])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

@@ -111,13 +111,6 @@ def test_any_symmetric_pattern_is_factored_completely(backend, A):
     assert_close(fetched(backend, F)[0].toarray(), np.linalg.cholesky(A.toarray()), 256, scale=abs(A).max())
 
 
-def test_only_the_lower_triangle_of_a_is_read(backend):
-    A = in_dtype(ANI, "complex128")
-    for options in ({}, {"ordering": "rcm"}, {"start": 1}):
-        F, G = (ParICT(**options).factor(backend.move(B)) for B in (A, sp.csr_matrix(sp.tril(A))))
-        np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 # By definition
 
 

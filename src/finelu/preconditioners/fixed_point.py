@@ -17,6 +17,7 @@ from finelu.matrix import CSR, lower_triangle
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.threshold import Chosen
+from finelu.properties import require_hermitian
 
 PIVOTS = ("new", "old")
 NOBODY = 2**62  # the row that `refused` names while nothing was refused
@@ -78,6 +79,8 @@ class FixedPointFactors(TriangularFactors):
 
     def _scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
+        if self.cholesky:
+            require_hermitian(self.recipe, A)
         xp = namespace(A.data)
         B = A.with_values(shifted(A, self.recipe.shift))
         if self._half is not None:

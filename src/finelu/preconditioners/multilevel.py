@@ -29,7 +29,7 @@ from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import ROUNDINGS, symmetry
+from finelu.properties import ROUNDINGS, differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -257,7 +257,9 @@ def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
         if (abs(apart.data) <= ROUNDINGS * np.finfo(S.dtype).eps * size[apart.row] * size[apart.col]).all():
             return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
     if recipe.symmetric:
-        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian; leave symmetric out.")
+        raise MatrixError(
+            f"{recipe!r}: A is neither symmetric nor Hermitian: {differing(S.tosparse())}; leave symmetric out."
+        )
     return "general", S
 
 

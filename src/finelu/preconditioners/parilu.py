@@ -75,15 +75,16 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILU; half its
-    cost.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
+    ParILU; half its cost.
     """
 
     def factor(self, A) -> ParICFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is not positive. Updates
-        that would not be finite, and pivots that would not be positive, are refused and counted in the report.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
+        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
+        and counted in the report.
         """
         return ParICFactors(self, _checked(self, A))
 

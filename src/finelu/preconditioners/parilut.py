@@ -101,15 +101,16 @@ class ParILUT(_Adapting):
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILUT; about half
-    its cost.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
+    ParILUT; about half its cost.
     """
 
     def factor(self, A) -> ParICTFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is not positive. Updates
-        that would not be finite, and pivots that would not be positive, are refused and counted in the report.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
+        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
+        and counted in the report.
         """
         return ParICTFactors(self, _checked(self, A))
 

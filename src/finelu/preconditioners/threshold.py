@@ -13,6 +13,7 @@ from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host
 from finelu.kernels import namespace, on_gpu
 from finelu.matrix import CSR, INT32_LIMIT
+from finelu.properties import require_hermitian
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
 TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors
@@ -99,6 +100,8 @@ class ThresholdFactors(TriangularFactors):
         return Chosen(getattr(self.recipe, "form", "crout"))
 
     def _factorize(self, A: CSR) -> None:
+        if self.cholesky:
+            require_hermitian(self.recipe, A)
         recipe, host = self.recipe, on_host(A, self.recipe.shift)
         run = self._runs(host)
 
