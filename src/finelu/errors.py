@@ -2,7 +2,20 @@
 
 
 class FineluError(Exception):
-    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2."""
+    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2.
+
+    Can be pickled and copied, whatever the arguments of its class: workers send their exceptions so.
+    """
+
+    def __reduce__(self):
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[FineluError], args: tuple, attributes: dict) -> FineluError:
+    """The exception with this text and these attributes, not made from the arguments of its class."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class MatrixError(FineluError, ValueError):

@@ -21,8 +21,12 @@ class Factors:
 
     SciPy's and CuPy's iterative solvers take it as `M=F`: it has shape, dtype, matvec and rmatvec.
     recipe : the frozen recipe that made it.  report : dict of what happened (times, levels, variant, warnings).
+    Can be pickled and deep-copied, with all that `update` needs; not while another thread updates. What belongs to this
+    process (`_bound` names it) is made anew.
     Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, `nnz`.
     """
+
+    _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
 
     def __init__(self, recipe, A: CSR, dtype=None):
         self.recipe = recipe
@@ -30,6 +34,13 @@ class Factors:
         self.dtype = np.dtype(dtype or A.dtype)
         self.report: dict[str, Any] = {}
         self._valid = True  # until an update fails
+        self._lock = threading.RLock()
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name not in self._bound}
+
+    def __setstate__(self, state) -> None:
+        self.__dict__.update(state)
         self._lock = threading.RLock()
 
     @property

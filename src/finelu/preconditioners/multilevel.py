@@ -137,11 +137,18 @@ class MultilevelFactors(Factors):
     warning tells where a smallest_pivot, or rcond, is below 100 eps of the dtype.
     """
 
+    _bound = ("_lock", "_recorded")
+    _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
+
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A)
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         self._first: _Order | None = None
         self._refresh(A)
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        self._recorded = {}
 
     def _refresh(self, A: CSR) -> None:
         recipe, begin = self.recipe, perf_counter()
@@ -169,7 +176,7 @@ class MultilevelFactors(Factors):
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
         inverse, fact = _dense(recipe, S, kind, rows)
         self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
-        self._recorded: dict[str, Any] = {}  # on a GPU: the application as one graph, of each kind
+        self._recorded = {}
         facts.append(fact)
         kept = sum(fact["nnz"] for fact in facts)
         device = "GPU" if on_gpu(A.data) else "CPU"
