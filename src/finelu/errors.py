@@ -73,6 +73,20 @@ class ZeroPivot(FineluError, ArithmeticError):
         )
 
 
+class UnstableFactors(FineluError, ArithmeticError):
+    """Factors that were computed, but whose inverse makes Inf or NaN of a vector of moderate numbers.
+
+    recipe : the recipe that made them.
+    """
+
+    def __init__(self, recipe, advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe."):
+        self.recipe = recipe
+        super().__init__(
+            f"{recipe!r}: the factors are unstable: M^-1 v is not finite for a vector v = A y with numbers y of at "
+            f"most 1. {advice}"
+        )
+
+
 class NoFactors(FineluError, RuntimeError):
     """Factors whose last update failed were asked to solve."""
 

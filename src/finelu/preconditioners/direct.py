@@ -62,7 +62,8 @@ class SparseLU(Recipe):
 
 
 class SparseLUFactors(Factors):
-    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on.
+    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on; probe, see
+    `finelu.factors.probe`, and a warning where it is beyond 10.
 
     SuperLU's factors cannot leave the process: a copy factors anew what was factored, which gives the same bits.
     """
@@ -150,6 +151,8 @@ class SparseLUFactors(Factors):
                 raise FineluError(f"{self.recipe!r}: SuperLU gave up: {error}") from error
             raise SingularMatrix(singular) from error
         self.report["numeric_seconds"] = perf_counter() - start
+        self.report.pop("warning", None)
+        self._probe(A, lambda v: self._apply(v, "N"))
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)

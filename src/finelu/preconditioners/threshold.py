@@ -83,7 +83,8 @@ class ThresholdFactors(TriangularFactors):
     Subclasses give `_runs(host)`: the kernel as a function of a threshold and of the most entries that may be stored.
     They are made on the CPU and applied where A is. In a search, update begins with the threshold found last.
     report : besides the times drop_tol; nnz, entries of L + U, the diagonal once; factorizations, how many it took;
-    where a number was wanted nnz_wanted, and a warning if it was missed by more than 1%; factored_on, applied_on.
+    where a number was wanted nnz_wanted, and a warning if it was missed by more than 1%; factored_on, applied_on;
+    probe, see `finelu.factors.probe`, and a warning where it is beyond 10.
     """
 
     cholesky = False
@@ -95,6 +96,10 @@ class ThresholdFactors(TriangularFactors):
 
     def _runs(self, host: CSR) -> Callable[[float, int], Any]:
         raise NotImplementedError
+
+    def _refresh(self, A: CSR) -> None:
+        super()._refresh(A)
+        self._probe(A, lambda v: self._apply(v, "N"))
 
     def _analyse(self, once: bool):
         return Chosen(getattr(self.recipe, "form", "crout"))
