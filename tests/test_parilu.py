@@ -623,3 +623,12 @@ def test_a_is_not_written_and_no_warning_is_shown(backend):
         for recipe in (ParILU(ordering="rcm"), ParIC(asynchronous=True), ParILU(scale=False, asynchronous=True)):
             recipe.factor(moved)
     np.testing.assert_array_equal(backend.fetch(moved).toarray(), A.toarray())
+
+
+@BOTH
+def test_an_update_whose_residual_is_much_worse_warns(backend, Recipe):
+    A = gallery.poisson5(12, 11)
+    F = Recipe(sweeps=3).factor(backend.move(sp.csr_matrix(A + 40 * sp.eye(A.shape[0]))))
+    assert F.report["pattern_residual"] == F.report["residual_norms"][-1] < 1e-3
+    F.update(backend.move(sp.csr_matrix(A - 1e-3 * sp.eye(A.shape[0]))))
+    assert F.report["pattern_residual"] > 1e-2 and "Factor A anew" in F.report["warning"]

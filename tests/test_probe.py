@@ -61,7 +61,7 @@ def test_an_inverse_that_is_not_finite_is_an_error_that_says_so():
     with pytest.raises(UnstableFactors, match="unstable: M\\^-1 v is not finite"):
         ILUT(drop_tol=0.5).factor(A * np.float64(1))
     F = ILUT().factor(sp.csr_matrix(sp.eye(1200) + 1e-3 * sp.eye(1200, k=-1) + 1e-3 * sp.eye(1200, k=1)))
-    assert F.report["probe"] < 1e-3
+    assert F.report["probe"] < 1e-2
 
 
 def test_a_matching_does_not_run_through_rounding_where_it_need_not():

@@ -174,7 +174,8 @@ def checked(recipe, A, *, diagonal: bool = True) -> CSR:
 
     diagonal : it must be stored in full.
     """
-    if not (isinstance(recipe.shift, int | float) and 0.0 <= recipe.shift < np.inf):
+    shift = recipe.shift
+    if isinstance(shift, bool) or not (isinstance(shift, int | float) and 0.0 <= shift < np.inf):
         raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")

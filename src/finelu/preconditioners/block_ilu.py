@@ -125,7 +125,8 @@ def check_parameters(recipe) -> None:
     size = recipe.block_size
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1):
         raise ParameterError(f"{recipe!r}: block_size must be an integer >= 1, or None.")
-    if not isinstance(recipe.shift, int | float) or not 0.0 <= recipe.shift < math.inf:
+    shift = recipe.shift
+    if isinstance(shift, bool) or not isinstance(shift, int | float) or not 0.0 <= shift < math.inf:
         raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
     if recipe.precision not in (None, "float32", "float64"):
         raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")

@@ -108,6 +108,8 @@ class _SweptFactors(FixedPointFactors):
     report : sweeps, damping (what it came to), residual_norms (relative to the Frobenius norm of the scaled matrix),
     refused, how many updates were not finite, and then refused_row and warning. A warning, with damping 0, also where
     the residual grew however much the sweeps were damped: then the factors are the initial values, A's own.
+    pattern_residual (of synchronous sweeps), the last of residual_norms, and a warning where that of an update is much
+    larger than that of the factorization was.
     """
 
     _start: CSR | None = None
@@ -136,6 +138,8 @@ class _SweptFactors(FixedPointFactors):
                 f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
                 "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
             )
+        if norms:
+            self._compare(norms[-1])
         self._set(F, d)
 
     def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:

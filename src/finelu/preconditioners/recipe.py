@@ -6,13 +6,27 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+from finelu.errors import ParameterError
+
+LARGEST = 2**63 - 1
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe:
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
     A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
+    Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` for all else that a
+    parameter cannot be.
     """
+
+    def __post_init__(self):
+        for f in fields(self):
+            value = getattr(self, f.name)
+            many = hasattr(value, "__len__") and not isinstance(value, str)
+            if many or (isinstance(value, int) and abs(value) > LARGEST):
+                what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
+                raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
 
     def __repr__(self):
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
