@@ -58,7 +58,7 @@ class SparseLU(Recipe):
             raise ParameterError(f"{self!r}: matching must be True, False or None.")
         if self.ordering not in (*ORDERINGS, COLAMD):
             raise ParameterError(f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}.")
-        return SparseLUFactors(self, checked(self, A, diagonal=False))
+        return SparseLUFactors(self, checked(self, A, diagonal=False), probed=True)
 
 
 class SparseLUFactors(Factors):
@@ -70,12 +70,21 @@ class SparseLUFactors(Factors):
 
     _bound = ("_lock", "_lu")
 
-    def __init__(self, recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None = None, most: float = np.inf):
+    def __init__(
+        self,
+        recipe: SparseLU,
+        A: CSR,
+        known: tuple[np.ndarray, Fill] | None = None,
+        most: float = np.inf,
+        probed: bool = False,
+    ):
         """known : the order, and its fill, that the recipe would find for A without a matching.
 
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
+        probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A)
+        self._probed = probed
         start = perf_counter()
         host = as_csr(A.on(np), diagonal=False)
         self._rows = self._columns = np.arange(A.n)
@@ -152,7 +161,8 @@ class SparseLUFactors(Factors):
             raise SingularMatrix(singular) from error
         self.report["numeric_seconds"] = perf_counter() - start
         self.report.pop("warning", None)
-        self._probe(A, lambda v: self._apply(v, "N"))
+        if self._probed:
+            self._probe(A, lambda v: self._apply(v, "N"))
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
