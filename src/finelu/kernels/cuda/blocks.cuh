@@ -102,7 +102,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
         team.sync();
 #pragma unroll
         for (int m = 0; m < M; ++m)
-            if (team.owns(m)) atomicMax(largest + team.row(m), exponent_of(magnitude(mine[m])));
+            if (team.owns(m)) atomicMax(largest + team.row(m), exponent_of(one_norm(mine[m])));
         team.sync();
 #pragma unroll
         for (int m = 0; m < M; ++m) {
@@ -125,7 +125,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
             typename RealOf<T>::type largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
-                const auto size = magnitude(column[w]);
+                const auto size = one_norm(column[w]);
                 if (q < 0 || size > largest) {
                     q = w;
                     largest = size;

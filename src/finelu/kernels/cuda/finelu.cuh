@@ -53,7 +53,7 @@ __device__ inline bool is_finite(float a) { return a - a == 0.0f; }
 __device__ inline bool is_finite(double a) { return a - a == 0.0; }
 template <typename R> __device__ inline bool is_finite(Complex<R> a) { return is_finite(a.re) && is_finite(a.im); }
 
-template <typename T> __device__ inline typename RealOf<T>::type magnitude(T a)
+template <typename T> __device__ inline typename RealOf<T>::type one_norm(T a)
 {
     const auto re = real(a), im = imag(a);
     return (re < 0 ? -re : re) + (im < 0 ? -im : im);

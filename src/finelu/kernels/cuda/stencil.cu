@@ -189,7 +189,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         int* const largest = reinterpret_cast<int*>(cross);
         if (v == 0) largest[u] = 0;
         __syncthreads();
-        atomicMax(largest + u, exponent_of(magnitude(mine)));
+        atomicMax(largest + u, exponent_of(one_norm(mine)));
         __syncthreads();
         exponent = largest[u];
         mine = times(mine, power_against<typename RealOf<T>::type>(exponent));
@@ -206,7 +206,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
             typename RealOf<T>::type largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
-                const auto size = magnitude(column[w]);
+                const auto size = one_norm(column[w]);
                 if (q < 0 || size > largest) {
                     q = w;
                     largest = size;
@@ -363,7 +363,7 @@ template <typename T> __device__ inline int pivot_row(const T* column, int n, un
     int q = n;
     for (int w = 0; lane + 32 * w < n; ++w) {
         if (used >> w & 1u) continue;
-        const R size = magnitude(column[lane + 32 * w]);
+        const R size = one_norm(column[lane + 32 * w]);
         if (size > largest || (q == n && !(size >= R(0)))) {
             q = lane + 32 * w;
             largest = size >= R(0) ? size : R(0);
@@ -465,7 +465,7 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
             exponent[i] = 0;
 #pragma unroll
             for (int j = 0; j < TILES; ++j)
-                if (f + j * edge < n) exponent[i] = max(exponent[i], exponent_of(magnitude(mine[i][j])));
+                if (f + j * edge < n) exponent[i] = max(exponent[i], exponent_of(one_norm(mine[i][j])));
             atomicMax(largest + s + i * edge, exponent[i]);
         }
         __syncthreads();

@@ -183,7 +183,7 @@ factor_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks,
     int to_u = g, to_v[HALVES] = {2 * h, 2 * h + 1};  // where this lane's elements belong
     int exponent = 0;                                 // PIVOTING: of the largest element of row g, which is scaled by it
     if (PIVOTING) {
-        exponent = max(exponent_of(magnitude(mine[0])), exponent_of(magnitude(mine[1])));
+        exponent = max(exponent_of(one_norm(mine[0])), exponent_of(one_norm(mine[1])));
         exponent = max(exponent, shuffle_xor(exponent, 1));
         exponent = max(exponent, shuffle_xor(exponent, 2));
 #pragma unroll
