@@ -359,3 +359,12 @@ def test_bad_matrices_and_right_hand_sides():
     for bad in ({"steps": -1}, {"steps": 1.5}, {"rtol": -1.0}, {"rtol": np.nan}, {"rtol": True}):
         with pytest.raises(ParameterError, match=next(iter(bad))):
             correct(A, F, np.ones(16), **bad)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 33, 40])
+def test_pivots_do_not_depend_on_how_rows_are_scaled(backend, n):
+    blocks = random_blocks((2, 2, 1), n, "float64")
+    powers = np.exp2(np.random.default_rng(n).integers(-40, 40, blocks.shape[1:5]))
+    plain, scaled = (factored(backend, b)[1] for b in (blocks, blocks * powers[..., None]))
+    want = backend.fetch(plain.d) / powers[..., None, :]
+    np.testing.assert_array_equal(backend.fetch(scaled.d), want)  # to the last bit

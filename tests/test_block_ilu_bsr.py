@@ -13,6 +13,7 @@ from test_stencil import random_blocks
 import finelu as fl
 from finelu import ILU0, BlockILU0, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix, gallery
 from finelu.errors import NoFactors
+from finelu.kernels import kernels_for
 from finelu.result import Status
 
 
@@ -391,3 +392,28 @@ def test_bad_matrices():
         F.solve(np.ones(6), "C")
     with pytest.raises(MatrixError, match="a StencilMatrix is needed, or a BlockMatrix"):
         fl.correct(B, F, np.ones(6))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 20])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_pivots_do_not_depend_on_how_rows_are_scaled(backend, n, dtype):
+    powers = np.exp2(np.random.default_rng(n).integers(-40, 40, (9, n))).astype(dtype)
+    blocks = values((9, n, n), dtype)
+    inverses = []
+    for scaled in (blocks, blocks * powers[:, :, None]):
+        moved = backend.move(scaled)
+        out = backend.xp.empty_like(moved)
+        kernels = kernels_for(moved)
+        assert kernels.first_bad(kernels.invert_blocks(moved, out, True)) == -1
+        inverses.append(backend.fetch(out))
+    np.testing.assert_array_equal(inverses[1], inverses[0] / powers[:, None, :])  # to the last bit
+
+
+def test_a_block_whose_rows_differ_in_size_is_inverted(backend):
+    block = np.array([[[1, 1e20], [1, 1]]])
+    A = fl.BlockMatrix(*(backend.move(v) for v in (block, np.array([0]), np.array([0, 1]))))
+    b, grid = backend.move(np.array([1e20, 2.0])), np.zeros((7, 1, 1, 1, 2, 2))
+    grid[3, 0, 0, 0] = block[0]
+    for M in (A, A.tocsr(), fl.StencilMatrix(backend.move(grid))):
+        recipe = BlockILU0(block_size=2)
+        np.testing.assert_allclose(backend.fetch(recipe.factor(M).solve(b)), [1, 1], rtol=1e-15)

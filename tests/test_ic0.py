@@ -101,13 +101,6 @@ def test_ic0_of_a_matrix_that_has_none_exists_with_a_shift(backend):
     assert_is_ic0_of(shifted, fetched(backend, IC0(shift=0.5).factor(backend.move(A))))
 
 
-def test_only_the_lower_triangle_is_read(backend):
-    A = gallery.poisson7(5, 4, 3)
-    damaged = sp.csr_matrix(sp.tril(A) + sp.triu(A, 1) * 1e6)
-    F, G = IC0().factor(backend.move(A)), IC0().factor(backend.move(damaged))
-    np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_solve_is_that_with_l_and_its_adjoint(backend, dtype):
     A = in_dtype(gallery.problem("poisson5:9,7"), dtype)

@@ -94,12 +94,6 @@ def test_it_has_the_pattern_of_crouts_form_of_ilut():
         assert F.report["nnz"] == G.nnz == 2 * F.nnz - A.shape[0]
 
 
-def test_only_the_lower_triangle_is_read(backend):
-    A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
-    F, G = (ICT(nnz=A.nnz).factor(backend.move(B)) for B in (A, sp.csr_matrix(sp.tril(A))))
-    np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 def test_the_norms_are_those_of_the_whole_rows():
     for name in SPREAD:
         A = as_csr(in_dtype(gallery.problem(name), "complex128"))

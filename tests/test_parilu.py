@@ -150,15 +150,6 @@ def test_any_symmetric_pattern_converges(backend, A):
         assert_same_values_as(backend, F, G)
 
 
-def test_only_the_lower_triangle_of_a_is_read(backend):
-    A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
-    half = sp.csr_matrix(sp.tril(A))
-    for options in ({}, {"ordering": "rcm"}, {"level": 1}, {"level": 2, "ordering": "rcm"}, {"scale": False}):
-        F, G = (ParIC(**options).factor(backend.move(B)) for B in (A, half))
-        assert F.nnz == G.nnz
-        np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 @BOTH
 @pytest.mark.parametrize("ordering", [None, "rcm"])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
@@ -632,3 +623,12 @@ def test_a_is_not_written_and_no_warning_is_shown(backend):
         for recipe in (ParILU(ordering="rcm"), ParIC(asynchronous=True), ParILU(scale=False, asynchronous=True)):
             recipe.factor(moved)
     np.testing.assert_array_equal(backend.fetch(moved).toarray(), A.toarray())
+
+
+@BOTH
+def test_an_update_whose_residual_is_much_worse_warns(backend, Recipe):
+    A = gallery.poisson5(12, 11)
+    F = Recipe(sweeps=3).factor(backend.move(sp.csr_matrix(A + 40 * sp.eye(A.shape[0]))))
+    assert F.report["pattern_residual"] == F.report["residual_norms"][-1] < 1e-3
+    F.update(backend.move(sp.csr_matrix(A - 1e-3 * sp.eye(A.shape[0]))))
+    assert F.report["pattern_residual"] > 1e-2 and "Factor A anew" in F.report["warning"]

@@ -111,13 +111,6 @@ def test_any_symmetric_pattern_is_factored_completely(backend, A):
     assert_close(fetched(backend, F)[0].toarray(), np.linalg.cholesky(A.toarray()), 256, scale=abs(A).max())
 
 
-def test_only_the_lower_triangle_of_a_is_read(backend):
-    A = in_dtype(ANI, "complex128")
-    for options in ({}, {"ordering": "rcm"}, {"start": 1}):
-        F, G = (ParICT(**options).factor(backend.move(B)) for B in (A, sp.csr_matrix(sp.tril(A))))
-        np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
-
-
 # By definition
 
 
@@ -655,3 +648,66 @@ def test_the_matrix_follows_when_the_factors_need_longer_indices(monkeypatch):
     assert got._triangles.indices.dtype == np.int64 and want._triangles.indices.dtype == np.int32
     for mine, other in ((got.L, want.L), (got.U, want.U)):
         assert (mine != other).nnz == 0
+
+
+# What an update is worth
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [True, False])
+def test_an_update_with_a_rescaled_matrix_is_as_good_as_fresh_factors(backend, Recipe, scale):
+    A = gallery.poisson5(12, 11)
+    n = A.shape[0]
+    D = sp.diags(np.exp2(np.random.default_rng(1).integers(-15, 15, n)))
+    B = sp.csr_matrix(D @ A @ D)
+    F = Recipe(scale=scale).factor(backend.move(A))
+    once = F.report["pattern_residual"]
+    F.update(backend.move(B))
+    G = Recipe(scale=scale).factor(backend.move(A)).update(backend.move(A))
+    assert "warning" not in F.report and F.report["pattern_residual"] < 10 * once
+    r = values(n, "float64")  # M_B^-1 = D^-1 M_A^-1 D^-1
+    want = backend.fetch(G.solve(backend.move(r))) / D.diagonal()
+    got = backend.fetch(F.solve(backend.move(r * D.diagonal())))
+    np.testing.assert_allclose(got, want, rtol=1e-5 if not scale else 1e-9, atol=1e-3 * abs(want).min())
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"update_sweeps": 0}, {"asynchronous": True}, {"update_sweeps": 1}], ids=str)
+def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
+    A = gallery.poisson5(12, 11)
+    F = Recipe(**options).factor(backend.move(A))
+    first = F.report["pattern_residual"]
+    assert first < 0.05 and "warning" not in F.report
+    F.update(backend.move(A))
+    assert F.report["pattern_residual"] < 0.05 and "warning" not in F.report
+    if options.get("update_sweeps", 1):
+        return
+    B = sp.csr_matrix(2 * sp.diags(A.diagonal()) - A)
+    F.update(backend.move(B))
+    assert F.report["pattern_residual"] > 10 * first and "Factor A anew" in F.report["warning"]
+    F.update(backend.move(A))
+    assert "warning" not in F.report
+
+
+def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(monkeypatch):
+    import finelu.kernels
+
+    A = gallery.poisson5(12, 11)
+    want = ParILUT().factor(A)
+    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    np.testing.assert_array_equal(ParILUT().factor(A).L.data, want.L.data)
+
+
+def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch):
+    import finelu.kernels
+
+    n = 600  # an arrow: all of it is filled, more than room is made for at first
+    A = sp.lil_matrix(sp.eye(n) * 4.0)
+    A[0, :], A[:, 0] = 0.1, 0.1
+    A[0, 0] = 40.0
+    A = sp.csr_matrix(A)
+    assert max(ParILUT(steps=1).factor(A).report["candidates"]) > 100_000
+    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    with pytest.raises(MemoryError, match=r"candidates take .* GiB, .*free; give memory_limit") as error:
+        ParILUT(steps=1).factor(A)
+    one_line(error)

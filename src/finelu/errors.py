@@ -20,7 +20,20 @@ def plain(name: str) -> str:
 
 
 class FineluError(Exception):
-    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2."""
+    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2.
+
+    Can be pickled and copied, whatever the arguments of its class: workers send their exceptions so.
+    """
+
+    def __reduce__(self):
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[FineluError], args: tuple, attributes: dict) -> FineluError:
+    """The exception with this text and these attributes, not made from the arguments of its class."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class MatrixError(FineluError, ValueError):
@@ -75,6 +88,20 @@ class ZeroPivot(FineluError, ArithmeticError):
         self.recipe, self.row, self.value = recipe, int(row), value
         super().__init__(
             f"{recipe!r}: the pivot of row {self.row} is {value}, which {what}, so there are no such factors. {advice}"
+        )
+
+
+class UnstableFactors(FineluError, ArithmeticError):
+    """Factors that were computed, but whose inverse makes Inf or NaN of a vector of moderate numbers.
+
+    recipe : the recipe that made them.
+    """
+
+    def __init__(self, recipe, advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe."):
+        self.recipe = recipe
+        super().__init__(
+            f"{recipe!r}: the factors are unstable: M^-1 v is not finite for a vector v = A y with numbers y of at "
+            f"most 1. {advice}"
         )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, to_host
 from finelu.kernels.arithmetic import judged
-from finelu.kernels.cpu.mirror import mirrored
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import levels, triangle
 
@@ -82,8 +82,8 @@ def diagonal(A: CSR) -> Diagonal:
 
 
 def asymmetry(A: CSR) -> float:
-    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries, on the host."""
-    largest, adjoint, _, _ = _mirrored(A)
+    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries, once a matrix."""
+    largest, adjoint, _, _ = A.mirrored
     return adjoint / largest if largest > 0 else 0.0
 
 
@@ -99,15 +99,44 @@ def symmetry(A: CSR) -> str:
 
 def mirror(A: CSR) -> tuple[str, float]:
     """`symmetry(A)`, and the part of the entries (i, j) for which (j, i) is stored, too. Cost: as asymmetry."""
-    largest, adjoint, transposed, partners = _mirrored(A)
+    largest, adjoint, transposed, partners = A.mirrored
     rounding = ROUNDINGS * float(np.finfo(A.dtype).eps) * largest
     kind = "hermitian" if adjoint <= rounding else "symmetric" if transposed <= rounding else "general"
     return kind, partners / max(A.nnz, 1)
 
 
-def _mirrored(A: CSR):
-    host = A.on(np)
-    return mirrored(host.indptr, host.indices, host.data)
+def require_hermitian(recipe, A: CSR) -> None:
+    """A MatrixError unless `is_hermitian(A)`, with the entries that differ most; for recipes that read one triangle.
+
+    Cost: as asymmetry, once a matrix.
+    """
+    largest, adjoint, transposed, _ = A.mirrored
+    rounding = ROUNDINGS * float(np.finfo(A.dtype).eps) * largest
+    if adjoint <= rounding:
+        return
+    S = A.on(np).tosparse()
+    below, above = sp.tril(S, -1).nnz, sp.triu(S, 1).nnz
+    if not below or not above:
+        side, fill = ("upper", "triu(A, 1)") if above else ("lower", "tril(A, -1)")
+        raise MatrixError(
+            f"{recipe!r} needs A = A^H, but A stores its {side} triangle alone; complete it: "
+            f"A + scipy.sparse.{fill}.conj().T."
+        )
+    where = differing(S)
+    if transposed <= rounding:
+        raise MatrixError(
+            f"{recipe!r} needs A = A^H, but A is complex symmetric, A = A^T: {where}; use MultilevelILU or ILU0."
+        )
+    raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
+
+
+def differing(S) -> str:
+    """The entries of S, scipy.sparse CSR, that are furthest from each other's conjugates."""
+    with np.errstate(over="ignore"):  # what overflows differs
+        apart = abs(S - S.conj().T).tocoo()
+    worst = int(np.argmax(apart.data))
+    i, j = sorted((int(apart.row[worst]), int(apart.col[worst])))
+    return f"A[{i}, {i}] = {S[i, i]}" if i == j else f"A[{i}, {j}] = {S[i, j]} and A[{j}, {i}] = {S[j, i]}"
 
 
 def block_size(A: CSR) -> int:
@@ -143,7 +172,7 @@ def properties(A) -> Properties:
     on_diagonal = abs(S.diagonal())
     beside = np.bincount(rows, np.where(rows == S.indices, 0.0, magnitudes), minlength=A.n)
     beside = beside * (1 - lengths * float(np.finfo(A.dtype).eps))
-    largest, adjoint, _, partners = _mirrored(A)
+    largest, adjoint, _, partners = A.mirrored
     relative = adjoint / largest if largest > 0 else 0.0
     levels_lower, levels_upper = levels(A)
     return Properties(

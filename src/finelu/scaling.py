@@ -16,6 +16,7 @@ from finelu.matrix import as_csr
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
 ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to so many roundings of the largest
+SWEEPS = 20
 BALANCED = 1 / 16  # equilibration ends once no norm is further from 1 than this power of two
 
 
@@ -50,6 +51,8 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     The factors, which are determined up to one number for each connected part of A, are centred around 1. Those whose
     exponent does not fit the dtype of A are clipped to its smallest or largest normal power of two, and others lowered
     so that no scaled entry exceeds 1; the matched entries there are then smaller than 1.
+    Where it runs through entries that are rounding of their row and column (at most 1000 roundings of the largest entry
+    of each, once A is equilibrated), and there is one without such entries, that is taken: they are no entries then.
     "= 1" and "<= 1" hold to the rounding of the dtype and of logarithms, about 1e-13 times the largest |log2 |a_ij||.
     Raises StructurallySingular, naming a row, if there is no such matching; MatrixError for symmetric=True where |A|
     is not symmetric. Cost: O(n nnz log n) at worst, a few passes over the entries as a rule; deterministic.
@@ -63,6 +66,14 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     if symmetric:
         rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(dtype).eps)
     columns, v = _matched(A.n, rows, indices, -logs)
+    sound = _sound(A.n, rows, indices, logs, columns, np.finfo(dtype).eps)
+    if sound is not None:
+        try:
+            columns, v = _matched(A.n, rows[sound], indices[sound], -logs[sound])
+        except StructurallySingular:  # there is none without them
+            pass
+        else:
+            rows, indices, logs = rows[sound], indices[sound], logs[sound]
     u = -_largest(logs + v[indices], rows, A.n)
     v = -_largest(logs + u[rows], indices, A.n)
     if symmetric:
@@ -79,6 +90,24 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     order, first = np.empty(A.n, np.int64), np.empty(A.n, bool)
     cut_cycles(columns, diagonal, order, first)
     return Matching(columns, row_scale, column_scale, order, first)
+
+
+def _sound(n: int, rows, indices, logs, columns, eps):
+    """Which entries are more than rounding of their row and column; None where all matched ones are.
+
+    Rounding: at most ROUNDINGS eps times the largest of the row, and of the column, once both are about 1.
+    """
+    limit = np.log2(ROUNDINGS * eps)
+
+    def noise(logs):
+        return logs <= limit + np.minimum(_largest(logs, rows, n)[rows], _largest(logs, indices, n)[indices])
+
+    matched = columns[rows] == indices
+    if not (noise(logs) & matched).any():
+        return None
+    u, v = _balanced(n, rows, indices, logs, symmetric=False, sweeps=SWEEPS)  # rows and columns of any size
+    small = noise(logs + u[rows] + v[indices])
+    return ~small if (small & matched).any() else None
 
 
 def require_matching(A) -> None:
@@ -98,7 +127,7 @@ def _matched(n: int, rows, indices, weights):
 
 
 @judged
-def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.ndarray, np.ndarray]:
+def equilibrate(A, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tuple[np.ndarray, np.ndarray]:
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
 
     A : (n, n), as `as_csr` takes it, without need of a diagonal. The largest magnitude of each row and column of the
@@ -114,19 +143,25 @@ def equilibrate(A, *, symmetric: bool = False, sweeps: int = 20) -> tuple[np.nda
         raise ParameterError(f"sweeps={sweeps!r}; an integer >= 1 is needed.")
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
-    u, v = np.zeros(A.n), np.zeros(A.n)
+    u, v = _balanced(A.n, rows, indices, logs, symmetric, sweeps)
+    dtype = np.dtype(A.data.real.dtype)
+    low, high = _range(dtype)
+    return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
+
+
+def _balanced(n: int, rows, indices, logs, symmetric: bool, sweeps: int):
+    """u, v (n,) for which the largest logs + u + v of each row and column are about 0; see `equilibrate`."""
+    u, v = np.zeros(n), np.zeros(n)
     for _ in range(sweeps):
         scaled = logs + u[rows] + v[indices]
-        by_row, by_column = _largest(scaled, rows, A.n), _largest(scaled, indices, A.n)
+        by_row, by_column = _largest(scaled, rows, n), _largest(scaled, indices, n)
         if symmetric:
             by_row = by_column = np.maximum(by_row, by_column)
         by_row, by_column = (np.where(np.isfinite(x), x, 0.0) for x in (by_row, by_column))  # no entry: leave it
         if max(abs(by_row).max(), abs(by_column).max()) <= BALANCED:
             break
         u, v = u - by_row / 2, v - by_column / 2
-    dtype = np.dtype(A.data.real.dtype)
-    low, high = _range(dtype)
-    return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
+    return u, v
 
 
 def times_power(data, exponents):

@@ -120,6 +120,13 @@ class TriangularSolver:
         self.method: str = self._plan.method
         self.update(A.data)
 
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "_kernels"}  # a module
+
+    def __setstate__(self, state) -> None:
+        self.__dict__.update(state)
+        self._kernels = kernels_for(self._like)
+
     @property
     def levels(self) -> int | None:
         return self._plan.depth

@@ -89,6 +89,13 @@ def free_memory(array) -> int:
     return int(min(_machine_memory(), _container_memory()))
 
 
+def require_room(what: str, needed: int, array, advice: str) -> None:
+    """A MemoryError that names what is about to be asked for, if it is more than is free where `array` lives."""
+    free = free_memory(array)
+    if needed > free:
+        raise MemoryError(f"{what} take {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free; {advice}.")
+
+
 def _machine_memory() -> int:
     try:  # what the kernel would give, its caches included
         with open("/proc/meminfo") as lines:

@@ -54,6 +54,11 @@ class CSR:
         """The most entries of a row, below and above the diagonal; all entries below it. The diagonal must be full."""
         return kernels_for(self.data).facts(self)
 
+    @cached_property
+    def mirrored(self) -> tuple[float, float, float, int]:
+        """What A has in common with its transpose; see kernels/reference.py. Of the values, too: not for others."""
+        return kernels_for(self.data).mirrored(self.indptr, self.indices, self.data)
+
     @property
     def below(self) -> int:
         """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""

@@ -6,6 +6,7 @@ threads; the GPU multiplies by reciprocals and adds up in trees, so it agrees to
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 
@@ -808,11 +809,14 @@ def stencil_residual(blocks, periodic, x, b, out):
 def gauss_jordan(d, pivoting):
     """d (n, n) becomes its inverse, in place (Algorithm 5). Returns whether all pivots and the inverse are sound.
 
-    pivoting : row r is first exchanged with the row u >= r of the largest |re d_ur| + |im d_ur|, the first of equals;
-    the same columns of the result are exchanged in reverse order.
+    pivoting : rows are scaled by powers of two, so that the largest |re| + |im| of each is from 1 to 2, and the columns
+    of the result by the same. Row r is first exchanged with the row u >= r of the largest |re d_ur| + |im d_ur|, the
+    first of equals; the same columns of the result are exchanged in reverse order.
     """
     n, good = d.shape[0], True
     swaps = []
+    powers = np.array([power_against(row) for row in d]) if pivoting else np.ones(n)
+    d *= powers[:, None].astype(d.real.dtype)
     for r in range(n):
         if pivoting:
             best = r
@@ -835,7 +839,17 @@ def gauss_jordan(d, pivoting):
                     d[u, v] -= factor * d[r, v]
     for r, best in reversed(list(enumerate(swaps))):
         d[:, [r, best]] = d[:, [best, r]]
+    d *= powers.astype(d.real.dtype)
     return good and bool(np.isfinite(d).all())
+
+
+def power_against(row):
+    """The power of two that brings the largest |re| + |im| of `row` to 1 to 2, as far as there is one in float32 or
+    float64, whichever the row is in."""
+    largest = float((abs(row.real) + abs(row.imag)).max())
+    limit = np.finfo(row.dtype).maxexp - 2
+    exponent = math.frexp(largest)[1] - 1 if largest < math.inf else limit
+    return math.ldexp(1.0, -min(max(exponent, -limit - 1), limit))
 
 
 def block_ilu_factor(blocks, d, pivoting):

@@ -55,8 +55,8 @@ class BlockILU0(Recipe):
     open, and solves serve as a preconditioner all the same.
     block_size : of the blocks that a matrix without blocks of its own (CSR) is cut into; entries that a block misses
         are zeros. None for a StencilMatrix, a BlockMatrix or a BSR matrix.
-    pivoting : whether diagonal blocks are inverted with partial pivoting. Without, which is a little faster, a zero on
-        the diagonal of a block stops the factorization.
+    pivoting : whether diagonal blocks are inverted with partial pivoting, their rows scaled by powers of two before.
+        Without, which is a little faster, a zero on the diagonal of a block stops the factorization.
     precision : "float32" or "float64" for the factors, None for A's own.
     shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| in the
         row of the diagonal block where A_ii is 0).

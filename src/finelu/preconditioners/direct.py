@@ -61,18 +61,33 @@ class SparseLU(Recipe):
                 f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}."
                 + meant(self.ordering, (*ORDERINGS, COLAMD))
             )
-        return SparseLUFactors(self, checked(self, A, diagonal=False))
+        return SparseLUFactors(self, checked(self, A, diagonal=False), probed=True)
 
 
 class SparseLUFactors(Factors):
-    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on."""
+    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on; probe, see
+    `finelu.factors.probe`, and a warning where it is beyond 10.
 
-    def __init__(self, recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None = None, most: float = np.inf):
+    SuperLU's factors cannot leave the process: a copy factors anew what was factored, which gives the same bits.
+    """
+
+    _bound = ("_lock", "_lu")
+
+    def __init__(
+        self,
+        recipe: SparseLU,
+        A: CSR,
+        known: tuple[np.ndarray, Fill] | None = None,
+        most: float = np.inf,
+        probed: bool = False,
+    ):
         """known : the order, and its fill, that the recipe would find for A without a matching.
 
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
+        probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A)
+        self._probed = probed
         start = perf_counter()
         host = as_csr(A.on(np), diagonal=False)
         self._rows = self._columns = np.arange(A.n)
@@ -141,17 +156,30 @@ class SparseLUFactors(Factors):
         if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
             raise SingularMatrix(singular)
         try:
-            how: dict[str, Any] = {"permc_spec": "COLAMD"}
-            if not self._by_columns:  # relax=1: subtrees of this order are not neighbours, and would be filled up
-                how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": self._panel()}
-            elif columns.nnz <= SHORT * S.shape[0]:  # columns have little in common
-                how |= {"relax": 1, "panel_size": 1}
-            self._lu = splu(columns, **how)
+            self._factored = columns
+            self._lu = self._superlu()
         except RuntimeError as error:
             if "singular" not in str(error):
                 raise FineluError(f"{self.recipe!r}: SuperLU gave up: {error}") from error
             raise SingularMatrix(singular) from error
         self.report["numeric_seconds"] = perf_counter() - start
+        self.report.pop("warning", None)
+        if self._probed:
+            self._probe(A, lambda v: self._apply(v, "N"))
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        if self._valid:
+            self._lu = self._superlu()
+
+    def _superlu(self):
+        columns = self._factored
+        how: dict[str, Any] = {"permc_spec": "COLAMD"}
+        if not self._by_columns:  # relax=1: subtrees of this order are not neighbours, and would be filled up
+            how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": self._panel()}
+        elif columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
+            how |= {"relax": 1, "panel_size": 1}
+        return splu(columns, **how)
 
     def _panel(self) -> int | None:
         """How many columns SuperLU works on at once, None for its default: few, where each entry takes little work."""
@@ -168,7 +196,7 @@ class SparseLUFactors(Factors):
         before, after = (self._row_scale, self._column_scale) if trans == "N" else (self._column_scale, self._row_scale)
         columns = (slice(None),) + (None,) * (r.ndim - 1)
         x = np.empty_like(r)
-        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)  # type: ignore[call-overload]
+        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)
         return xp.asarray(x * after[columns])
 
 

@@ -17,8 +17,10 @@ from finelu.matrix import CSR, is_number, lower_triangle
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.threshold import Chosen
+from finelu.properties import require_hermitian
 
 PIVOTS = ("new", "old")
+WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
 NOBODY = 2**62  # the row that `refused` names while nothing was refused
 
 
@@ -64,6 +66,8 @@ class FixedPointFactors(TriangularFactors):
 
     cholesky = False
     permutation: Any = None
+    _diagonal: Any = None  # of D, whether it is used or not
+    _first_residual: float | None = None
     _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
 
     def __init__(self, recipe, A: CSR):
@@ -81,6 +85,8 @@ class FixedPointFactors(TriangularFactors):
 
     def _scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
+        if self.cholesky:
+            require_hermitian(self.recipe, A)
         xp = namespace(A.data)
         B = A.with_values(shifted(A, self.recipe.shift))
         if self._half is not None:
@@ -92,6 +98,7 @@ class FixedPointFactors(TriangularFactors):
         if at >= 0:
             what = "is not a positive number" if self.cholesky else "is zero or not finite"
             raise ZeroPivot(self.recipe, self._row(at), B.data[int(B.diag[at])], what)
+        self._diagonal = d
         d = d if self.recipe.scale else None
         if d is not None:
             B = B.with_values(kernels_for(B.data).scale(B, xp.empty_like(B.data), (d, d), (d, d)))
@@ -210,6 +217,18 @@ class FixedPointFactors(TriangularFactors):
                 f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
             )
             self._forget_refused()
+
+    def _compare(self, residual: float) -> None:
+        """Report the residual norm on the pattern, relative to the matrix, and warn where it is much worse than that of
+        the first factorization."""
+        self.report["pattern_residual"] = residual
+        if self._first_residual is None:
+            self._first_residual = residual
+        elif not residual <= WORSE * max(self._first_residual, SMALL):
+            self._warn(
+                f"the residual norm on the pattern is {residual:.1e} after the update; it was "
+                f"{self._first_residual:.1e} when A was factored. Factor A anew, or take more sweeps"
+            )
 
     def _forget_refused(self) -> None:
         self._refused = self._fresh.copy()

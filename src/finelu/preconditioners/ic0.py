@@ -13,13 +13,14 @@ from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for, namespace
 from finelu.matrix import CSR, lower_triangle
 from finelu.preconditioners.recipe import Recipe
+from finelu.properties import require_hermitian
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IC0(Recipe):
     """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored.
     shift, triangular, sweeps, precision : as in ILU0.  variant : as in ILU0, without "shared" and "vect".
     Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
     """
@@ -33,8 +34,8 @@ class IC0(Recipe):
     def factor(self, A) -> IC0Factors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where a pivot is not positive: A is
-        not positive definite, or is, but has no incomplete factorization; a shift helps then.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where a pivot is
+        not positive: A is not positive definite, or is, but has no incomplete factorization; a shift helps then.
         """
         return IC0Factors(self, checked(self, A))
 
@@ -52,6 +53,7 @@ class IC0Factors(TriangularFactors):
         return kernels_for(self.pattern.data).ic0_analysis(self._lower, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
+        require_hermitian(self.recipe, A)
         kernels, values = kernels_for(A.data), self._triangles.data
         bad = kernels.first_bad(kernels.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values))
         if bad >= 0:

@@ -21,7 +21,7 @@ from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold
 class ICT(Recipe):
     """Incomplete Cholesky whose pattern follows the values: small entries are dropped, the largest are kept.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored.
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
         of A.
     fill : where column j of A has so many entries below the diagonal, the largest max(1, int(fill * entries)) of column
@@ -42,8 +42,8 @@ class ICT(Recipe):
     def factor(self, A) -> ICTFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where a pivot is not positive: A is
-        not positive definite, or is, but has no such factorization; a shift helps then.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where a pivot is
+        not positive: A is not positive definite, or is, but has no such factorization; a shift helps then.
         """
         return ICTFactors(self, checked_threshold(self, A))
 

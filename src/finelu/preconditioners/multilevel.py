@@ -15,7 +15,7 @@ make S and are thrown away; a level is applied by two solves with L_B D_B U_B an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -23,13 +23,21 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
-from finelu.factors import Factors, checked, on_host
+from finelu.errors import (
+    FineluError,
+    MatrixError,
+    ParameterError,
+    StructurallySingular,
+    UnstableFactors,
+    ZeroPivot,
+    meant,
+)
+from finelu.factors import USELESS, Factors, checked, on_host, probe
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import ROUNDINGS, symmetry
+from finelu.properties import ROUNDINGS, differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -138,17 +146,57 @@ class MultilevelFactors(Factors):
     D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, for want of room), seconds; the
     last, LAPACK's: n, nnz, bytes, rcond. Besides: kind (general, symmetric, hermitian), low_memory (True, False),
     bytes, fill (entries kept over A's), factored_on, applied_on, seconds. A that is nearly singular is factored; a
-    warning tells where a smallest_pivot, or rcond, is below 100 eps of the dtype.
+    warning tells where a smallest_pivot, or rcond, is below 100 eps of the dtype. probe, see `finelu.factors.probe`:
+    where it is beyond 10, the factors without the matching are tried too; matching (True, False), of those that were
+    taken, and a warning tell it.
     """
+
+    _bound = ("_lock", "_recorded")
+    _levels: list[_Level]
+    _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A)
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         self._first: _Order | None = None
+        self._matching = recipe.matching
         self._refresh(A)
 
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        self._recorded = {}
+
     def _refresh(self, A: CSR) -> None:
-        recipe, begin = self.recipe, perf_counter()
+        """Levels with the matching that the last ones had; where the probe finds them useless, without it, or with it
+        again, and the better of the two."""
+        begin, asked = perf_counter(), self.recipe.matching
+        self._make(A)
+        size = probe(A, lambda v: self._solve(v, "N", 0))
+        with_or_without, first = "with" if self._matching else "without", size
+        if not size <= USELESS and asked:
+            state = self.__dict__ | {"report": self.report}
+            self.report, self._first, self._matching = {}, None, not self._matching
+            try:
+                self._make(A)
+                size = probe(A, lambda v: self._solve(v, "N", 0))
+            except (FineluError, ArithmeticError):
+                size = np.inf
+            if not size < first:
+                self.__dict__.update(state)
+                size = first
+        if not size < np.inf:
+            raise UnstableFactors(self.recipe, _advice(self.recipe))
+        self.report |= {"probe": size, "matching": self._matching, "seconds": perf_counter() - begin}
+        if size < first:
+            self._warn(
+                f"{with_or_without} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
+                f"factors with{'' if self._matching else 'out'} it, which were taken, it is {size:.1e}"
+            )
+        elif size > USELESS:
+            self._warn(f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y")
+
+    def _make(self, A: CSR) -> None:
+        recipe, begin = replace(self.recipe, matching=self._matching), perf_counter()
         S = on_host(A, recipe.shift)
         if not np.isfinite(S.data).all():
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
@@ -156,7 +204,7 @@ class MultilevelFactors(Factors):
         kind, S = ("general", S) if self.report.get("kind") == "general" else _kind(recipe, S)
         if not recipe.matching or _is_last(recipe, S, 0):  # else the matching of the first level tells
             require_matching(S)
-        self._levels: list[_Level] = []
+        self._levels = []
         facts: list[dict[str, Any]] = []
         rows, condest = np.arange(A.n), recipe.condest
         while S.n > 0 and not _is_last(recipe, S, len(facts)):
@@ -173,7 +221,7 @@ class MultilevelFactors(Factors):
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
         inverse, fact = _dense(recipe, S, kind, rows)
         self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
-        self._recorded: dict[str, Any] = {}  # on a GPU: the application as one graph, of each kind
+        self._recorded = {}
         facts.append(fact)
         kept = sum(fact["nnz"] for fact in facts)
         device = "GPU" if on_gpu(A.data) else "CPU"
@@ -261,7 +309,9 @@ def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
         if (abs(apart.data) <= ROUNDINGS * np.finfo(S.dtype).eps * size[apart.row] * size[apart.col]).all():
             return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
     if recipe.symmetric:
-        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian; leave symmetric out.")
+        raise MatrixError(
+            f"{recipe!r}: A is neither symmetric nor Hermitian: {differing(S.tosparse())}; leave symmetric out."
+        )
     return "general", S
 
 

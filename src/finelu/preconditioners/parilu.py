@@ -75,15 +75,16 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILU; half its
-    cost.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
+    ParILU; half its cost.
     """
 
     def factor(self, A) -> ParICFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is not positive. Updates
-        that would not be finite, and pivots that would not be positive, are refused and counted in the report.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
+        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
+        and counted in the report.
         """
         return ParICFactors(self, _checked(self, A))
 
@@ -107,6 +108,8 @@ class _SweptFactors(FixedPointFactors):
     report : sweeps, damping (what it came to), residual_norms (relative to the Frobenius norm of the scaled matrix),
     refused, how many updates were not finite, and then refused_row and warning. A warning, with damping 0, also where
     the residual grew however much the sweeps were damped: then the factors are the initial values, A's own.
+    pattern_residual (of synchronous sweeps), the last of residual_norms, and a warning where that of an update is much
+    larger than that of the factorization was.
     """
 
     _start: CSR | None = None
@@ -135,6 +138,8 @@ class _SweptFactors(FixedPointFactors):
                 f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
                 "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
             )
+        if norms:
+            self._compare(norms[-1])
         self._set(F, d)
 
     def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.factors import Factors, TriangularFactors
-from finelu.kernels import free_memory, kernels_for, namespace, on_gpu
+from finelu.kernels import kernels_for, namespace, on_gpu
 from finelu.matrix import CSR
 from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
 from finelu.preconditioners.ic0 import IC0Factors
@@ -27,7 +27,7 @@ GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most so many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
-CANDIDATE_SHARE = 4  # of the free memory that candidates may take where no limit is given
+CANDIDATES, LEAST_CANDIDATES = 64, 2**20  # for each entry of A, and of all, where no limit is given
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -77,7 +77,8 @@ class ParILUT(_Adapting):
         same rows (any with L and U; made with the same ordering), with their values.
     stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never.
     memory_limit : bytes that the candidates may take. Beyond, those that come of small products l_ik u_kj only are left
-        out (2018, section 4.4); the report says how many. None: a quarter of the free memory.
+        out (2018, section 4.4); the report says how many. None: room for 64 candidates for each entry of A, and for
+        2^20 in any case, whatever is free; MemoryError names what they take where that is more than there is.
     update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found, then steps.
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Magnitudes are compared, and residuals are
@@ -101,15 +102,16 @@ class ParILUT(_Adapting):
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
-    Only the lower triangle of A is read; that A is Hermitian is the caller's word. Parameters as in ParILUT; about half
-    its cost.
+    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
+    ParILUT; about half its cost.
     """
 
     def factor(self, A) -> ParICTFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is not positive. Updates
-        that would not be finite, and pivots that would not be positive, are refused and counted in the report.
+        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
+        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
+        and counted in the report.
         """
         return ParICTFactors(self, _checked(self, A))
 
@@ -141,10 +143,14 @@ class _AdaptedFactors(FixedPointFactors):
 
     report : steps, how many were done; residual_norms, ||A - L U||_F before each step, relative to ||A||_F, of the
     scaled matrix: on the candidates and the pattern; candidates, left_out and nnz of each step; stopped, why; refused,
-    how many updates were not finite, and then refused_row and warning.
+    how many updates were not finite, and then refused_row and warning; pattern_residual, the residual norm on the
+    pattern before the last sweep (of asynchronous ones after it), and a warning where that of an update is much larger
+    than that of the factorization was.
     """
 
     _found: CSR | None = None  # the factors of B
+    _found_diagonal: Any = None
+    _squares: Any = None
     _plans: list[Any]
 
     def _factorize(self, A: CSR) -> None:
@@ -156,17 +162,28 @@ class _AdaptedFactors(FixedPointFactors):
             sweeps, steps, F = 0, recipe.steps, self._first(B, d)
         else:
             sweeps, steps, F = recipe.update_sweeps, recipe.update_steps, self._found
-            if recipe.asynchronous:
+            if not recipe.scale:  # what the old diagonal has done to their size
+                F = self._rescaled(F, self._found_diagonal / self._diagonal)
+            elif recipe.asynchronous:
                 F = F.copy()  # should this update fail, the next begins where it did
+        self._squares = None  # of the residual on the pattern, as far as it is known
         with kernels_for(B.data).reusing_memory():
-            for _ in range(sweeps):
-                F = self._sweep(B, F, self._columns(F))
+            for left in range(sweeps, 0, -1):
+                if left == 1 and not recipe.asynchronous:
+                    self._squares = namespace(B.data).empty(F.n, np.float64)
+                F = self._sweep(B, F, self._columns(F), self._squares)
             F = self._adapted(B, F, steps)
+            if self._squares is None and (recipe.asynchronous or sweeps + steps == 0):
+                self._squares = namespace(B.data).empty(F.n, np.float64)
+                out = kernels_for(B.data).empty(F.nnz, F.dtype)
+                kernels_for(B.data).sweep(B, F, out, self._squares, self._refused.copy(), self._columns(F))
             self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self._count_refused()
+        if self._squares is not None:
+            self._compare(float(self._squares.sum() / self._norm_squared(B)) ** 0.5)
         self._set(F, d)
-        self._found = F
+        self._found, self._found_diagonal = F, self._diagonal
 
     def _adapted(self, B: CSR, F: CSR, steps: int) -> CSR:
         """2018, Algorithm 2: add, sweep, remove, sweep, until the residual says that it is enough."""
@@ -201,6 +218,7 @@ class _AdaptedFactors(FixedPointFactors):
             F = kernels.remove(F, *self._thresholds(F, sizes))
             squares = None if step < steps or recipe.asynchronous else xp.empty(F.n, np.float64)
             F = self._sweep(B, F, self._columns(F), squares)
+            self._squares = squares
             report["nnz"].append(F.nnz)
             report["steps"] = step
         if squares is not None:  # on the pattern alone, and before the last sweep: no step is made to know more
@@ -241,10 +259,10 @@ class _AdaptedFactors(FixedPointFactors):
         return self._plans[side]
 
     def _most(self, F: CSR) -> int:
-        """How many candidates the memory has room for."""
+        """How many candidates there may be."""
         limit = self.recipe.memory_limit
         if limit is None:
-            limit = free_memory(F.data) // CANDIDATE_SHARE
+            return max(CANDIDATES * self.pattern.nnz, LEAST_CANDIDATES)
         return max(limit // (F.data.itemsize + F.indices.itemsize), 1)
 
     def _first(self, B: CSR, d) -> CSR:

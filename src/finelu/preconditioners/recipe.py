@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from finelu.errors import ParameterError
 from finelu.kernels.arithmetic import judged
 from finelu.matrix import shown
 
 LONGEST = 300  # characters of a parameter
+LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -20,12 +22,22 @@ class Recipe:
 
     A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
     `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
+    Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` for all else that a
+    parameter cannot be.
     """
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
             cls.factor = judged(vars(cls)["factor"])
+
+    def __post_init__(self):
+        for f in fields(self):
+            value = getattr(self, f.name)
+            many = hasattr(value, "__len__") and not isinstance(value, str)
+            if many or (isinstance(value, int) and abs(value) > LARGEST):
+                what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
+                raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
 
     def __repr__(self):
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))

@@ -13,6 +13,7 @@ from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host
 from finelu.kernels import namespace, on_gpu
 from finelu.matrix import CSR, INT32_LIMIT, is_number
+from finelu.properties import require_hermitian
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
 TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors
@@ -78,7 +79,8 @@ class ThresholdFactors(TriangularFactors):
     Subclasses give `_runs(host)`: the kernel as a function of a threshold and of the most entries that may be stored.
     They are made on the CPU and applied where A is. In a search, update begins with the threshold found last.
     report : besides the times drop_tol; nnz, entries of L + U, the diagonal once; factorizations, how many it took;
-    where a number was wanted nnz_wanted, and a warning if it was missed by more than 1%; factored_on, applied_on.
+    where a number was wanted nnz_wanted, and a warning if it was missed by more than 1%; factored_on, applied_on;
+    probe, see `finelu.factors.probe`, and a warning where it is beyond 10.
     """
 
     cholesky = False
@@ -91,10 +93,16 @@ class ThresholdFactors(TriangularFactors):
     def _runs(self, host: CSR) -> Callable[[float, int], Any]:
         raise NotImplementedError
 
+    def _refresh(self, A: CSR) -> None:
+        super()._refresh(A)
+        self._probe(A, lambda v: self._apply(v, "N"))
+
     def _analyse(self, once: bool):
         return Chosen(getattr(self.recipe, "form", "crout"))
 
     def _factorize(self, A: CSR) -> None:
+        if self.cholesky:
+            require_hermitian(self.recipe, A)
         recipe, host = self.recipe, on_host(A, self.recipe.shift)
         run = self._runs(host)
 

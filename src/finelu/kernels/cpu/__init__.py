@@ -25,6 +25,7 @@ from finelu.kernels.cpu.fill import pattern_iluk
 from finelu.kernels.cpu.inspect import facts, inspect
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.memory import empty, reusing_memory
+from finelu.kernels.cpu.mirror import mirrored
 from finelu.kernels.cpu.modified import MILU0_VARIANTS, milu0, milu0_analysis
 from finelu.kernels.cpu.multilevel import dense_product, enter, leave, subtract_product
 from finelu.kernels.cpu.parilut import add, candidates, columns_of, magnitudes, remove, sweep, sweep_in_place, sweeps
@@ -131,6 +132,7 @@ __all__ = [
     "minres_rotation",
     "minres_start",
     "minres_step",
+    "mirrored",
     "norm",
     "pattern_iluk",
     "pivots",

@@ -150,7 +150,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
     """
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
-    product, swaps = np.empty(nn, lu.dtype), np.empty(n, np.uint64)
+    product, swaps, powers = np.empty(nn, lu.dtype), np.empty(n, np.uint64), np.empty(n, lu.real.dtype)
     place = np.full(diag.size, np.uint64(indices.size))
     known = 0
     while True:
@@ -175,7 +175,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
                     if lo <= target and target < hi:
                         subtract_product(size, order, lu, p * nn, lu, q * nn, lu, target * nn)
             if pivoting:
-                good &= invert_pivoting(size, order, lu, pivot * nn, swaps)
+                good &= invert_pivoting(size, order, lu, pivot * nn, swaps, powers)
             else:
                 good &= invert(size, order, lu, pivot * nn)
             for p in range(pivot + ONE, hi):
@@ -318,7 +318,7 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
 def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
     n = order_of(size, order)
     nn = n * n
-    swaps = np.empty(n, np.uint64)
+    swaps, powers = np.empty(n, np.uint64), np.empty(n, out.real.dtype)
     while True:
         t = fetch_add(state, 0, 1)
         if t >= done.size:
@@ -328,7 +328,7 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
             for q in range(nn):
                 out[k * nn + q] = blocks[k * nn + q]
             if pivoting:
-                good = invert_pivoting(size, order, out, k * nn, swaps)
+                good = invert_pivoting(size, order, out, k * nn, swaps, powers)
             else:
                 good = invert(size, order, out, k * nn)
             if not good:

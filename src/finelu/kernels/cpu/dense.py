@@ -7,6 +7,8 @@ larger n `size` is empty and `order` is n. Places and orders are unsigned.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from finelu.kernels.cpu.arithmetic import divide
@@ -111,10 +113,28 @@ def invert(size, order, d, at):
 
 
 @compiled
-def invert_pivoting(size, order, d, at, swaps):
-    """The same, after an exchange of row r with that of the largest |re| + |im| in column r; undone in the columns."""
+def power_against(size, order, d, p, limit):
+    """The power of two that brings the largest |re| + |im| of the n numbers from place p on to 1 to 2, its exponent
+    from -limit to limit + 1."""
+    largest = 0.0
+    for v in range(order_of(size, order)):
+        largest = max(largest, abs(d[p + v].real) + abs(d[p + v].imag))
+    exponent = math.frexp(largest)[1] - 1 if largest < np.inf else limit
+    return math.ldexp(1.0, -min(max(exponent, -limit - 1), limit))
+
+
+@compiled
+def invert_pivoting(size, order, d, at, swaps, powers):
+    """The same with rows scaled by powers of two, after an exchange of row r with that of the largest |re| + |im| in
+    column r; both undone in the columns. swaps (n,) and powers (n,), of the real type of d, are overwritten."""
     n = order_of(size, order)
     good = True
+    limit = 126 if powers.itemsize == 4 else 1022
+    for u in range(n):
+        power = power_against(size, order, d, at + u * n, limit)
+        powers[u] = power
+        for v in range(n):
+            d[at + u * n + v] *= powers[u]
     for r in range(n):
         best, largest = r, abs(d[at + r * n + r].real) + abs(d[at + r * n + r].imag)
         for u in range(r + ONE, n):
@@ -132,4 +152,7 @@ def invert_pivoting(size, order, d, at, swaps):
         if other != r:
             for u in range(n):
                 d[at + u * n + r], d[at + u * n + other] = d[at + u * n + other], d[at + u * n + r]
+    for u in range(n):
+        for v in range(n):
+            d[at + u * n + v] *= powers[v]
     return good and finite(size, order, d, at)

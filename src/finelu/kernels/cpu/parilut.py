@@ -12,6 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from finelu.kernels import require_room
 from finelu.kernels.cpu.arithmetic import divide
 from finelu.kernels.cpu.atomics import (
     fetch_add,
@@ -415,6 +416,8 @@ def candidates(A, F, columns=None, least=0.0, most=None):
         cut = _raised(arguments, F, real, least, int(most))
         found = _found(arguments, F, cut, int(most))
     if found[-2] > found[1].size:
+        entry = F.indices.itemsize + F.data.itemsize
+        require_room(f"{found[-2]} candidates", entry * found[-2], F.data, "give memory_limit, in bytes")
         found = _found(arguments, F, cut, found[-2])
     indptr, indices, values, squares, total, left_out = found
     return indptr, indices[:total], values[:total], squares, left_out

@@ -169,7 +169,7 @@ def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
     nn = n * n
     I, J, K = grid
     cells = I * J * K
-    product, swaps = np.empty(nn, d.dtype), np.empty(n, np.uint64)
+    product, swaps, powers = np.empty(nn, d.dtype), np.empty(n, np.uint64), np.empty(n, d.real.dtype)
     known = 0
     while True:
         t = fetch_add(state, 0, 1)
@@ -196,7 +196,10 @@ def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
                         _eliminate(
                             size, order, blocks, (TWO * cells + c) * nn, e * nn, (FOUR * cells + e) * nn, product, d, at
                         )
-                    good = invert_pivoting(size, order, d, at, swaps) if pivoting else invert(size, order, d, at)
+                    if pivoting:
+                        good = invert_pivoting(size, order, d, at, swaps, powers)
+                    else:
+                        good = invert(size, order, d, at)
                     if not good:
                         fetch_min(state, 1, np.int64(c))
         store_release(done, t, 1)

@@ -12,7 +12,7 @@ from finelu.kernels.cuda.arnoldi import (
 from finelu.kernels.cuda.blocks import blocks_times, bsr_ilu0_factor, bsr_ilu0_solve, bsr_residual, invert_blocks
 from finelu.kernels.cuda.candidates import candidates
 from finelu.kernels.cuda.elimination import IC0_VARIANTS, ILU0_VARIANTS, ic0, ic0_analysis, ilu0, ilu0_analysis
-from finelu.kernels.cuda.inspect import inspect
+from finelu.kernels.cuda.inspect import inspect, mirrored
 from finelu.kernels.cuda.memory import empty, reusing_memory
 from finelu.kernels.cuda.multilevel import Recorded, dense_product, enter, leave, subtract_product
 from finelu.kernels.cuda.patterns import add, columns_of, facts, magnitudes, remove
@@ -113,6 +113,7 @@ __all__ = [
     "minres_rotation",
     "minres_start",
     "minres_step",
+    "mirrored",
     "norm",
     "pivots",
     "remove",

@@ -64,12 +64,6 @@ template <typename Team, typename T> __device__ inline void wait_for_turn(const 
     team.sync();
 }
 
-template <typename T> __device__ inline typename RealOf<T>::type magnitude(T a)
-{
-    const auto re = real(a), im = imag(a);
-    return (re < 0 ? -re : re) + (im < 0 ? -im : im);
-}
-
 // the own elements of a b, row-major blocks
 template <int N, int M, typename T>
 __device__ inline void product(const Team<N, M>& team, const T* a, const T* b, T (&out)[M])
@@ -87,8 +81,8 @@ __device__ inline void product(const Team<N, M>& team, const T* a, const T* b, T
 
 // In-place Gauss-Jordan of a block held by its team, an element a register (Luo et al., Algorithm 8): pivot row and
 // column of a step go through two alternating buffers in `cross` (4 N, shared), so there is one barrier a step, and the
-// thread that owns the pivot divides for all. With PIVOTING the largest entry of the column in the rows not yet used is
-// the pivot (two barriers a step); no row is moved: element (to_u[m], to_v) of the inverse is what this thread then has
+// thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the inverse
+// too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved: element (to_u[m], to_v) of the inverse is what this thread then has
 // in mine[m]. Returns whether the pivots have been neither zero nor without a finite reciprocal; goes on in any case.
 template <bool PIVOTING, int N, int M, typename T>
 __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* cross, int (&to_u)[M], int& to_v)
@@ -99,6 +93,23 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
     to_v = v;
 #pragma unroll
     for (int m = 0; m < M; ++m) to_u[m] = team.row(m);
+    int exponent[M];  // of the largest entry of each own row
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross);
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+            if (v == 0 && team.owns(m)) largest[team.row(m)] = 0;
+        team.sync();
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+            if (team.owns(m)) atomicMax(largest + team.row(m), exponent_of(one_norm(mine[m])));
+        team.sync();
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            exponent[m] = team.owns(m) ? largest[team.row(m)] : 0;
+            mine[m] = times(mine[m], power_against<typename RealOf<T>::type>(exponent[m]));
+        }
+    }
     for (int r = 0; r < N; ++r) {
         T* const row = cross + r % 2 * 2 * N;
         T* const column = row + N;
@@ -114,7 +125,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
             typename RealOf<T>::type largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
-                const auto size = magnitude(column[w]);
+                const auto size = one_norm(column[w]);
                 if (q < 0 || size > largest) {
                     q = w;
                     largest = size;
@@ -138,6 +149,16 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
             if (team.row(m) == q) mine[m] = v == r ? inverse : scaled;
             else mine[m] = v == r ? -(mine[m] * inverse) : mine[m] - column[team.row(m)] * scaled;
         }
+    }
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross + N % 2 * 2 * N);  // the buffers of the last step but one
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+            if (v == 0 && team.owns(m)) largest[team.row(m)] = exponent[m];
+        team.sync();
+        const auto power = power_against<typename RealOf<T>::type>(largest[to_v]);
+#pragma unroll
+        for (int m = 0; m < M; ++m) mine[m] = times(mine[m], power);
     }
     return good;
 }

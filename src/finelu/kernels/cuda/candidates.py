@@ -5,11 +5,13 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu.kernels import require_room
 from finelu.kernels.csr import INT32_LIMIT
 from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.memory import set_zero
 from finelu.kernels.cuda.products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
 
+LARGE = 2**28  # bytes, from which on it is worth asking whether they are free
 ROUNDS = 40  # in which a bound for small products is looked for
 
 
@@ -92,6 +94,9 @@ def candidates(A, F, columns=None, least=0.0, most=None):
             kept = search.count(least)
     index = F.indices.dtype if max(kept, F.nnz) <= INT32_LIMIT else np.dtype(np.int64)
     indptr = search.places[:-1].astype(index)
+    entry = F.indices.itemsize + F.data.itemsize
+    if entry * kept >= LARGE:  # to ask what is free takes its time
+        require_room(f"{kept} candidates", entry * kept, F.data, "give memory_limit, in bytes")
     indices, values = cupy.empty(kept, F.indices.dtype), cupy.empty(kept, F.dtype)
     squares = cupy.empty((2, F.n), np.float64)
     search.fill(least, indptr.astype(F.indices.dtype, copy=False), indices, values, squares)

@@ -65,6 +65,18 @@ class EliminationPlan:
     bad: Any
     work: Any
 
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name not in ("inverse", "counter", "bad")}
+
+    def __setstate__(self, state) -> None:
+        self.__dict__.update(state)
+        self.inverse, self.counter, self.bad = _parts(self.words, self.A.dtype)
+
+
+def _parts(words, dtype):
+    """(inverse, counter, bad) in one array of words, which are set pending together."""
+    return words[:-2].view(dtype), words[-2:-1], words[-1:].view(np.int32)
+
 
 def _lower(A) -> Triangle:
     return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], A.dtype)
@@ -156,7 +168,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         padding = padding_for(8 * A.n / depth * lanes / 32, BLOCK)
     words = cupy.empty(A.n * A.dtype.itemsize // 4 + 2, np.uint32)  # inverse, counter and bad, pending in one go
     work = cupy.empty(0 if short else A.nnz, A.dtype)
-    inverse = words[:-2].view(A.dtype)
+    inverse, counter, bad = _parts(words, A.dtype)
     return EliminationPlan(
         variant,
         provisional,
@@ -171,9 +183,9 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         base,
         table,
         inverse,
-        words[-2:-1],
+        counter,
         words,
-        words[-1:].view(np.int32),
+        bad,
         work,
     )
 

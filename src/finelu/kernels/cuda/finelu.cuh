@@ -53,6 +53,26 @@ __device__ inline bool is_finite(float a) { return a - a == 0.0f; }
 __device__ inline bool is_finite(double a) { return a - a == 0.0; }
 template <typename R> __device__ inline bool is_finite(Complex<R> a) { return is_finite(a.re) && is_finite(a.im); }
 
+template <typename T> __device__ inline typename RealOf<T>::type one_norm(T a)
+{
+    const auto re = real(a), im = imag(a);
+    return (re < 0 ? -re : re) + (im < 0 ? -im : im);
+}
+
+// Rows are scaled by powers of two before pivots are chosen among them: the exponent's bits of a number that is not
+// negative, in the order of the numbers, and the power of two that brings numbers with this exponent to 1 to 2.
+__device__ inline int exponent_of(float a) { return int(__float_as_uint(a) >> 23); }
+__device__ inline int exponent_of(double a) { return __double2hiint(a) >> 20; }
+template <typename R> __device__ inline R power_against(int exponent);
+template <> __device__ inline float power_against<float>(int exponent) { return __int_as_float(max(254 - exponent, 1) << 23); }
+template <> __device__ inline double power_against<double>(int exponent)
+{
+    return __hiloint2double(max(2046 - exponent, 1) << 20, 0);
+}
+__device__ inline float times(float a, float power) { return a * power; }
+__device__ inline double times(double a, double power) { return a * power; }
+template <typename R> __device__ inline Complex<R> times(Complex<R> a, R power) { return {a.re * power, a.im * power}; }
+
 __device__ inline bool pending(int a) { return a == -1; }
 __device__ inline bool pending(float a) { return __float_as_uint(a) == 0xffffffffu; }
 __device__ inline bool pending(double a) { return __double_as_longlong(a) == -1ll; }

@@ -37,3 +37,52 @@ __global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __res
         atomicMin(found + 5, (unsigned long long)i);
     }
 }
+
+// place of column j in the sorted indices[a, z), or -1
+template <typename I> __device__ inline I place_of(const I* __restrict__ indices, I a, I z, I j)
+{
+    const I stop = z;
+    while (a < z) {
+        const I mid = a + (z - a) / 2;
+        if (indices[mid] < j) a = mid + 1; else z = mid;
+    }
+    return a < stop && indices[a] == j ? a : I(-1);
+}
+
+template <typename T> __device__ inline double size_of(T a) { return hypot(double(real(a)), double(imag(a))); }
+__device__ inline double size_of(float a) { return fabs(double(a)); }
+__device__ inline double size_of(double a) { return fabs(a); }
+
+// A matrix beside its transpose: twin kernels/reference.py:mirrored. A, in sorted rows without duplicates, is finite.
+// found (four words, 0 before the launch): the bits of the largest |a_ij|, of the largest |a_ij - conj(a_ji)| and of the
+// largest |a_ij - a_ji|, and how many entries have a stored a_ji. A thread an entry, whose row and partner are searched;
+// bits of numbers that are not negative are in the order of the numbers, so maxima are by atomics of integers: the same
+// in every run. Launch: any grid, blockDim.x a multiple of 32.
+template <typename T, typename I>
+__global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
+                         unsigned long long* found)
+{
+    double most[3] = {0.0, 0.0, 0.0};
+    unsigned partners = 0;
+    const size_t entries = size_t(indptr[n]), step = size_t(gridDim.x) * blockDim.x;
+    for (size_t p = size_t(blockIdx.x) * blockDim.x + threadIdx.x; p < entries; p += step) {
+        I i = 0, z = n;  // the last row that begins at p or before
+        while (z - i > 1) {
+            const I mid = i + (z - i) / 2;
+            if (size_t(indptr[mid]) <= p) i = mid; else z = mid;
+        }
+        const I j = indices[p], q = place_of(indices, indptr[j], indptr[j + 1], i);
+        const T a = data[p], other = q < 0 ? T(0) : data[q];
+        most[0] = fmax(most[0], size_of(a));
+        most[1] = fmax(most[1], size_of(a - conj(other)));
+        most[2] = fmax(most[2], size_of(a - other));
+        partners += q >= 0;
+    }
+    for (int mask = 16; mask > 0; mask /= 2) {
+        for (int k = 0; k < 3; ++k) most[k] = fmax(most[k], shuffle_xor(most[k], mask));
+        partners += shuffle_xor(partners, mask);
+    }
+    if (threadIdx.x % 32) return;
+    for (int k = 0; k < 3; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
+    atomicAdd(found + 3, (unsigned long long)partners);
+}

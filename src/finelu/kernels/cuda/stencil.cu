@@ -79,12 +79,6 @@ __device__ inline void await_all(const T* const (&from)[COUNT], const bool (&wan
     while (ask(from, value)) {}
 }
 
-template <typename T> __device__ inline typename RealOf<T>::type magnitude(T a)
-{
-    const auto re = real(a), im = imag(a);
-    return (re < 0 ? -re : re) + (im < 0 ? -im : im);
-}
-
 // an element of the product of two row-major N x N blocks: its row of one, its column of the other
 template <int N, typename T> __device__ inline T element_of_product(const T* row, const T* column)
 {
@@ -123,8 +117,8 @@ __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ sta
 // Algorithm 9 without a launch a hyperplane: d = (delta - alpha d_{k-1} eta_{k-1} - beta d_{j-1} zeta_{j-1}
 // - gamma d_{i-1} epsilon_{i-1})^-1. Thread (u, v) owns that element of the cell from the products to the inverse.
 // In-place Gauss-Jordan: pivot row and column of a step go through two alternating buffers, so there is one barrier a step,
-// and the thread that owns the pivot divides for all. With PIVOTING the largest entry of the column in the rows not yet used
-// is the pivot (two barriers a step); no row is moved: the pivots' places say where the inverse's elements belong.
+// and the thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the
+// inverse too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved: the pivots' places say where the inverse's elements belong.
 // d, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero
 // or without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is never
 // the consequence of another. Elimination goes on with NaN so that nobody waits for ever. The result is the same in every
@@ -190,6 +184,16 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
     bool good = true;
     unsigned used = 0;     // PIVOTING: rows that have been a pivot row
     int to_u = u, to_v = v;  // where this thread's element belongs
+    int exponent = 0;        // PIVOTING: of the largest entry of row u
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross);
+        if (v == 0) largest[u] = 0;
+        __syncthreads();
+        atomicMax(largest + u, exponent_of(one_norm(mine)));
+        __syncthreads();
+        exponent = largest[u];
+        mine = times(mine, power_against<typename RealOf<T>::type>(exponent));
+    }
 #pragma unroll(N <= 8 ? N : 1)
     for (int r = 0; r < N; ++r) {
         T* const row = cross + r % 2 * 2 * N;
@@ -202,7 +206,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
             typename RealOf<T>::type largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
-                const auto size = magnitude(column[w]);
+                const auto size = one_norm(column[w]);
                 if (q < 0 || size > largest) {
                     q = w;
                     largest = size;
@@ -218,6 +222,12 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         good = good && is_finite(inverse) && !(inverse == T(0));
         if (u == q) mine = v == r ? inverse : mine * inverse;
         else mine = v == r ? -(mine * inverse) : mine - column[u] * (row[v] * inverse);
+    }
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross + N % 2 * 2 * N);  // the buffers of the last step but one
+        if (v == 0) largest[u] = exponent;
+        __syncthreads();
+        mine = times(mine, power_against<typename RealOf<T>::type>(largest[to_v]));
     }
     if (c < 0) return;
     post(d + size_t(c) * NN + to_u * N + to_v, mine);
@@ -353,7 +363,7 @@ template <typename T> __device__ inline int pivot_row(const T* column, int n, un
     int q = n;
     for (int w = 0; lane + 32 * w < n; ++w) {
         if (used >> w & 1u) continue;
-        const R size = magnitude(column[lane + 32 * w]);
+        const R size = one_norm(column[lane + 32 * w]);
         if (size > largest || (q == n && !(size >= R(0)))) {
             q = lane + 32 * w;
             largest = size >= R(0) ? size : R(0);
@@ -445,6 +455,28 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
         to_u[i] = s + i * edge;
         to_v[i] = f + i * edge;
     }
+    int exponent[TILES];  // PIVOTING: of the largest entry of each own row
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross);
+        for (int u = threadIdx.x; u < width; u += blockDim.x) largest[u] = 0;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) {
+            exponent[i] = 0;
+#pragma unroll
+            for (int j = 0; j < TILES; ++j)
+                if (f + j * edge < n) exponent[i] = max(exponent[i], exponent_of(one_norm(mine[i][j])));
+            atomicMax(largest + s + i * edge, exponent[i]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) {
+            exponent[i] = largest[s + i * edge];
+            const auto power = power_against<typename RealOf<T>::type>(exponent[i]);
+#pragma unroll
+            for (int j = 0; j < TILES; ++j) mine[i][j] = times(mine[i][j], power);
+        }
+    }
     for (int r = 0; r < n; ++r) {
         T* const row = cross + r % 2 * 2 * width;
         T* const column = row + width;
@@ -496,6 +528,19 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
                 if (u == q) mine[i][j] = scaled;
                 else mine[i][j] = (v == r ? T(0) : mine[i][j]) - column[u] * scaled;
             }
+        }
+    }
+    if (PIVOTING) {
+        int* const largest = reinterpret_cast<int*>(cross + n % 2 * 2 * width);  // the buffers of the last step but one
+#pragma unroll
+        for (int i = 0; i < TILES; ++i)
+            if (f == 0) largest[s + i * edge] = exponent[i];
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) {
+            const auto power = power_against<typename RealOf<T>::type>(largest[to_v[j]]);
+#pragma unroll
+            for (int i = 0; i < TILES; ++i) mine[i][j] = times(mine[i][j], power);
         }
     }
 #pragma unroll

@@ -181,6 +181,14 @@ factor_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks,
     double wrong = 0.0;                               // NaN once a pivot is not finite; a zero pivot leaves an Inf
     unsigned used = 0;                                // PIVOTING: rows that have been a pivot row
     int to_u = g, to_v[HALVES] = {2 * h, 2 * h + 1};  // where this lane's elements belong
+    int exponent = 0;                                 // PIVOTING: of the largest element of row g, which is scaled by it
+    if (PIVOTING) {
+        exponent = max(exponent_of(one_norm(mine[0])), exponent_of(one_norm(mine[1])));
+        exponent = max(exponent, shuffle_xor(exponent, 1));
+        exponent = max(exponent, shuffle_xor(exponent, 2));
+#pragma unroll
+        for (int s = 0; s < HALVES; ++s) mine[s] *= power_against<double>(exponent);
+    }
 #pragma unroll
     for (int r = 0; r < N; ++r) {
         const double own = shuffle(mine[r % 2], (lane & 28) + r / 2);  // column r
@@ -202,6 +210,9 @@ factor_by_warps(int I, int J, int K, unsigned by_J, unsigned by_K, int n_blocks,
             mine[s] = (g == q ? 0.0 : mine[s]) - times * scaled;
         }
     }
+    if (PIVOTING)  // and the columns of the inverse by the same
+#pragma unroll
+        for (int s = 0; s < HALVES; ++s) mine[s] *= power_against<double>(shuffle(exponent, 4 * to_v[s]));
     if (g >= N) return;
     bool good = wrong == 0.0;
 #pragma unroll

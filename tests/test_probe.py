@@ -1,0 +1,106 @@
+"""Factors that are of no use say so, and MultilevelILU then goes without its matching."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import in_dtype
+from conftest import real_matrix
+
+import finelu as fl
+from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
+from finelu.errors import UnstableFactors
+from finelu.factors import probe
+from finelu.matrix import as_csr
+from finelu.scaling import matching
+
+PROBED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
+
+
+@PROBED
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_the_probe_is_the_residual_for_a_vector(backend, recipe, dtype):
+    A = in_dtype(gallery.poisson5(12, 11), dtype)
+    C = as_csr(backend.move(A))
+    F = recipe.factor(C)
+    assert 0 <= F.report["probe"] < 0.1 and "warning" not in F.report
+    seen = []
+
+    def apply(v):
+        seen.append(v)
+        return F.solve(v)
+
+    np.testing.assert_allclose(F.report["probe"], probe(C, apply), rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    v, x = backend.fetch(seen[0]), backend.fetch(F.solve(seen[0]))
+    want = np.linalg.norm(A @ x - v) / np.linalg.norm(v)
+    np.testing.assert_allclose(F.report["probe"], want, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+
+
+@PROBED
+@pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
+def test_the_probe_does_not_depend_on_the_size_of_the_entries(recipe, scale):
+    A = gallery.poisson5(12, 11)
+    np.testing.assert_allclose(
+        recipe.factor(A * scale).report["probe"], recipe.factor(A).report["probe"], rtol=1e-3, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("recipe", [ILUT(), SparseLU(), MultilevelILU(dense_size=1)], ids=repr)
+def test_numbers_of_any_range_are_not_called_unstable(recipe):
+    d = np.logspace(-200, 200, 30)
+    F = recipe.factor(sp.diags(d).tocsr())
+    assert F.report["probe"] < 1e-12
+
+
+def growing(n):
+    """L U with a U whose inverse grows like 3^n, and no small pivot."""
+    return sp.csr_matrix(sp.eye(n) + 3.0 * sp.eye(n, k=1) + 1e-3 * sp.eye(n, k=-1))
+
+
+def test_an_inverse_that_is_not_finite_is_an_error_that_says_so():
+    A = growing(1200)
+    with pytest.raises(UnstableFactors, match="unstable: M\\^-1 v is not finite"):
+        ILUT(drop_tol=0.5).factor(A * np.float64(1))
+    F = ILUT().factor(sp.csr_matrix(sp.eye(1200) + 1e-3 * sp.eye(1200, k=-1) + 1e-3 * sp.eye(1200, k=1)))
+    assert F.report["probe"] < 1e-2
+
+
+def test_a_matching_does_not_run_through_rounding_where_it_need_not():
+    rng = np.random.default_rng(5)
+    A = np.where(rng.random((30, 30)) < 0.2, rng.uniform(1, 2, (30, 30)), 0.0)
+    order = rng.permutation(30)
+    A[np.arange(30), order] = 1e-3  # small, but no rounding: the only matching without what follows
+    noisy = A.copy()
+    noisy[(A == 0) & (rng.random((30, 30)) < 0.5)] = 1e-17
+    m = matching(sp.csr_matrix(noisy))
+    assert (noisy[np.arange(30), m.columns] >= 1e-3).all()
+    # entries that are small because their row and column are, count: D A D has the matching of A
+    d, e = 10.0 ** rng.uniform(-12, 12, (2, 30))
+    np.testing.assert_array_equal(
+        matching(sp.csr_matrix(d[:, None] * A * e)).columns, matching(sp.csr_matrix(A)).columns
+    )
+
+
+def test_a_matching_through_rounding_is_taken_where_there_is_no_other():
+    A = np.array([[1.0, 1.0, 0], [1e-16, 1e-16, 1.0], [1.0, 0, 0]])
+    A[1, 2], A[2, 2] = 0.0, 1.0
+    A = sp.csr_matrix(np.array([[1.0, 1.0], [1.0, 1.0]]) - np.array([[0, 0], [0, 1.0 - 1e-16]]))
+    m = matching(A)
+    assert sorted(m.columns) == [0, 1]
+
+
+def test_fidapex6_is_solved_by_multilevel_factors():
+    A = real_matrix("fidapex6")
+    b = A @ np.ones(A.shape[0])
+    F = MultilevelILU().factor(A)
+    assert F.report["probe"] < 0.1 and F.report["matching"] is False and "without it" in F.report["warning"]
+    solution = krylov.gmres(A, b, M=F)
+    assert solution.converged and solution.iterations <= 6
+    F.update(A)
+    assert F.report["probe"] < 0.1
+    assert MultilevelILU(matching=False).factor(A).report["probe"] == F.report["probe"]
+    assert fl.solve(A, b).converged
+
+
+def test_factors_of_no_use_have_a_warning():
+    F = SparseLU().factor(real_matrix("fidapex6"))
+    assert F.report["probe"] > 1e3 and "unstable" in F.report["warning"]
