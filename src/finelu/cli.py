@@ -146,7 +146,8 @@ def solve(
             F, (solution, times) = None, _run_auto(A, rhs, options, progress)
             name, method = solution.recipe, solution.method
             whys = [a.why for a in solution.attempts if a.recipe == name and a.method == method]
-            nothing = "no attempt found an x better than 0" if solution.attempts else "nothing was tried"
+            nothing = "no attempt found an x better than 0"
+            nothing = nothing if solution.attempts else "the time limit or the memory left no room"
             reason = whys[-1] if whys else nothing
         else:
             F, solution, times = _run(A, rhs, made, method, options, progress)
