@@ -283,7 +283,7 @@ def test_as_many_rows_as_can_be_are_matched_whatever_the_shape(A, wide):
 
 def test_what_cannot_be_matched_is_named():
     A = sp.csr_matrix(np.array([[1.0, 1, 1], [0, 1, 0], [0, 1, 0]]))
-    with pytest.raises(StructurallySingular, match=r"1 row finds no column.* row [12] ") as error:
+    with pytest.raises(StructurallySingular, match=r"1 row finds no column.* row [12]\.") as error:
         matching(A)
     assert one_line(error) and isinstance(error.value, MatrixError)
     with pytest.raises(StructurallySingular, match="3 rows find"):

@@ -141,7 +141,7 @@ def made() -> dict:
     """One exception of each class."""
     A = gallery.poisson5(16, 15)
     special = {
-        errors.StructurallySingular: errors.StructurallySingular(3, 4),
+        errors.StructurallySingular: errors.StructurallySingular([3, 4]),
         errors.ZeroPivot: errors.ZeroPivot(ILU0(shift=0.1), 3, 0.0),
         errors.NoFactors: errors.NoFactors(ILU0()),
         errors.NotConverged: errors.NotConverged("it", fl.krylov.gmres(A, np.ones(N), maxiter=1), 1e-8),

@@ -43,15 +43,19 @@ class MatrixError(FineluError, ValueError):
 class StructurallySingular(MatrixError):
     """No permutation of the rows brings an entry other than zero to every place of the diagonal.
 
-    row : one that is left over.  count : how many are.
+    rows : those that are left over.  row : the first of them.  count : how many they are.
     """
 
-    def __init__(self, row: int, count: int):
-        self.row, self.count = int(row), int(count)
-        rows = "row finds" if self.count == 1 else "rows find"
+    MOST = 8  # rows that are named
+
+    def __init__(self, rows):
+        self.rows = tuple(int(row) for row in rows)
+        self.row, self.count = self.rows[0], len(self.rows)
+        find = "row finds" if self.count == 1 else "rows find"
+        named = ", ".join(map(str, self.rows[: self.MOST])) + (", ..." if self.count > self.MOST else "")
         super().__init__(
-            f"A is structurally singular: {self.count} {rows} no column left in a matching of rows with columns, "
-            f"row {self.row} for one. Remove or complete such equations."
+            f"A is structurally singular: {self.count} {find} no column left in a matching of rows with columns, "
+            f"row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
         )
 
 

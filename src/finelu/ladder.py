@@ -356,7 +356,7 @@ class Ladder:
             try:
                 require_matching(self.A)
             except StructurallySingular as error:
-                self.structure = str(error).rstrip(".")
+                self.structure = str(error)
 
     def nothing(self, b, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
@@ -514,7 +514,7 @@ class Ladder:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):
-                    self.structure = str(error).rstrip(".")
+                    self.structure = str(error)
             else:
                 self.recipes[rung] = (recipe,)
                 synchronize(self.A.data)

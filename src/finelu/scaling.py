@@ -122,7 +122,7 @@ def _matched(n: int, rows, indices, weights):
     columns, v = np.empty(n, np.int64), np.empty(n)
     lightest_matching(_pointers(rows, n), indices, weights, columns, v)
     if (columns < 0).any():
-        raise StructurallySingular(int(np.argmin(columns)), int((columns < 0).sum()))
+        raise StructurallySingular(np.flatnonzero(columns < 0))
     return columns, v
 
 
