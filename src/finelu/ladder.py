@@ -267,6 +267,7 @@ class Ladder:
 
     def solve(self, b, x0=None, atol: float = 0.0) -> Solution:
         """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
+        b = namespace(b).ascontiguousarray(b)
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")

@@ -33,7 +33,8 @@ class Residual:
 
     def __call__(self, b, x, tolerance: float):
         self.noise = 0.0
-        matrix = self.operator.matrix
+        matrix, xp = self.operator.matrix, namespace(b)
+        b, x = xp.ascontiguousarray(b), xp.ascontiguousarray(x)
         if matrix is None:
             return self._by_products(b, x, tolerance)
         if isinstance(matrix, CSR) or not self._harmless(matrix, b, x, tolerance):

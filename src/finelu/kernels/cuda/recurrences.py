@@ -24,10 +24,8 @@ def norm(x, out):
 
 
 def size_of_dot(x, y, out):
-    if x.dtype.kind == "c":
-        _sum_of_complex_products(x, y, out)
-    else:
-        _sum_of_products(x, y, out)
+    total = _sum_of_complex_products if x.dtype.kind == "c" else _sum_of_products
+    total(x, y, out.reshape(()))
 
 
 _sum_of_products = cupy.ReductionKernel(
