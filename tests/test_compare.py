@@ -367,11 +367,10 @@ class Silent:
     ("messages", "end"),
     [
         ((("stage", "cg", "the set-up"),), 3.0),  # its share
-        ((("stage", "cg", "the set-up"), ("compiling", None)), 10.0),  # does not count; the budget remains
         ((("stage", "cg", "the set-up"), ("compiling", None), ("compiling", 2.0), ("stage", "cg", "cg")), 3.0),
         ((), 10.0),  # its share begins with the first stage
     ],
-    ids=["share", "compiling", "compiled", "nothing"],
+    ids=["share", "compiled", "nothing"],
 )
 def test_what_takes_too_long_is_ended_a_second_after_its_share(monkeypatch, messages, end):
     clock, ended = Clock(monkeypatch, lambda: 100.0), []
