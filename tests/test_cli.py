@@ -513,7 +513,7 @@ def test_a_matrix_that_no_permutation_can_help(capsys, monkeypatch, tmp_path):
         "1 row finds no column",
         "tried",
         "status",
-        "no x solves A x = b",
+        "no x was found that solves A x = b",
     ):
         assert text in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80

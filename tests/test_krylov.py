@@ -20,9 +20,9 @@ from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
 from finelu.kernels.cpu.recurrences import DRIFT
 from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, progress, sqmr
-from finelu.krylov.residual import PROBES
 from finelu.matrix import as_csr
 from finelu.preconditioners import ILU0
+from finelu.residual import PROBES
 from finelu.result import Status
 
 METHODS = (cg, minres, sqmr, gmres, fgmres, bicg, bicgstab)

@@ -21,7 +21,6 @@ from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels import free_memory, namespace, on_gpu, synchronize
 from finelu.kernels.cpu.mirror import signs
 from finelu.krylov.operators import as_operator
-from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, norm
 from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import (
@@ -40,6 +39,7 @@ from finelu.preconditioners import (
 from finelu.preconditioners.direct import SHORT, SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
+from finelu.residual import Residual
 from finelu.result import Attempt, Solution, Status
 from finelu.scaling import require_matching
 from finelu.singular import NUDGE, condition, evidence
@@ -48,6 +48,7 @@ INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
 GOES_ON = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)  # of a method, with gmres
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 ENDS = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)
+LIMITS = (*ENDS[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # of the caller's, or none was needed
 FEW = 6  # a cycle of the iterations that refine a complete factorization; so many cycles at most
 MAXITER = 2000  # of one attempt
 MOST_ROWS = 400  # up to which the direct solve comes first: it takes less than the look at anything else
@@ -276,15 +277,18 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        self.product = as_operator(self.A, "A", b, b.dtype)
-        self.residual = Residual(self.product, b.dtype)
+        target = self.wanted * scale
+        product = as_operator(self.A, "A", b, b.dtype)
+        self.residual = Residual(product.matrix, product.__matmul__, b.dtype)
         x, residual = namespace(b).zeros_like(b), 1.0
         if x0 is not None:
-            _, size = self.residual(b, x0, self.wanted * scale)
+            _, size = self.residual(b, x0, target)
             if size < scale:
                 x, residual = x0.copy(), size / scale
-                if residual <= self.wanted:
+                if size <= target:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=x)
+        if self.most == 0:
+            return replace(self.nothing(b, Status.MAX_ITERATIONS, residual * scale), x=x)
         last, history, recurrence = None, [residual * scale], [residual * scale]
         left = [rung for rung in self.recipes if rung not in self.broken]
         attempts: list[Attempt] = []
@@ -305,7 +309,7 @@ class Ladder:
                 recurrence.extend(found.recurrence[1:])
                 if attempt.residual < residual:
                     x, residual, best = found.x, attempt.residual, attempt
-                if residual <= self.wanted:
+                if found.residual_norm <= target:
                     status, best, self.preferred = Status.CONVERGED, attempt, rung
                     break
                 if status in (Status.OUT_OF_TIME, Status.INTERRUPTED) or self.iterations >= self.most:
@@ -319,7 +323,7 @@ class Ladder:
             before, rung = rung, change or self._next(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         seen = self.seen.sentences()
-        if status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME) and attempts:
+        if status in HOPELESS:
             self._look_at_structure()
         if status not in ENDS:
             in_memory = [rung for rung in left if self.asked or self.cost(rung) < math.inf]
@@ -332,10 +336,12 @@ class Ladder:
                 verdict = f"the condition number of A is {self.condition:.0e} or more, which no digit of x survives"
             elif left and last is None:
                 status = Status.OUT_OF_MEMORY
+            if status not in LIMITS:
+                self._look_at_structure()
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.structure and status not in (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME):
+        if self.structure and status not in LIMITS:
             status = Status.SINGULAR
         seen += tuple(text for text in (verdict, self.structure) if text)
         return Solution(
@@ -426,7 +432,7 @@ class Ladder:
             return None, Attempt(self._name(rung), "", why, outcome, 0, made, perf_counter() - begin, residual), None
         reached = found.residual_norm / scale
         said = judge.why or found.status.name.lower().replace("_", " ")
-        outcome = "solved" if reached <= self.wanted else said
+        outcome = "solved" if found.residual_norm <= self.wanted * scale else said
         spent = perf_counter() - begin
         attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
         return found, attempt, judge.change
@@ -496,7 +502,9 @@ class Ladder:
                 break
             x, r, size = better, rest, reached
             history.append(size)
-            stops = judge.stops(self.callback, x) or judge(len(history) - 1, size)
+            stops = (self.callback is not None and judge.stops(self.callback, x.copy())) or judge(
+                len(history) - 1, size
+            )
         return x, r, size, np.array(history)
 
     def _factor(self, rung: str) -> str:

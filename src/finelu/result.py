@@ -44,8 +44,8 @@ class Status(Enum):
         "digits; relax rtol, rescale A, or use a higher precision; x is the best iterate known"
     )
     SINGULAR = (
-        "A is singular, and b is outside of its range: no x solves A x = b. Remove the dependent equations, fix what "
-        "they leave free (a pressure, a rigid motion), or solve the least squares problem"
+        "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
+        "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
     )
     NUMERICALLY_SINGULAR = (
         "A is singular to working precision, that is as near to a singular matrix as the rounding of its entries, and "

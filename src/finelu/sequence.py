@@ -14,9 +14,9 @@ from finelu.kernels import namespace, on_gpu, synchronize
 from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
-from finelu.krylov.residual import Residual
 from finelu.ladder import MAXITER, Ladder, precise, restart_of
 from finelu.matrix import CSR, as_csr, check_vector, norm, number
+from finelu.residual import Residual
 from finelu.result import Solution, Status
 from finelu.solver import chosen_recipe, known_method
 
@@ -136,7 +136,8 @@ class Sequence:
 
     def _iterate(self, A: CSR, b, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
-        residual, scale = Residual(as_operator(A, "A", b, b.dtype), b.dtype), norm(b)
+        product, scale = as_operator(A, "A", b, b.dtype), norm(b)
+        residual = Residual(product.matrix, product.__matmul__, b.dtype)
         x, r = namespace(b).zeros_like(b), b
         if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
             guess = self._x.astype(b.dtype, copy=False)

@@ -16,6 +16,7 @@ RANGE = 1000  # roundings that a part of b along u may be, where u, too, is know
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
 EXACT = 32  # roundings in twice the precision of an entry of a row of A v, up to which it is 0
 STEPS = 5  # of a refinement
+LEVEL = 64  # roundings within which magnitudes are taken for equal, as those of a constant null vector are
 MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
@@ -50,6 +51,7 @@ def evidence(A: CSR, F, b, rtol: float, begin=None) -> Evidence | None:
     """
     if F is None:
         return None
+    A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, b.dtype))
     eps = float(np.finfo(A.dtype).eps)
     if begin is None:
         begin = namespace(b).asarray(np.random.default_rng(0).standard_normal(A.n)).astype(b.dtype)
@@ -104,9 +106,15 @@ def _refined(A: CSR, F, v, trans: str, sizes, eps: float) -> NullVector | None:
     v = v.astype(A.dtype, copy=False)
     w, support = xp.zeros_like(v), v != 0
     entries = A.indptr[1:] - A.indptr[:-1]
+    size = abs(v)
+    even = xp.where(size >= (1 - LEVEL * eps) * size.max(), v / xp.where(support, size, 1) * size.max(), v)
+    near = next((c for c in (even, v) if bool((abs(_product(A, c)) <= eps / 2 * (sizes @ abs(c))).all())), None)
     for _ in range(STEPS):
-        rest = _product(A, w, _product(A, v))  # A (v + w)
+        image = _product(A, v)
         magnitudes = sizes @ abs(v)
+        if near is None and bool((abs(image) <= eps / 2 * magnitudes).all()):
+            near = v
+        rest = _product(A, w, image)  # A (v + w)
         if bool((abs(rest) <= EXACT * (entries + 1) * eps**2 * magnitudes).all()):
             return NullVector(v, True)
         step = _applied(F, rest, trans)
@@ -117,10 +125,8 @@ def _refined(A: CSR, F, v, trans: str, sizes, eps: float) -> NullVector | None:
         w = (v - total) + w - step
         v = total
         if not norm(v) > 0:
-            return None
-    if bool((abs(_product(A, v)) <= eps / 2 * (sizes @ abs(v))).all()):
-        return NullVector(v / norm(v), False)
-    return None
+            break
+    return None if near is None else NullVector(near / norm(near), False)
 
 
 def condition(A: CSR, F, x) -> float:
@@ -130,6 +136,7 @@ def condition(A: CSR, F, x) -> float:
     v is x, and what three steps of inverse iteration with the factors F make of it. A v is formed in twice the
     precision.
     """
+    A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
     largest, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
         v = _unit(v)

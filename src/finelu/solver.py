@@ -15,7 +15,7 @@ from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock, quietly
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector, count, number, shown
+from finelu.matrix import CSR, as_csr, check_vector, count, norm, number, shown
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution, Status
 
@@ -92,11 +92,14 @@ def solve(
             if solution.status in BEYOND_PRECISION and b.real.dtype == np.float32:  # double precision may reach it
                 A, b = precise(A, b, 0.0)
                 columns = b.reshape(A.n, -1)
-                ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, most=most, **calls)
+                ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, **calls)
+                ladder.most = max(most - solution.iterations, 0)
                 solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
+                ladder.most = most
             found.append(solution)
         found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
-    return _together(found, b.shape, home, start, compiling())
+        sizes = [norm(columns[:, c]) for c in range(len(found))] if len(found) > 1 else [1.0]
+    return _together(found, sizes, b.shape, home, start, compiling())
 
 
 @judged
@@ -156,13 +159,10 @@ def _moved(v, A: CSR):
     return namespace(A.data).asarray(v) if on_gpu(A.data) else to_host(v)
 
 
-def _together(found: list[Solution], shape, home, start: float, compiling: float) -> Solution:
-    """One Solution of those of all columns."""
+def _together(found: list[Solution], sizes, shape, home, start: float, compiling: float) -> Solution:
+    """One Solution of those of all columns, whose norms are `sizes`."""
     xp = namespace(found[0].x)
-    worst = max(
-        found,
-        key=lambda s: (not s.converged, min((a.residual for a in s.attempts), default=float(s.residual_norm > 0))),
-    )
+    worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
     x = found[0].x.reshape(shape) if len(found) == 1 else xp.stack([s.x for s in found], axis=1)
     if on_gpu(x) != on_gpu(home):
         x = namespace(home).asarray(to_host(x))

@@ -154,6 +154,14 @@ class StencilMatrix(BlockProducts):
         order = xp.argsort(r * self.cells + c)
         return r[order], c[order], p[order]
 
+    def bounds(self) -> tuple[int, float, float]:
+        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
+        rows, columns = 0.0, 0.0
+        for blocks in self.blocks:  # those of one neighbour
+            sizes = abs(blocks)
+            rows, columns = rows + float(sizes.sum(axis=-1).max()), columns + float(sizes.sum(axis=-2).max())
+        return 7 * self.n_block, rows, columns
+
     def to_bsr(self):
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same
         place (of 1 or 2 cells along an axis) are added. Of a matrix on the GPU there is only `tocsr`: a DeviceError.

@@ -31,6 +31,7 @@ CHUNK = 2**24  # bytes of a compressed file that are looked at together
 SEED = 0  # of the right-hand side that is made where none is given: the one of `finelu solve`
 CONTEXT = "finelu.interop.petsc.PC"
 MAT_CLASSID, VEC_CLASSID = 1211216, 1211214  # of PETSc's binary format, in which all numbers are big-endian
+CLAIM = 10.0  # times the tolerance, up to which ||b - A x|| agrees with a convergence that KSP has told
 PATIENCE = 5.0  # seconds for the other processes to meet an error, too
 # What launchers call the number of a process.
 RANK = (
@@ -43,9 +44,10 @@ RANK = (
 class Outcome:
     """What `solve_mtx` did, the same on all processes but for x.
 
-    x : PETSc Vec, spread over the processes in rows of A's order.  reason : PETSc's, by its name.  residual_norm :
-    ||b - A x||_2, computed from x.  rows : the fewest and the most of a process.  seconds : read, partition, set-up of
-    the preconditioner, solve, of the slowest process.
+    x : PETSc Vec, spread over the processes in rows of A's order.  converged : PETSc says so, and ||b - A x||_2 is no
+    more than ten times the tolerance, whatever norm PETSc has looked at.  reason : PETSc's, by its name.
+    residual_norm : ||b - A x||_2, computed from x.  rows : the fewest and the most of a process.  seconds : read,
+    partition, set-up of the preconditioner, solve, of the slowest process.
     """
 
     converged: bool
@@ -118,8 +120,10 @@ def solve_mtx(path, b=None, *, output=None, partition: str | None = None, rtol: 
         _write(PETSc, comm, output, x)
     names = {value: name for name, value in vars(PETSc.KSP.ConvergedReason).items() if name.isupper()}
     reason = ksp.getConvergedReason()
+    # what KSP claims may be of a preconditioned norm, or of a recurrence that has drifted
+    wanted = math.inf if reason != PETSc.KSP.ConvergedReason.CONVERGED_RTOL else ksp.getTolerances()[0] * norm_b
     return Outcome(
-        converged=reason > 0,
+        converged=reason > 0 and residual <= CLAIM * wanted,
         reason=names.get(reason, str(reason)),
         iterations=ksp.getIterationNumber(),
         residual_norm=residual,

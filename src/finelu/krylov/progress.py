@@ -15,8 +15,8 @@ import numpy as np
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor, namespace, to_host
 from finelu.krylov.operators import as_operator, location, order, value_dtype
-from finelu.krylov.residual import Residual
 from finelu.matrix import check_vector, count, number
+from finelu.residual import Residual
 from finelu.result import Solution, Status
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
@@ -80,7 +80,6 @@ class Progress:
         self.range = np.finfo(min(self.real, narrow, key=lambda real: real.itemsize))
         self.A = as_operator(A, "A", self.b, dtype)
         self.M = as_operator(M, "M", self.b, dtype)
-        self.residual = Residual(self.A, dtype)
         self.best = None  # until keeps_best()
 
         norm_b = self.size(self.b)
@@ -89,7 +88,7 @@ class Progress:
         self.scale = self.power(norm_b)
         if x0 is not None and self.scale != 1:
             self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0.astype(dtype))))  # max drops NaN so
-            if norm_b / self.scale < float(np.finfo(self.real).tiny / np.finfo(self.real).eps):
+            if norm_b / self.scale < math.sqrt(float(self.range.tiny)) / float(self.range.eps):
                 x0, self.scale = None, self.power(norm_b)
         self.start = None if x0 is None else x0.astype(dtype, copy=False)  # x0, never written
         self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
@@ -99,7 +98,7 @@ class Progress:
             self.A.factor, self.M.factor = 1 / self.scale, self.scale
             self.M.levels = narrow.itemsize < self.real.itemsize
         norm_b /= self.scale
-        self.norm_b = norm_b
+        self.residual = Residual(self.A.matrix, self.A.__matmul__, dtype, self.A.factor)
         finfo = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
         claim = max(tolerance, float(finfo.eps) * norm_b / 16)

@@ -20,6 +20,7 @@ from finelu.kernels.arithmetic import judged
 from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import LARGEST_BLOCK, block_size
+from finelu.residual import Residual
 from finelu.result import Solution, Status
 from finelu.stencil import OFFSETS, StencilMatrix
 
@@ -310,6 +311,8 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
     steps : the most corrections, the first of which gives M^-1 b.  rtol : stop once ||b - A x|| <= rtol ||b||; 0 makes
     all steps that do not diverge. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov
     method with M=F does.
+    A claim is looked at by `finelu.residual`: where rounding alone could have made the residual small, it is formed in
+    twice the precision, and STAGNATED is the status where that is not small.
     Returns a Solution: history (iterations + 1,) holds the norms of b - A x, all computed anew, ||b|| first; x is the
     iterate with the smallest of them, x = 0 among them. Status MAX_ITERATIONS after `steps`; DIVERGED where the
     residual is then not below ||b||, or at once where it is beyond GROWN ||b||; NOT_FINITE where it overflows.
@@ -377,13 +380,21 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
                 status = Status.DIVERGED
     if status is Status.MAX_ITERATIONS and len(history) > 1 and history[-1] >= history[0]:
         status = Status.DIVERGED
+    told = np.array(history, r.real.dtype)
+    if len(history) > 1:
+        target = rtol * history[0]
+        _, true = Residual(A, lambda x: A @ x, b.dtype)(b, best, target)
+        if smallest == history[-1]:
+            history[-1] = true
+        status = Status.STAGNATED if status is Status.CONVERGED and not true <= target else status
+        smallest = true
     return Solution(
         x=best.reshape(shape),
         status=status,
         iterations=len(history) - 1,
         residual_norm=smallest,
         history=np.array(history, r.real.dtype),
-        recurrence=np.array(history, r.real.dtype),
+        recurrence=told,
         method="correct",
         recipe=repr(getattr(F, "recipe", type(F).__name__)),
         timings={"solve": perf_counter() - start},

@@ -12,41 +12,45 @@ from finelu.kernels.csr import CSR
 from finelu.matrix import as_csr, norm
 
 PROBES = 2  # products that tell how large the terms of a row of A x are
+CHUNK = 256  # rows of a dense matrix that are looked at together
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
 
 class Residual:
-    """`residual(b, x, tolerance)` for an A that `as_operator` has made into an Operator, and vectors of one dtype.
+    """`residual(b, x, tolerance)` for one A and vectors of one dtype.
 
     Gives b - A x and its 2-norm. Where rounding alone, at most (k_i + 1) eps (|A| |x| + |b|)_i in a row of k_i entries
     (Higham 2002, section 3.5), is a vector longer than `tolerance`, and more than a hundredth of the result, both are
     formed again in twice the precision. So a norm below `tolerance` is one of A, b and x as they are stored.
     Where no entries of A are known (a LinearOperator, a function) the norm is no less than what rounding may bring,
     estimated from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
+    matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
+        `tocsr` and `bounds`; else None.  product(x) : factor A x.  factor : a power of two.
     noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
     """
 
-    def __init__(self, operator, dtype):
-        self.operator, self.dtype = operator, dtype
+    def __init__(self, matrix, product, dtype, factor: float = 1.0):
+        self.matrix, self.product, self.dtype, self.factor = matrix, product, dtype, factor
         self.noise = 0.0
 
     def __call__(self, b, x, tolerance: float):
         self.noise = 0.0
-        matrix, xp = self.operator.matrix, namespace(b)
+        xp = namespace(b)
         b, x = xp.ascontiguousarray(b), xp.ascontiguousarray(x)
-        if matrix is None:
+        if self.matrix is None:
             return self._by_products(b, x, tolerance)
-        if isinstance(matrix, CSR) or not self._harmless(matrix, b, x, tolerance):
+        if isinstance(self.matrix, CSR) or not self._harmless(b, x, tolerance):
             return self._by_entries(b, x, tolerance)
-        r = b - self.operator @ x
+        r = b - self.product(x)
         return r, norm(r)
 
     def magnitudes(self, b, x):
         """|A| |x| + |b| for each row; None where no entries of A are known."""
-        if self.operator.matrix is None:
+        if self.matrix is None:
             return None
         A, xp = self._entries, namespace(b)
+        b, x = xp.ascontiguousarray(b), xp.ascontiguousarray(x)
         bound, _ = self._rounding(b, x)
         return bound / ((A.indptr[1:] - A.indptr[:-1] + 1) * float(xp.finfo(bound.dtype).eps))
 
@@ -57,7 +61,7 @@ class Residual:
             return r, size
         A = self._entries
         accurate = namespace(b).empty_like(r)
-        kernels_for(b).residual_twice(A.indptr, A.indices, A.data, x, b, self.operator.factor, accurate)
+        kernels_for(b).residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
         size = norm(accurate)
         return accurate, size if math.isfinite(size) else math.inf
 
@@ -65,33 +69,41 @@ class Residual:
         A, xp = self._entries, namespace(b)
         r, bound = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            kernels_for(b).residual(A.indptr, A.indices, A.data, x, b, self.operator.factor, r, bound)
+            kernels_for(b).residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
         return bound, r
 
     @cached_property
     def _entries(self) -> CSR:
-        matrix = self.operator.matrix
-        return matrix if isinstance(matrix, CSR) else as_csr(matrix, diagonal=False, dtype=self.dtype)
+        return self.matrix if isinstance(self.matrix, CSR) else as_csr(self.matrix, diagonal=False, dtype=self.dtype)
 
-    def _harmless(self, matrix, b, x, tolerance: float) -> bool:
+    def _harmless(self, b, x, tolerance: float) -> bool:
         """Whether norms alone show that rounding stays below the tolerance, so that A is not needed entry by entry."""
+        entries, rows, columns = self._bounds
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
-        return (b.size + 1) * eps * (self._size_of_matrix * norm(x) + norm(b)) <= tolerance
+        size = math.sqrt(rows) * math.sqrt(columns) * self.factor  # no less than || |A| ||_2
+        return (entries + 1) * eps * (size * norm(x) + norm(b)) <= tolerance
 
     @cached_property
-    def _size_of_matrix(self) -> float:
-        """The Frobenius norm of a dense matrix or of blocks."""
-        matrix = self.operator.matrix
-        values = matrix.data if hasattr(matrix, "tocsr") else matrix
-        return norm(values.reshape(-1)) * self.operator.factor
+    def _bounds(self) -> tuple[int, float, float]:
+        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
+        if hasattr(self.matrix, "bounds"):
+            return self.matrix.bounds()
+        A, xp = self.matrix, namespace(self.matrix)
+        rows, columns = 0.0, xp.zeros(A.shape[1], A.real.dtype)
+        for i in range(0, A.shape[0], CHUNK):
+            sizes = abs(A[i : i + CHUNK])
+            rows = max(rows, float(sizes.sum(axis=1).max()))
+            columns += sizes.sum(axis=0)
+        return A.shape[1], rows, float(columns.max())
 
     def _by_products(self, b, x, tolerance: float):
-        r = b - self.operator @ x
+        r = b - self.product(x)
         size = norm(r)
         if size > tolerance:
             return r, size
         random = np.random.default_rng(0)
         probes = [namespace(b).asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
-        terms = max(norm(self.operator @ (x * probe)) for probe in probes)
-        self.noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + norm(b))
+        terms = sum(norm(self.product(x * probe)) for probe in probes)  # NaN stays NaN
+        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + norm(b))
+        self.noise = noise if math.isfinite(noise) else math.inf
         return r, size if self.noise <= tolerance else max(size, self.noise)
