@@ -66,6 +66,7 @@ class FixedPointFactors(TriangularFactors):
 
     cholesky = False
     permutation: Any = None
+    _unlike = ""  # what `require_hermitian` warns of
     _diagonal: Any = None  # of D, whether it is used or not
     _first_residual: float | None = None
     _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
@@ -85,8 +86,7 @@ class FixedPointFactors(TriangularFactors):
 
     def _scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
-        if self.cholesky:
-            require_hermitian(self.recipe, A)
+        self._unlike = require_hermitian(self.recipe, A) if self.cholesky else ""
         xp = namespace(A.data)
         B = A.with_values(shifted(A, self.recipe.shift))
         if self._half is not None:
@@ -210,9 +210,11 @@ class FixedPointFactors(TriangularFactors):
         self.report["refused"] = count
         self.report.pop("refused_row", None)
         self.report.pop("warning", None)
+        if self._unlike:
+            self._warn(self._unlike)
         if count:
             self.report["refused_row"] = row = self._row(row)
-            self.report["warning"] = (
+            self._warn(
                 f"{count} updates were refused, the first in row {row}: they were not finite, or a pivot was not "
                 f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
             )

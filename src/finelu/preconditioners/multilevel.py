@@ -37,7 +37,7 @@ from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import ROUNDINGS, differing, symmetry
+from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -300,18 +300,12 @@ def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
     if found != "general":
         A = S.tosparse()
         mirrored = _transposed(A, "H" if found == "hermitian" else "T").tocsr()
-        apart = (A - mirrored).tocoo()
-        if not apart.data.any():
+        if not (A - mirrored).data.any():
             return found, S
-        # What is rounding beside the largest entry of all may be all that a row has.
-        row, column = (abs(A).max(axis=axis).toarray().ravel() for axis in (1, 0))
-        size = np.sqrt(np.maximum(row, column))
-        if (abs(apart.data) <= ROUNDINGS * np.finfo(S.dtype).eps * size[apart.row] * size[apart.col]).all():
-            return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
+        return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
     if recipe.symmetric:
-        raise MatrixError(
-            f"{recipe!r}: A is neither symmetric nor Hermitian: {differing(S.tosparse())}; leave symmetric out."
-        )
+        where = differing(S.tosparse(), transposed=True)
+        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian: {where}; leave symmetric out.")
     return "general", S
 
 

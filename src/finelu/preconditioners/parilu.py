@@ -75,8 +75,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
-    ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
     """
 
     def factor(self, A) -> ParICFactors:
@@ -134,7 +133,7 @@ class _SweptFactors(FixedPointFactors):
         self.report |= {"sweeps": self.recipe.sweeps, "damping": damping, "residual_norms": norms}
         self._count_refused()
         if damping == 0:
-            self.report["warning"] = (
+            self._warn(
                 f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
                 "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
             )

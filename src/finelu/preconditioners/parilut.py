@@ -102,8 +102,7 @@ class ParILUT(_Adapting):
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
-    ParILUT; about half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILUT; about half its cost.
     """
 
     def factor(self, A) -> ParICTFactors:
