@@ -32,7 +32,7 @@ from finelu.errors import (
     ZeroPivot,
     meant,
 )
-from finelu.factors import USELESS, Factors, checked, on_host, probe
+from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
@@ -171,29 +171,34 @@ class MultilevelFactors(Factors):
         again, and the better of the two."""
         begin, asked = perf_counter(), self.recipe.matching
         self._make(A)
-        size = probe(A, lambda v: self._solve(v, "N", 0))
-        with_or_without, first = "with" if self._matching else "without", size
+        size, finite = probe(A, lambda v: self._solve(v, "N", 0))
+        first, tried, other = size, self._matching, ""
         if not size <= USELESS and asked:
+            if not finite:  # of no use, whatever comes
+                self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report, self._first, self._matching = {}, None, not self._matching
             try:
                 self._make(A)
-                size = probe(A, lambda v: self._solve(v, "N", 0))
-            except (FineluError, ArithmeticError):
-                size = np.inf
-            if not size < first:
+                size, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+            except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
+                size, found_finite = np.inf, False
+                other = f"; {_with(not tried)} the matching there are none: {str(error) or type(error).__name__}"
+            if size < first or (found_finite and not finite):
+                finite = found_finite
+            else:
                 self.__dict__.update(state)
                 size = first
-        if not size < np.inf:
+        if not finite:
             raise UnstableFactors(self.recipe, _advice(self.recipe))
         self.report |= {"probe": size, "matching": self._matching, "seconds": perf_counter() - begin}
-        if size < first:
+        if self._matching != tried:
             self._warn(
-                f"{with_or_without} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
-                f"factors with{'' if self._matching else 'out'} it, which were taken, it is {size:.1e}"
+                f"{_with(tried)} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
+                f"factors {_with(self._matching)} it, which were taken, it is {size:.1e}"
             )
         elif size > USELESS:
-            self._warn(f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y")
+            self._warn(unstable(size) + other)
 
     def _make(self, A: CSR) -> None:
         recipe, begin = replace(self.recipe, matching=self._matching), perf_counter()
@@ -292,6 +297,10 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
+
+
+def _with(matching: bool) -> str:
+    return "with" if matching else "without"
 
 
 def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
