@@ -204,6 +204,12 @@ class FixedPointFactors(TriangularFactors):
             kernels.use_new_pivots(F, out, self._refused)
         return F.with_values(out)
 
+    def _residual(self, B: CSR, F: CSR, columns):
+        """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
+        kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
+        kernels.sweep(B, F, kernels.empty(F.nnz, F.dtype), squares, self._refused.copy(), columns)
+        return squares
+
     def _count_refused(self) -> None:
         """Report what the sweeps refused since the last time, and forget it."""
         count, row = (int(v) for v in to_host(self._refused))
