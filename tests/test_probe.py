@@ -178,3 +178,14 @@ def test_errors_of_unstable_factors_name_the_recipe_that_was_given(monkeypatch):
 def test_its_errors_are_names_of_the_package():
     for name in ("SingularMatrix", "StructurallySingular", "UnstableFactors"):
         assert getattr(fl, name) is getattr(fl.errors, name) and name in fl.__all__
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_no_scaled_entry_exceeds_one_though_the_matching_leaves_out_rounding(power_of_two):
+    A = np.diag([1e-10] * 4 + [1.0] * 2)
+    A[[0, 1, 2, 3, 4], [1, 2, 3, 5, 0]] = 1
+    A[3, 0] = 1e-17  # rounding of its row and of its column
+    m = matching(sp.csr_matrix(A), power_of_two=power_of_two)
+    np.testing.assert_array_equal(m.columns, np.arange(6))  # the only one without A[3, 0]
+    scaled = m.row_scale[:, None] * A * m.column_scale
+    assert 0.2 < scaled.max() <= 1 + 1e-12
