@@ -156,23 +156,21 @@ class Factors:
 
 
 def probe(A: CSR, apply) -> tuple[float, bool]:
-    """||D (A M^-1 v - v)|| / ||D v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
+    """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
-    D divides each row by its largest magnitude, so that none hides another; apply(v) is M^-1 v, of A's dtype. v is in
-    the range of A, so that factors of a singular A may pass. Inf where A M^-1 v, or the norm, is not finite; 0 for
-    v = 0. Cost: two products with A, one pass over it, and one application.
+    v is in the range of A, so that factors of a singular A may pass; apply(v) is M^-1 v, of A's dtype. Inf where
+    A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
     xp, S = namespace(A.data), A.tosparse()
     most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
     y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype)
     with np.errstate(all="ignore"):
         v = S @ xp.asarray(y)
-        if not abs(v).max() > 0:
+        size = abs(v).max()
+        if not size > 0:
             return 0.0, True
         x = apply(v)
-        largest = abs(S).max(axis=1).toarray().ravel()
-        largest[largest == 0] = 1
-        found = float(xp.linalg.norm((S @ x - v) / largest) / xp.linalg.norm(v / largest))
+        found = float(xp.linalg.norm((S @ x - v) / size) / xp.linalg.norm(v / size))
         return found if found < np.inf else np.inf, bool(xp.isfinite(x).all())
 
 

@@ -103,7 +103,7 @@ def mirror(mirrored: Mirrored, dtype) -> str:
     """`symmetry` of the A of this dtype that `A.mirrored()` is of.
 
     Entry by entry: two that mirror each other are equal if they differ by no more than `ROUNDINGS` roundings of the
-    largest of the two and the root of |a_ii a_jj|, for which the largest entry of the row stands where a_ii = 0.
+    largest of the two and the root of |a_ii a_jj|, where the row's largest entry stands for an a_ii that is rounding.
     """
     _, _, _, adjoint, transposed, _ = mirrored
     rounding = ROUNDINGS * float(np.finfo(dtype).eps)
@@ -153,7 +153,8 @@ def differing(S, *, transposed: bool = False) -> str:
             return "its values have changed meanwhile"
         magnitudes = abs(S)
         size = abs(S.diagonal()).astype(np.float64)
-        size = np.sqrt(np.where(size > 0, size, magnitudes.max(axis=1).toarray().ravel()))
+        largest = magnitudes.max(axis=1).toarray().ravel()
+        size = np.sqrt(np.where(size > ROUNDINGS * np.finfo(S.dtype).eps * largest, size, largest))
         either = np.asarray(magnitudes.maximum(magnitudes.T)[apart.row, apart.col]).ravel()
         relative = apart.data / np.maximum(either, size[apart.row] * size[apart.col])
     worst = int(np.argmax(np.where(np.isfinite(apart.data), np.nan_to_num(relative), np.inf)))

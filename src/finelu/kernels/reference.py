@@ -935,12 +935,14 @@ def mirrored(indptr, indices, data, diag):
     (largest |a_ij|, largest |a_ij - conj(b_ij)|, largest |a_ij - b_ij|, these two relative, entries with a stored b_ij)
 
     relative: to the largest of |a_ij|, |b_ij| and the root of s_i s_j, s_i = |a_ii|, or the largest magnitude of row i
-    where that is 0. Inf where a difference overflows. data[diag[i]] is a_ii; diag[i] is -1 where it is not stored.
+    where that is at most 1000 eps of it. Inf where a difference overflows. data[diag[i]] is a_ii; diag[i] is -1 where
+    it is not stored.
     """
     rows = [range(indptr[i], indptr[i + 1]) for i in range(len(indptr) - 1)]
     entries = {(i, int(indices[p])): data[p] for i, row in enumerate(rows) for p in row}
     sizes = [abs(data[place]) if place >= 0 else 0.0 for place in diag]
-    sizes = [size or max((abs(data[p]) for p in row), default=0.0) for size, row in zip(sizes, rows, strict=True)]
+    row_sizes, noise = [max((abs(data[p]) for p in row), default=0.0) for row in rows], 1000 * np.finfo(data.dtype).eps
+    sizes = [most if size <= noise * most else size for size, most in zip(sizes, row_sizes, strict=True)]
 
     def largest(difference):
         most = most_relative = 0.0

@@ -11,6 +11,7 @@ from finelu.kernels.cpu.levels import unsigned
 from finelu.kernels.cpu.products import ONE, run_items, shared_out
 from finelu.kernels.cpu.recurrences import compiled
 
+ROUNDINGS = 1000
 SEARCH = 4  # times what an entry costs in a product
 STEPS = np.uint64(8)  # before a search by halves
 
@@ -33,17 +34,18 @@ def mirrored(indptr, indices, data, diag):
 
 @compiled
 def _roots(state, done, items, indptr, data, diag, root):
-    """The root of |a_ii|, or where that is 0 or not stored of the largest entry of the row."""
+    """The root of |a_ii|, or where that is not stored or rounding of its row of the row's largest entry."""
+    noise = ROUNDINGS * np.finfo(data.real.dtype).eps
     while True:
         t = fetch_add(state, 0, 1)
         if t >= done.size:
             break
         for i in range(items[t], items[t + 1]):
             size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
-            if size == 0:
-                for p in range(indptr[i], indptr[i + ONE]):
-                    size = max(size, abs(data[p]))
-            root[i] = math.sqrt(size)
+            largest = size
+            for p in range(indptr[i], indptr[i + ONE]):
+                largest = max(largest, abs(data[p]))
+            root[i] = math.sqrt(largest if size <= noise * largest else size)
         store_release(done, t, 1)
     wait_until_done(done, 0, done.size)
 

@@ -53,17 +53,19 @@ template <typename T> __device__ inline double size_of(T a) { return hypot(doubl
 __device__ inline double size_of(float a) { return fabs(double(a)); }
 __device__ inline double size_of(double a) { return fabs(a); }
 
-// root[i] = the root of |a_ii|, or where that is 0 or not stored (diag[i] = -1) of the largest magnitude of row i.
+// root[i] = the root of |a_ii|, or where that is not stored (diag[i] = -1), or at most 1000 eps of it, of the largest
+// magnitude of row i.
 // Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void roots(I n, const I* __restrict__ indptr, const T* __restrict__ data, const I* __restrict__ diag, double* root)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    double size = diag[i] < 0 ? 0.0 : size_of(data[diag[i]]);
-    if (size == 0.0)
-        for (I p = indptr[i]; p < indptr[i + 1]; ++p) size = fmax(size, size_of(data[p]));
-    root[i] = sqrt(size);
+    const double size = diag[i] < 0 ? 0.0 : size_of(data[diag[i]]);
+    const double noise = 1000 * (sizeof(typename RealOf<T>::type) == 4 ? 1.1920928955078125e-07 : 2.220446049250313e-16);
+    double largest = size;
+    for (I p = indptr[i]; p < indptr[i + 1]; ++p) largest = fmax(largest, size_of(data[p]));
+    root[i] = sqrt(size <= noise * largest ? largest : size);
 }
 
 // the difference of two numbers in units of `size`
