@@ -153,6 +153,7 @@ class MultilevelFactors(Factors):
 
     _bound = ("_lock", "_recorded")
     _levels: list[_Level]
+    _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
     _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
