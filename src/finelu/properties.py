@@ -104,10 +104,17 @@ def mirror(mirrored: Mirrored, dtype) -> str:
 
     Entry by entry: two that mirror each other are equal if they differ by no more than `ROUNDINGS` roundings of the
     largest of the two and the root of |a_ii a_jj|, where the row's largest entry stands for an a_ii that is rounding.
+    So are those that differ by rounding of the largest entry of all, where that is at most `NEARLY` of theirs.
     """
-    _, _, _, adjoint, transposed, _ = mirrored
-    rounding = ROUNDINGS * float(np.finfo(dtype).eps)
-    return "hermitian" if adjoint <= rounding else "symmetric" if transposed <= rounding else "general"
+    largest, adjoint, transposed, adjoint_relative, transposed_relative, _ = mirrored
+    rounding, nearly = ROUNDINGS * float(np.finfo(dtype).eps), NEARLY[np.finfo(dtype).dtype.char]
+
+    def equal(difference: float, relative: float) -> bool:
+        return relative <= rounding or (relative <= nearly and difference <= rounding * largest)
+
+    if equal(adjoint, adjoint_relative):
+        return "hermitian"
+    return "symmetric" if equal(transposed, transposed_relative) else "general"
 
 
 def require_hermitian(recipe, A: CSR) -> str:
