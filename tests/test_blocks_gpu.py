@@ -329,6 +329,20 @@ def test_inverses_are_numpys(cuda, n, dtype, pivoting):
     np.testing.assert_array_equal(here(again), here(out))
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("n", [2, 5, 17])
+def test_negative_zeros_of_a_block_are_small(cuda, n, dtype):
+    blocks = np.where(np.random.default_rng(2).random((37, n, n)) < 0.5, 0, values((37, n, n), dtype)).astype(dtype)
+    blocks += np.roll(np.eye(n), 1, axis=1).astype(dtype) * 3 * n
+    negative = -blocks  # -0 - 0j where blocks are zero
+    assert np.signbit(negative.real[blocks == 0]).all()
+    out, want = there(np.empty_like(blocks)), np.empty_like(blocks)
+    assert bad_row(cuda.invert_blocks(there(negative), out, True)) == cpu.invert_blocks(negative, want, True) == -1
+    assert_close(here(out), want, 64, abs(want).max())
+    assert bad_row(cuda.invert_blocks(there(blocks), out, True)) == -1
+    assert_close(-here(out), want, 64, abs(want).max())
+
+
 def test_the_first_singular_block_is_named(cuda):
     blocks = values((50, 4, 4), "float64") + 9 * np.eye(4)
     blocks[31] = 1.0

@@ -626,6 +626,17 @@ def test_a_is_not_written_and_no_warning_is_shown(backend):
 
 
 @BOTH
+def test_an_update_of_asynchronous_factors_is_looked_at_too(backend, Recipe):
+    A = gallery.poisson5(12, 11)
+    F = Recipe(sweeps=0, asynchronous=True).factor(backend.move(sp.csr_matrix(A + 1000 * sp.eye(A.shape[0]))))
+    assert F.report["pattern_residual"] < 1e-3 and "warning" not in F.report
+    F.update(backend.move(A))
+    assert F.report["pattern_residual"] > 1e-2 and "Factor A anew" in F.report["warning"]
+    F = Recipe(asynchronous=True).factor(backend.move(A))
+    assert F.report["pattern_residual"] < 0.05
+
+
+@BOTH
 def test_an_update_whose_residual_is_much_worse_warns(backend, Recipe):
     A = gallery.poisson5(12, 11)
     F = Recipe(sweeps=3).factor(backend.move(sp.csr_matrix(A + 40 * sp.eye(A.shape[0]))))

@@ -540,6 +540,30 @@ def test_where_the_residual_grows_the_factors_before_that_are_taken(backend):
     np.testing.assert_array_equal(fetched(backend, F)[1].toarray(), fetched(backend, start)[1].toarray())
 
 
+def test_steps_that_end_early_leave_a_yardstick_for_updates(backend):
+    for options in ({"steps": 12, "stagnation": 0.2}, {"start": ILUT(nnz=ANI.nnz).factor(backend.move(ANI))}):
+        F = ParILUT(update_sweeps=0, **options).factor(backend.move(ANI))
+        assert F.report["stopped"] != "all steps done"
+        first = F.report["pattern_residual"]
+        L, U = fetched(backend, F)
+        apart = sp.csr_matrix(ANI - L @ U).multiply(abs(L) + abs(U) > 0)
+        np.testing.assert_allclose(first, sp.linalg.norm(apart) / sp.linalg.norm(ANI), rtol=1e-6, atol=1e-15)
+        B = ANI.copy()
+        B.data[np.repeat(np.arange(B.shape[0]), np.diff(B.indptr)) != B.indices] *= -1
+        F.update(backend.move(B))
+        assert F.report["pattern_residual"] != first
+        assert f"it was {first:.1e} when A was factored" in F.report["warning"]
+
+
+def test_a_residual_of_factors_that_were_left_is_not_reported(backend):
+    start = ILUT(nnz=ANI.nnz).factor(backend.move(ANI))
+    kept = ParILUT(start=start, steps=0).factor(backend.move(ANI)).report["pattern_residual"]
+    for steps in (1, 2, 3, 4, 5):
+        F = ParILUT(start=start, steps=steps).factor(backend.move(ANI))
+        if "the residual grew" in F.report["stopped"]:
+            assert F.report["pattern_residual"] == kept
+
+
 def test_a_residual_that_overflows_ends_the_steps(backend):
     A = sp.csr_matrix(np.array([[1.0, 1e200, 1e200], [1e200, 1, 1], [1e200, 1, 1]]))
     with np.errstate(all="ignore"):

@@ -42,7 +42,7 @@ CASES |= {
 }
 RECIPE = pytest.mark.parametrize("recipe", CASES.values(), ids=CASES.keys())
 COPIED = pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda F: pickle.loads(pickle.dumps(F))], ids=["copy", "pickle"]
+    "copied", [copy.copy, copy.deepcopy, lambda F: pickle.loads(pickle.dumps(F))], ids=["copy", "deepcopy", "pickle"]
 )
 
 

@@ -11,6 +11,7 @@ from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
 from finelu.errors import UnstableFactors
 from finelu.factors import probe
 from finelu.matrix import as_csr
+from finelu.preconditioners import multilevel
 from finelu.scaling import matching
 
 PROBED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
@@ -29,9 +30,11 @@ def test_the_probe_is_the_residual_for_a_vector(backend, recipe, dtype):
         seen.append(v)
         return F.solve(v)
 
-    np.testing.assert_allclose(F.report["probe"], probe(C, apply), rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    found, finite = probe(C, apply)
+    np.testing.assert_allclose(F.report["probe"], found, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    assert finite
     v, x = backend.fetch(seen[0]), backend.fetch(F.solve(seen[0]))
-    want = np.linalg.norm(A @ x - v) / np.linalg.norm(v)
+    want = np.linalg.norm(A @ x - v) / np.linalg.norm(v)  # all rows of A are of one size
     np.testing.assert_allclose(F.report["probe"], want, rtol=0.1, atol=50 * np.finfo(dtype).eps)
 
 
@@ -104,3 +107,72 @@ def test_fidapex6_is_solved_by_multilevel_factors():
 def test_factors_of_no_use_have_a_warning():
     F = SparseLU().factor(real_matrix("fidapex6"))
     assert F.report["probe"] > 1e3 and "unstable" in F.report["warning"]
+
+
+def test_only_what_is_not_finite_in_the_inverse_is_an_error(backend):
+    C = as_csr(backend.move(sp.csr_matrix(gallery.poisson5(6, 5) * 1e10)))
+    for value, want in ((np.nan, False), (np.inf, False), (1e306, True)):  # A x overflows, x does not
+        assert probe(C, lambda v, value=value: backend.xp.full_like(v, value)) == (np.inf, want)
+
+    class Large(type(ILUT().factor(C))):
+        def _apply(self, R, trans):
+            return backend.xp.full_like(R, 1e306)
+
+    F = Large(ILUT(), C)
+    assert F.report["probe"] == np.inf and "||A M^-1 v - v|| is inf ||v||" in F.report["warning"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, np.linalg.LinAlgError, RecursionError])
+def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
+    A = gallery.poisson5(12, 11)
+    want = MultilevelILU(dense_size=10).factor(A)
+    made = []
+
+    def fails(self, A):
+        made.append(self._matching)
+        if not self._matching:
+            self._levels, self._last = [], {}
+            raise error("no room" if error is MemoryError else "")
+        plain(self, A)
+
+    plain = multilevel.MultilevelFactors._make
+    monkeypatch.setattr(multilevel, "USELESS", -1.0)
+    monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
+    if error is RecursionError:  # which is none that a factorization has
+        with pytest.raises(RecursionError):
+            MultilevelILU(dense_size=10).factor(A)
+        return
+    F = MultilevelILU(dense_size=10).factor(A)
+    assert made == [True, False] and F.report["matching"] is True
+    assert "without the matching there are none: " in F.report["warning"]
+    assert ("no room" if error is MemoryError else "LinAlgError") in F.report["warning"]
+    b = np.ones(A.shape[0])
+    np.testing.assert_array_equal(F.solve(b), want.solve(b))
+
+
+def test_errors_of_unstable_factors_name_the_recipe_that_was_given(monkeypatch):
+    from finelu.preconditioners import threshold
+
+    def unstable(self, A, apply):
+        raise UnstableFactors(self.recipe)
+
+    monkeypatch.setattr(threshold.ThresholdFactors, "_probe", unstable)
+    with pytest.raises(UnstableFactors) as error:
+        fl.spilu(gallery.poisson5(6, 5))
+    assert str(error.value).startswith("MatchedILUT(): the factors are unstable") and "fill_factor" in str(error.value)
+
+
+def test_its_errors_are_names_of_the_package():
+    for name in ("SingularMatrix", "StructurallySingular", "UnstableFactors"):
+        assert getattr(fl, name) is getattr(fl.errors, name) and name in fl.__all__
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_no_scaled_entry_exceeds_one_though_the_matching_leaves_out_rounding(power_of_two):
+    A = np.diag([1e-10] * 4 + [1.0] * 2)
+    A[[0, 1, 2, 3, 4], [1, 2, 3, 5, 0]] = 1
+    A[3, 0] = 1e-17  # rounding of its row and of its column
+    m = matching(sp.csr_matrix(A), power_of_two=power_of_two)
+    np.testing.assert_array_equal(m.columns, np.arange(6))  # the only one without A[3, 0]
+    scaled = m.row_scale[:, None] * A * m.column_scale
+    assert 0.2 < scaled.max() <= 1 + 1e-12

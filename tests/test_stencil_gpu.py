@@ -95,6 +95,21 @@ def test_factors_and_solves_are_those_of_the_cpu(cupy, stencil, n, dtype, pivoti
         agree(x, solve_on_host(blocks, want, b, trans), blocks)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("n", [2, 6, 33])
+def test_negative_zeros_of_a_block_are_small(cupy, stencil, n, dtype):
+    blocks, _ = problem(grid_for(n), n, dtype, pivots=True)
+    zero = np.random.default_rng(2).random(blocks[3].shape) < 0.5
+    zero[..., np.roll(np.eye(n, dtype=bool), 1, axis=0)] = False
+    blocks[3][zero] = 0
+    blocks = -blocks
+    assert np.signbit(blocks[3].real[zero]).all()
+    want = factor_on_host(blocks, True)
+    d = cupy.empty(want.shape, dtype)
+    assert stencil.block_ilu_factor(cupy.asarray(blocks), d, True).item() == -1
+    agree(d, want, blocks)
+
+
 @pytest.mark.parametrize("periodic", [OPEN, (True, True, True), (True, False, False), (False, True, True)], ids=str)
 @pytest.mark.parametrize(("n", "dtype"), [*PAIRS, *((129, dtype) for dtype in DTYPES)])
 def test_the_residual_is_that_of_the_cpu(cupy, stencil, n, dtype, periodic):

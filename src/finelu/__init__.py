@@ -40,7 +40,17 @@ if TYPE_CHECKING:
         triangular,
     )
     from finelu.blocks import BlockMatrix
-    from finelu.errors import DeviceError, FileError, FineluError, MatrixError, ParameterError, ZeroPivot
+    from finelu.errors import (
+        DeviceError,
+        FileError,
+        FineluError,
+        MatrixError,
+        ParameterError,
+        SingularMatrix,
+        StructurallySingular,
+        UnstableFactors,
+        ZeroPivot,
+    )
     from finelu.factors import Factors
     from finelu.interop.superlu import spilu
     from finelu.io import read_matrix
@@ -98,11 +108,14 @@ _MODULE_OF = {
     "ParameterError": "errors",
     "Sequence": "sequence",
     "SingularBlock": "preconditioners",
+    "SingularMatrix": "errors",
     "SparseLU": "preconditioners",
     "Solution": "result",
     "Status": "result",
     "StencilMatrix": "stencil",
+    "StructurallySingular": "errors",
     "TriangularSolver": "triangular",
+    "UnstableFactors": "errors",
     "ZeroPivot": "errors",
     "as_csr": "matrix",
     "bicg": "krylov",
@@ -169,11 +182,14 @@ __all__ = [
     "ParameterError",
     "Sequence",
     "SingularBlock",
+    "SingularMatrix",
     "Solution",
     "SparseLU",
     "Status",
     "StencilMatrix",
+    "StructurallySingular",
     "TriangularSolver",
+    "UnstableFactors",
     "ZeroPivot",
     "__version__",
     "as_csr",

@@ -104,8 +104,7 @@ class UnstableFactors(FineluError, ArithmeticError):
     def __init__(self, recipe, advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe."):
         self.recipe = recipe
         super().__init__(
-            f"{recipe!r}: the factors are unstable: M^-1 v is not finite for a vector v = A y with numbers y of at "
-            f"most 1. {advice}"
+            f"{recipe!r}: the factors are unstable: M^-1 v is not finite for a random vector v = A y. {advice}"
         )
 
 

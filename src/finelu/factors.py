@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
@@ -45,6 +46,10 @@ class Factors:
     def __setstate__(self, state) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
+
+    def __copy__(self):
+        """A deep copy: an update of one of two that share arrays would change the other."""
+        return deepcopy(self)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -105,15 +110,12 @@ class Factors:
 
         Raises UnstableFactors where M^-1 v is not finite.
         """
-        size = probe(A, apply)
-        if not size < np.inf:
+        size, finite = probe(A, apply)
+        if not finite:
             raise UnstableFactors(self.recipe)
         self.report["probe"] = size
         if size > USELESS:
-            self._warn(
-                f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y; check A for "
-                "dependent rows, try a shift, or another recipe"
-            )
+            self._warn(f"{unstable(size)}; check A for dependent rows, try a shift, or another recipe")
         return size
 
     def _warn(self, text: str) -> None:
@@ -153,11 +155,11 @@ class Factors:
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
 
 
-def probe(A: CSR, apply) -> float:
-    """||A M^-1 v - v|| / ||v|| for v = A y, y random but the same in every run; apply(v) is M^-1 v, of A's dtype.
+def probe(A: CSR, apply) -> tuple[float, bool]:
+    """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
-    v is in the range of A, so that factors of a singular A may pass. Inf where M^-1 v, or what becomes of it, is not
-    finite; 0 for v = 0. Cost: two products with A and one application.
+    v is in the range of A, so that factors of a singular A may pass; apply(v) is M^-1 v, of A's dtype. Inf where
+    A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
     xp, S = namespace(A.data), A.tosparse()
     most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
@@ -166,10 +168,15 @@ def probe(A: CSR, apply) -> float:
         v = S @ xp.asarray(y)
         size = abs(v).max()
         if not size > 0:
-            return 0.0
+            return 0.0, True
         x = apply(v)
         found = float(xp.linalg.norm((S @ x - v) / size) / xp.linalg.norm(v / size))
-        return found if bool(xp.isfinite(x).all()) and found < np.inf else np.inf
+        return found if found < np.inf else np.inf, bool(xp.isfinite(x).all())
+
+
+def unstable(size: float) -> str:
+    """What `probe` has found, for a warning."""
+    return f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y"
 
 
 def checked(recipe, A, *, diagonal: bool = True) -> CSR:

@@ -20,6 +20,7 @@ from finelu import krylov
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels import free_memory, namespace, on_gpu, synchronize
 from finelu.kernels.cpu.mirror import signs
+from finelu.kernels.csr import Mirrored
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, norm
 from finelu.ordering import Fill, with_little_fill
@@ -81,7 +82,7 @@ SINGLE = 1e-5  # the least rtol that single precision is trusted with
 class Look:
     """What decides about the ladder. m_matrix: hardly an entry beside the diagonal has its sign or a row outweighs it.
 
-    paired : the part of the entries (i, j) with an entry (j, i).
+    mirrored : A beside its transpose, see kernels/reference.py.
     """
 
     n: int
@@ -89,8 +90,13 @@ class Look:
     kind: str
     diagonal: Diagonal
     m_matrix: bool
-    paired: float
+    mirrored: Mirrored
     gpu: bool
+
+    @property
+    def paired(self) -> float:
+        """The part of the entries (i, j) with an entry (j, i)."""
+        return self.mirrored[-1] / max(self.nnz, 1)
 
     @property
     def definite(self) -> bool:
@@ -110,12 +116,12 @@ class Look:
 def look(A: CSR) -> Look:
     """Look at A. Cost: a few passes over the entries, on the host."""
     host = A.on(np)
-    (kind, paired), found = mirror(host), diagonal(host)
+    mirrored, found = host.mirrored(), diagonal(host)
     m_matrix = False
     if found.usable and A.dtype.kind != "c":
         same, opposite, fine = signs(host.indptr, host.indices, host.data, host.diag, 1e-8)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
-    return Look(A.n, A.nnz, kind, found, m_matrix, paired, on_gpu(A.data))
+    return Look(A.n, A.nnz, mirror(mirrored, A.dtype), found, m_matrix, mirrored, on_gpu(A.data))
 
 
 class Ladder:
@@ -517,7 +523,8 @@ class Ladder:
                     most = self.memory / (self.A.dtype.itemsize + BESIDE)
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=most)
                 else:
-                    self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
+                    with self.A.unchanged(self.seen.mirrored):  # until solve returns
+                        self.factors[rung] = None if recipe is None else recipe.factor(self.A)  # type: ignore[attr-defined]
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise

@@ -10,10 +10,12 @@ import scipy.sparse as sp
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, to_host
 from finelu.kernels.arithmetic import judged
+from finelu.kernels.csr import Mirrored
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import levels, triangle
 
-ROUNDINGS = 1000  # a matrix that was assembled counts as symmetric up to so many roundings of its largest entry
+ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to so many roundings; see `mirror`
+NEARLY = {"f": 1e-3, "d": 1e-6}  # up to which a Hermitian recipe takes one of two, in single and double precision
 LARGEST_BLOCK = 8
 BLOCK_FILL = 0.9  # blocks of which so large a part is stored are taken for blocks of the application
 
@@ -82,59 +84,87 @@ def diagonal(A: CSR) -> Diagonal:
 
 
 def asymmetry(A: CSR) -> float:
-    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries, once a matrix."""
-    largest, adjoint, _, _ = A.mirrored
+    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries."""
+    largest, adjoint, *_ = A.mirrored()
     return adjoint / largest if largest > 0 else 0.0
 
 
 def is_hermitian(A: CSR) -> bool:
-    """Whether A equals its conjugate transpose up to `ROUNDINGS` roundings of its largest entry."""
-    return asymmetry(A) <= ROUNDINGS * np.finfo(A.dtype).eps
+    """Whether A equals its conjugate transpose up to rounding, as `mirror` tells it."""
+    return symmetry(A) == "hermitian"
 
 
 def symmetry(A: CSR) -> str:
-    """ "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general", up to `ROUNDINGS` roundings."""
-    return mirror(A)[0]
+    """ "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general"; see `mirror`."""
+    return mirror(A.mirrored(), A.dtype)
 
 
-def mirror(A: CSR) -> tuple[str, float]:
-    """`symmetry(A)`, and the part of the entries (i, j) for which (j, i) is stored, too. Cost: as asymmetry."""
-    largest, adjoint, transposed, partners = A.mirrored
-    rounding = ROUNDINGS * float(np.finfo(A.dtype).eps) * largest
-    kind = "hermitian" if adjoint <= rounding else "symmetric" if transposed <= rounding else "general"
-    return kind, partners / max(A.nnz, 1)
+def mirror(mirrored: Mirrored, dtype) -> str:
+    """`symmetry` of the A of this dtype that `A.mirrored()` is of.
 
-
-def require_hermitian(recipe, A: CSR) -> None:
-    """A MatrixError unless `is_hermitian(A)`, with the entries that differ most; for recipes that read one triangle.
-
-    Cost: as asymmetry, once a matrix.
+    Entry by entry: two that mirror each other are equal if they differ by no more than `ROUNDINGS` roundings of the
+    largest of the two and the root of |a_ii a_jj|, where the row's largest entry stands for an a_ii that is rounding.
+    So are those that differ by rounding of the largest entry of all, where that is at most `NEARLY` of theirs.
     """
-    largest, adjoint, transposed, _ = A.mirrored
-    rounding = ROUNDINGS * float(np.finfo(A.dtype).eps) * largest
-    if adjoint <= rounding:
-        return
+    largest, adjoint, transposed, adjoint_relative, transposed_relative, _ = mirrored
+    rounding, nearly = ROUNDINGS * float(np.finfo(dtype).eps), NEARLY[np.finfo(dtype).dtype.char]
+
+    def equal(difference: float, relative: float) -> bool:
+        return relative <= rounding or (relative <= nearly and difference <= rounding * largest)
+
+    if equal(adjoint, adjoint_relative):
+        return "hermitian"
+    return "symmetric" if equal(transposed, transposed_relative) else "general"
+
+
+def require_hermitian(recipe, A: CSR) -> str:
+    """A MatrixError unless A is Hermitian, with the entries that differ most; for recipes that read one triangle.
+
+    What differs by more than rounding (see `mirror`), but by no more than 1e-6 (1e-3 in single precision) of the same
+    magnitude, is taken; then the text of a warning is returned, else "". Cost: as asymmetry, and if there is a warning
+    some transpositions on the host.
+    """
+    mirrored = A.mirrored()
+    kind, relative = mirror(mirrored, A.dtype), mirrored[3]
+    if kind == "hermitian":
+        return ""
     S = A.on(np).tosparse()
+    if relative <= NEARLY[np.dtype(A.data.real.dtype).char]:
+        return f"A is Hermitian but for {relative:.1e}: {differing(S)}; the lower triangle is what is factored"
     below, above = sp.tril(S, -1).nnz, sp.triu(S, 1).nnz
-    if not below or not above:
+    if bool(below) != bool(above):
         side, fill = ("upper", "triu(A, 1)") if above else ("lower", "tril(A, -1)")
         raise MatrixError(
             f"{recipe!r} needs A = A^H, but A stores its {side} triangle alone; complete it: "
             f"A + scipy.sparse.{fill}.conj().T."
         )
     where = differing(S)
-    if transposed <= rounding:
+    if kind == "symmetric":
         raise MatrixError(
             f"{recipe!r} needs A = A^H, but A is complex symmetric, A = A^T: {where}; use MultilevelILU or ILU0."
         )
     raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
 
 
-def differing(S) -> str:
-    """The entries of S, scipy.sparse CSR, that are furthest from each other's conjugates."""
-    with np.errstate(over="ignore"):  # what overflows differs
-        apart = abs(S - S.conj().T).tocoo()
-    worst = int(np.argmax(apart.data))
+def differing(S, *, transposed: bool = False) -> str:
+    """The entries of S, scipy.sparse CSR, that are furthest from each other's conjugates, relative as in `mirror`.
+
+    transposed : furthest from both, each other's conjugates and each other, if there are such.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows differs
+        adjoint = apart = abs(S - S.conj().T)
+        if transposed:
+            apart = apart.minimum(abs(S - S.T))
+        apart = (apart if apart.count_nonzero() else adjoint).tocoo()
+        if apart.nnz == 0:
+            return "its values have changed meanwhile"
+        magnitudes = abs(S)
+        size = abs(S.diagonal()).astype(np.float64)
+        largest = magnitudes.max(axis=1).toarray().ravel()
+        size = np.sqrt(np.where(size > ROUNDINGS * np.finfo(S.dtype).eps * largest, size, largest))
+        either = np.asarray(magnitudes.maximum(magnitudes.T)[apart.row, apart.col]).ravel()
+        relative = apart.data / np.maximum(either, size[apart.row] * size[apart.col])
+    worst = int(np.argmax(np.where(np.isfinite(apart.data), np.nan_to_num(relative), np.inf)))
     i, j = sorted((int(apart.row[worst]), int(apart.col[worst])))
     return f"A[{i}, {i}] = {S[i, i]}" if i == j else f"A[{i}, {j}] = {S[i, j]} and A[{j}, {i}] = {S[j, i]}"
 
@@ -172,8 +202,8 @@ def properties(A) -> Properties:
     on_diagonal = abs(S.diagonal())
     beside = np.bincount(rows, np.where(rows == S.indices, 0.0, magnitudes), minlength=A.n)
     beside = beside * (1 - lengths * float(np.finfo(A.dtype).eps))
-    largest, adjoint, _, partners = A.mirrored
-    relative = adjoint / largest if largest > 0 else 0.0
+    mirrored = A.mirrored()
+    largest, adjoint, *_, partners = mirrored
     levels_lower, levels_upper = levels(A)
     return Properties(
         n=A.n,
@@ -183,8 +213,8 @@ def properties(A) -> Properties:
         row_mean=A.nnz / A.n,
         row_longest=int(lengths.max()),
         pattern_symmetric=partners == A.nnz,
-        hermitian=relative <= ROUNDINGS * np.finfo(A.dtype).eps,
-        asymmetry=relative,
+        hermitian=mirror(mirrored, A.dtype) == "hermitian",
+        asymmetry=adjoint / largest if largest > 0 else 0.0,
         diagonal=diagonal(A),
         dominant_rows=float((on_diagonal >= beside).mean()),
         bandwidth=int(abs(rows - S.indices).max(initial=0)),

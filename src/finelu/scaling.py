@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,8 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     exponent does not fit the dtype of A are clipped to its smallest or largest normal power of two, and others lowered
     so that no scaled entry exceeds 1; the matched entries there are then smaller than 1.
     Where it runs through entries that are rounding of their row and column (at most 1000 roundings of the largest entry
-    of each, once A is equilibrated), and there is one without such entries, that is taken: they are no entries then.
+    of each, once A is equilibrated), and there is one without such entries, that is taken. What is scaled is A all the
+    same: no entry exceeds 1, and where rounding would have, the matched entry of its row and column may be smaller.
     "= 1" and "<= 1" hold to the rounding of the dtype and of logarithms, about 1e-13 times the largest |log2 |a_ij||.
     Raises StructurallySingular, naming a row, if there is no such matching; MatrixError for symmetric=True where |A|
     is not symmetric. Cost: O(n nnz log n) at worst, a few passes over the entries as a rule; deterministic.
@@ -68,12 +70,8 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     columns, v = _matched(A.n, rows, indices, -logs)
     sound = _sound(A.n, rows, indices, logs, columns, np.finfo(dtype).eps)
     if sound is not None:
-        try:
+        with suppress(StructurallySingular):  # there is none without them
             columns, v = _matched(A.n, rows[sound], indices[sound], -logs[sound])
-        except StructurallySingular:  # there is none without them
-            pass
-        else:
-            rows, indices, logs = rows[sound], indices[sound], logs[sound]
     u = -_largest(logs + v[indices], rows, A.n)
     v = -_largest(logs + u[rows], indices, A.n)
     if symmetric:

@@ -22,7 +22,16 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from finelu import threads
-from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, StructurallySingular, ZeroPivot, meant
+from finelu.errors import (
+    DeviceError,
+    FineluError,
+    MatrixError,
+    ParameterError,
+    StructurallySingular,
+    UnstableFactors,
+    ZeroPivot,
+    meant,
+)
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc_solve import Outcome, solve_mtx
 from finelu.kernels import require_gpu
@@ -60,7 +69,7 @@ ON_HOST, ON_CUDA = 0, 1  # PetscMemType
 OF_TYPE = {int: "an integer", float: "a number", bool: "true or false", str: "a name", type(None): "none"}
 # PCFailedReason, and what stands for which.
 NO_ERROR, STRUCTURE, PIVOT, MEMORY, OTHER = range(5)
-FAILED_REASONS = {StructurallySingular: STRUCTURE, ZeroPivot: PIVOT, MemoryError: MEMORY}
+FAILED_REASONS = {StructurallySingular: STRUCTURE, ZeroPivot: PIVOT, UnstableFactors: PIVOT, MemoryError: MEMORY}
 
 FACTOR, UPDATE, SOLVE = (PETSc.Log.Event(f"Finelu{name}") for name in ("Factor", "Update", "Solve"))
 

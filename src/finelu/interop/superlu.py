@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.errors import MatrixError, ParameterError, ZeroPivot, meant
+from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for, namespace, on_gpu, to_host
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
@@ -179,6 +179,8 @@ class MatchedILUTFactors(Factors):
             row = int(rows[error.row])
             value = times_power(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
             raise ZeroPivot(self.recipe, row, value, advice=ADVICE) from None
+        except UnstableFactors:
+            raise UnstableFactors(self.recipe, advice=ADVICE) from None
         self.report = self._inner.report
 
     def _apply(self, R, trans: str):

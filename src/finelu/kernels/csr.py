@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,7 @@ from finelu.kernels import kernels_for, namespace, on_gpu, to_host
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
 KNOWN = ("missing", "facts")  # of the pattern, once somebody asked
+Mirrored = tuple[float, float, float, float, float, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +57,20 @@ class CSR:
         """The most entries of a row, below and above the diagonal; all entries below it. The diagonal must be full."""
         return kernels_for(self.data).facts(self)
 
-    @cached_property
-    def mirrored(self) -> tuple[float, float, float, int]:
-        """What A has in common with its transpose; see kernels/reference.py. Of the values, too: not for others."""
-        return kernels_for(self.data).mirrored(self.indptr, self.indices, self.data)
+    def mirrored(self) -> Mirrored:
+        """What A has in common with its transpose; see kernels/reference.py. Found anew, as values may have changed,
+        except for what `unchanged` was given."""
+        known = self.__dict__.get("_mirrored")
+        return known or kernels_for(self.data).mirrored(self.indptr, self.indices, self.data, self.diag)
+
+    @contextmanager
+    def unchanged(self, mirrored: Mirrored) -> Iterator[None]:
+        """While this lasts, nobody writes to the values, of which this is known."""
+        self.__dict__["_mirrored"] = mirrored
+        try:
+            yield
+        finally:
+            self.__dict__.pop("_mirrored", None)  # another thread may have been first
 
     @property
     def below(self) -> int:

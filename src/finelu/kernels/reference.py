@@ -929,14 +929,36 @@ def _eliminated(indptr, indices):
     return below
 
 
-def mirrored(indptr, indices, data):
-    """(largest |a_ij|, largest |a_ij - conj(a_ji)|, largest |a_ij - a_ji|, entries (i, j) with a stored (j, i))."""
-    entries = {(i, int(indices[p])): data[p] for i in range(len(indptr) - 1) for p in range(indptr[i], indptr[i + 1])}
-    pairs = [(a, entries.get((j, i), 0)) for (i, j), a in entries.items()]
-    adjoint = max((abs(a - np.conj(b)) for a, b in pairs), default=0.0)
-    transposed = max((abs(a - b) for a, b in pairs), default=0.0)
-    largest = max((abs(a) for a, _ in pairs), default=0.0)
-    return largest, adjoint, transposed, sum((j, i) in entries for i, j in entries)
+def mirrored(indptr, indices, data, diag):
+    """What A has in common with its transpose, b_ij = a_ji, or 0 where (j, i) is not stored:
+
+    (largest |a_ij|, largest |a_ij - conj(b_ij)|, largest |a_ij - b_ij|, these two relative, entries with a stored b_ij)
+
+    relative: to the largest of |a_ij|, |b_ij| and the root of s_i s_j, s_i = |a_ii|, or the largest magnitude of row i
+    where that is at most 1000 eps of it. Inf where a difference overflows. data[diag[i]] is a_ii; diag[i] is -1 where
+    it is not stored.
+    """
+    rows = [range(indptr[i], indptr[i + 1]) for i in range(len(indptr) - 1)]
+    entries = {(i, int(indices[p])): data[p] for i, row in enumerate(rows) for p in row}
+    sizes = [abs(data[place]) if place >= 0 else 0.0 for place in diag]
+    row_sizes, noise = [max((abs(data[p]) for p in row), default=0.0) for row in rows], 1000 * np.finfo(data.dtype).eps
+    sizes = [most if size <= noise * most else size for size, most in zip(sizes, row_sizes, strict=True)]
+
+    def largest(difference):
+        most = most_relative = 0.0
+        for (i, j), a in entries.items():
+            b = entries.get((j, i), 0)
+            d = float(difference(a, b))
+            if d > 0:
+                most = max(most, d)
+                size = max(abs(a), abs(b), float(sizes[i]) ** 0.5 * float(sizes[j]) ** 0.5)
+                most_relative = max(most_relative, d / float(size) if d < np.inf else np.inf)
+        return most, most_relative
+
+    adjoint, transposed = largest(lambda a, b: abs(a - np.conj(b))), largest(lambda a, b: abs(a - b))
+    size = max((float(abs(a)) for a in entries.values()), default=0.0)
+    partners = sum((j, i) in entries for i, j in entries)
+    return size, adjoint[0], transposed[0], adjoint[1], transposed[1], partners
 
 
 def signs(indptr, indices, data, diag, tolerance):

@@ -66,6 +66,7 @@ class FixedPointFactors(TriangularFactors):
 
     cholesky = False
     permutation: Any = None
+    _unlike = ""  # what `require_hermitian` warns of
     _diagonal: Any = None  # of D, whether it is used or not
     _first_residual: float | None = None
     _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
@@ -85,8 +86,7 @@ class FixedPointFactors(TriangularFactors):
 
     def _scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
-        if self.cholesky:
-            require_hermitian(self.recipe, A)
+        self._unlike = require_hermitian(self.recipe, A) if self.cholesky else ""
         xp = namespace(A.data)
         B = A.with_values(shifted(A, self.recipe.shift))
         if self._half is not None:
@@ -204,15 +204,23 @@ class FixedPointFactors(TriangularFactors):
             kernels.use_new_pivots(F, out, self._refused)
         return F.with_values(out)
 
+    def _residual(self, B: CSR, F: CSR, columns):
+        """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
+        kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
+        kernels.sweep(B, F, kernels.empty(F.nnz, F.dtype), squares, self._refused.copy(), columns)
+        return squares
+
     def _count_refused(self) -> None:
         """Report what the sweeps refused since the last time, and forget it."""
         count, row = (int(v) for v in to_host(self._refused))
         self.report["refused"] = count
         self.report.pop("refused_row", None)
         self.report.pop("warning", None)
+        if self._unlike:
+            self._warn(self._unlike)
         if count:
             self.report["refused_row"] = row = self._row(row)
-            self.report["warning"] = (
+            self._warn(
                 f"{count} updates were refused, the first in row {row}: they were not finite, or a pivot was not "
                 f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
             )

@@ -20,7 +20,9 @@ from finelu.properties import require_hermitian
 class IC0(Recipe):
     """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored.
+    A is Hermitian; the lower triangle is what is factored. Two entries that should be conjugates may differ by 1e-6
+    (1e-3 in single precision) of the larger of them, or of the root of their rows' diagonal entries' product; the
+    report has a warning where that is more than 1000 roundings.
     shift, triangular, sweeps, precision : as in ILU0.  variant : as in ILU0, without "shared" and "vect".
     Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
     """
@@ -53,7 +55,10 @@ class IC0Factors(TriangularFactors):
         return kernels_for(self.pattern.data).ic0_analysis(self._lower, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
-        require_hermitian(self.recipe, A)
+        self.report.pop("warning", None)
+        unlike = require_hermitian(self.recipe, A)
+        if unlike:
+            self._warn(unlike)
         kernels, values = kernels_for(A.data), self._triangles.data
         bad = kernels.first_bad(kernels.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values))
         if bad >= 0:

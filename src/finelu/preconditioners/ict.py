@@ -21,7 +21,7 @@ from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold
 class ICT(Recipe):
     """Incomplete Cholesky whose pattern follows the values: small entries are dropped, the largest are kept.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored.
+    A is Hermitian; see IC0.
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
         of A.
     fill : where column j of A has so many entries below the diagonal, the largest max(1, int(fill * entries)) of column

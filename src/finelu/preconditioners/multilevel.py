@@ -32,12 +32,12 @@ from finelu.errors import (
     ZeroPivot,
     meant,
 )
-from finelu.factors import USELESS, Factors, checked, on_host, probe
+from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
 from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import ROUNDINGS, differing, symmetry
+from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -153,6 +153,7 @@ class MultilevelFactors(Factors):
 
     _bound = ("_lock", "_recorded")
     _levels: list[_Level]
+    _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
     _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
@@ -171,29 +172,34 @@ class MultilevelFactors(Factors):
         again, and the better of the two."""
         begin, asked = perf_counter(), self.recipe.matching
         self._make(A)
-        size = probe(A, lambda v: self._solve(v, "N", 0))
-        with_or_without, first = "with" if self._matching else "without", size
+        size, finite = probe(A, lambda v: self._solve(v, "N", 0))
+        first, tried, other = size, self._matching, ""
         if not size <= USELESS and asked:
+            if not finite:  # of no use, whatever comes
+                self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report, self._first, self._matching = {}, None, not self._matching
             try:
                 self._make(A)
-                size = probe(A, lambda v: self._solve(v, "N", 0))
-            except (FineluError, ArithmeticError):
-                size = np.inf
-            if not size < first:
+                size, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+            except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
+                size, found_finite = np.inf, False
+                other = f"; {_with(not tried)} the matching there are none: {str(error) or type(error).__name__}"
+            if size < first or (found_finite and not finite):
+                finite = found_finite
+            else:
                 self.__dict__.update(state)
                 size = first
-        if not size < np.inf:
+        if not finite:
             raise UnstableFactors(self.recipe, _advice(self.recipe))
         self.report |= {"probe": size, "matching": self._matching, "seconds": perf_counter() - begin}
-        if size < first:
+        if self._matching != tried:
             self._warn(
-                f"{with_or_without} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
-                f"factors with{'' if self._matching else 'out'} it, which were taken, it is {size:.1e}"
+                f"{_with(tried)} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
+                f"factors {_with(self._matching)} it, which were taken, it is {size:.1e}"
             )
         elif size > USELESS:
-            self._warn(f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y")
+            self._warn(unstable(size) + other)
 
     def _make(self, A: CSR) -> None:
         recipe, begin = replace(self.recipe, matching=self._matching), perf_counter()
@@ -294,24 +300,22 @@ class MultilevelFactors(Factors):
         return self._last[trans]
 
 
+def _with(matching: bool) -> str:
+    return "with" if matching else "without"
+
+
 def _kind(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
     """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
     found = "general" if recipe.symmetric is False else symmetry(S)
     if found != "general":
         A = S.tosparse()
         mirrored = _transposed(A, "H" if found == "hermitian" else "T").tocsr()
-        apart = (A - mirrored).tocoo()
-        if not apart.data.any():
+        if not (A - mirrored).data.any():
             return found, S
-        # What is rounding beside the largest entry of all may be all that a row has.
-        row, column = (abs(A).max(axis=axis).toarray().ravel() for axis in (1, 0))
-        size = np.sqrt(np.maximum(row, column))
-        if (abs(apart.data) <= ROUNDINGS * np.finfo(S.dtype).eps * size[apart.row] * size[apart.col]).all():
-            return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
+        return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
     if recipe.symmetric:
-        raise MatrixError(
-            f"{recipe!r}: A is neither symmetric nor Hermitian: {differing(S.tosparse())}; leave symmetric out."
-        )
+        where = differing(S.tosparse(), transposed=True)
+        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian: {where}; leave symmetric out.")
     return "general", S
 
 

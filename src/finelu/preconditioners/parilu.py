@@ -75,8 +75,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
-    ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
     """
 
     def factor(self, A) -> ParICFactors:
@@ -108,13 +107,14 @@ class _SweptFactors(FixedPointFactors):
     report : sweeps, damping (what it came to), residual_norms (relative to the Frobenius norm of the scaled matrix),
     refused, how many updates were not finite, and then refused_row and warning. A warning, with damping 0, also where
     the residual grew however much the sweeps were damped: then the factors are the initial values, A's own.
-    pattern_residual (of synchronous sweeps), the last of residual_norms, and a warning where that of an update is much
-    larger than that of the factorization was.
+    pattern_residual, the last of residual_norms, or of asynchronous sweeps that after the last, and a warning where
+    that of an update is much larger than that of the factorization was.
     """
 
     _start: CSR | None = None
 
     def _factorize(self, A: CSR) -> None:
+        self.report.pop("pattern_residual", None)
         B, d = self._scaled(A)
         if self._start is None:
             self._start, self._places = self._pattern(B, self.recipe.level)
@@ -134,12 +134,15 @@ class _SweptFactors(FixedPointFactors):
         self.report |= {"sweeps": self.recipe.sweeps, "damping": damping, "residual_norms": norms}
         self._count_refused()
         if damping == 0:
-            self.report["warning"] = (
+            self._warn(
                 f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
                 "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
             )
         if norms:
             self._compare(norms[-1])
+        elif self.recipe.asynchronous:
+            squares = self._residual(B, F, self._by_columns)
+            self._compare(float(squares.sum() / self._norm_squared(B)) ** 0.5)
         self._set(F, d)
 
     def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:

@@ -102,8 +102,7 @@ class ParILUT(_Adapting):
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
-    A is Hermitian, up to rounding of its largest entry; the lower triangle is what is factored. Parameters as in
-    ParILUT; about half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILUT; about half its cost.
     """
 
     def factor(self, A) -> ParICTFactors:
@@ -144,8 +143,8 @@ class _AdaptedFactors(FixedPointFactors):
     report : steps, how many were done; residual_norms, ||A - L U||_F before each step, relative to ||A||_F, of the
     scaled matrix: on the candidates and the pattern; candidates, left_out and nnz of each step; stopped, why; refused,
     how many updates were not finite, and then refused_row and warning; pattern_residual, the residual norm on the
-    pattern before the last sweep (of asynchronous ones after it), and a warning where that of an update is much larger
-    than that of the factorization was.
+    pattern before the last sweep (of asynchronous ones, and of the best factors where steps ended early, after it), and
+    a warning where that of an update is much larger than that of the factorization was.
     """
 
     _found: CSR | None = None  # the factors of B
@@ -154,6 +153,7 @@ class _AdaptedFactors(FixedPointFactors):
     _plans: list[Any]
 
     def _factorize(self, A: CSR) -> None:
+        self.report.pop("pattern_residual", None)
         B, d = self._scaled(A)
         recipe = self.recipe
         self.report |= {"residual_norms": [], "candidates": [], "left_out": [], "nnz": [], "stopped": "all steps done"}
@@ -173,15 +173,11 @@ class _AdaptedFactors(FixedPointFactors):
                     self._squares = namespace(B.data).empty(F.n, np.float64)
                 F = self._sweep(B, F, self._columns(F), self._squares)
             F = self._adapted(B, F, steps)
-            if self._squares is None and (recipe.asynchronous or sweeps + steps == 0):
-                self._squares = namespace(B.data).empty(F.n, np.float64)
-                out = kernels_for(B.data).empty(F.nnz, F.dtype)
-                kernels_for(B.data).sweep(B, F, out, self._squares, self._refused.copy(), self._columns(F))
+            squares = self._residual(B, F, self._columns(F)) if self._squares is None else self._squares
             self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self._count_refused()
-        if self._squares is not None:
-            self._compare(float(self._squares.sum() / self._norm_squared(B)) ** 0.5)
+        self._compare(float(squares.sum() / self._norm_squared(B)) ** 0.5)
         self._set(F, d)
         self._found, self._found_diagonal = F, self._diagonal
 
@@ -224,7 +220,7 @@ class _AdaptedFactors(FixedPointFactors):
         if squares is not None:  # on the pattern alone, and before the last sweep: no step is made to know more
             verdict = self._verdict(float(squares.sum()) ** 0.5 / size_of_B, norms)
             if verdict in (NOT_FINITE, GREW):
-                report["stopped"] = verdict
+                report["stopped"], self._squares = verdict, None  # which are not those of the best
                 return best
         return F
 

@@ -101,8 +101,7 @@ class ThresholdFactors(TriangularFactors):
         return Chosen(getattr(self.recipe, "form", "crout"))
 
     def _factorize(self, A: CSR) -> None:
-        if self.cholesky:
-            require_hermitian(self.recipe, A)
+        unlike = require_hermitian(self.recipe, A) if self.cholesky else ""
         recipe, host = self.recipe, on_host(A, self.recipe.shift)
         run = self._runs(host)
 
@@ -122,13 +121,15 @@ class ThresholdFactors(TriangularFactors):
         self._guess = made.drop_tol
         self._triangles = _moved(made.result, A)
         self.report.pop("warning", None)
+        if unlike:
+            self._warn(unlike)
         self.report |= {"drop_tol": made.drop_tol, "nnz": made.count, "factorizations": attempts}
         self.report |= {"factored_on": "CPU", "applied_on": "GPU" if on_gpu(A.data) else "CPU"}
         if recipe.nnz is not None:
             self.report["nnz_wanted"] = int(recipe.nnz)
             if not meets(made, recipe.nnz):
                 why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried came nearer"
-                self.report["warning"] = f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}"
+                self._warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
 
     def _chosen(self, attempt: Callable[[float, int], Attempt]) -> tuple[Attempt, int]:
         """What is kept, or broke down, and how many attempts it took."""

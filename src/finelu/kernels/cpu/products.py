@@ -25,15 +25,15 @@ class Product:
     def __init__(self, S):
         self.data = S.data
         self.pattern = (unsigned(S.indptr), unsigned(S.indices))
-        self.threads, self.items = _shared_out(S.indptr, S.nnz)
+        self.threads, self.items = shared_out(S.indptr, S.nnz)
 
     def __call__(self, x):
         x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype)
-        _run(_times, self.threads, self.items, *self.pattern, self.data, x, y)
+        run_items(_times, self.threads, self.items, *self.pattern, self.data, x, y)
         return y
 
 
-def _shared_out(indptr, nnz: int):
+def shared_out(indptr, nnz: int):
     """How many threads take part, and the rows at which items of work begin, n last."""
     n = indptr.size - 1
     work = ROW * n + ENTRY * nnz
@@ -48,7 +48,7 @@ def _shared_out(indptr, nnz: int):
     return threads, items
 
 
-def _run(kernel, threads, items, *arguments) -> None:
+def run_items(kernel, threads, items, *arguments) -> None:
     state, done = np.zeros(1, np.int64), np.zeros(items.size - 1, np.int8)
     run(kernel, threads, state, done, items, *arguments)
 
@@ -56,16 +56,16 @@ def _run(kernel, threads, items, *arguments) -> None:
 def residual(indptr, indices, data, x, b, factor, r, bound):
     """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference.py."""
     real = r.real.dtype.type
-    threads, items = _shared_out(indptr, data.size)
+    threads, items = shared_out(indptr, data.size)
     pattern = unsigned(indptr), unsigned(indices)
-    _run(_residual, threads, items, *pattern, data, x, b, real(factor), np.finfo(real).eps, r, bound)
+    run_items(_residual, threads, items, *pattern, data, x, b, real(factor), np.finfo(real).eps, r, bound)
 
 
 def residual_twice(indptr, indices, data, x, b, factor, r):
     """r = b - factor A x, added up in twice the precision of float64 and rounded; see kernels/reference.py."""
-    threads, items = _shared_out(indptr, 8 * data.size)
+    threads, items = shared_out(indptr, 8 * data.size)
     parts = (_parts(v) for v in (data, x, b, r))
-    _run(_residual_twice, threads, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
+    run_items(_residual_twice, threads, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
 
 
 def _parts(v):

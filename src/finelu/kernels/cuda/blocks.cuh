@@ -82,8 +82,9 @@ __device__ inline void product(const Team<N, M>& team, const T* a, const T* b, T
 // In-place Gauss-Jordan of a block held by its team, an element a register (Luo et al., Algorithm 8): pivot row and
 // column of a step go through two alternating buffers in `cross` (4 N, shared), so there is one barrier a step, and the
 // thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the inverse
-// too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved: element (to_u[m], to_v) of the inverse is what this thread then has
-// in mine[m]. Returns whether the pivots have been neither zero nor without a finite reciprocal; goes on in any case.
+// too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved:
+// element (to_u[m], to_v) of the inverse is what this thread then has in mine[m]. Returns whether the pivots have been
+// neither zero nor without a finite reciprocal; goes on in any case.
 template <bool PIVOTING, int N, int M, typename T>
 __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* cross, int (&to_u)[M], int& to_v)
 {

@@ -59,10 +59,10 @@ template <typename T> __device__ inline typename RealOf<T>::type one_norm(T a)
     return (re < 0 ? -re : re) + (im < 0 ? -im : im);
 }
 
-// Rows are scaled by powers of two before pivots are chosen among them: the exponent's bits of a number that is not
-// negative, in the order of the numbers, and the power of two that brings numbers with this exponent to 1 to 2.
-__device__ inline int exponent_of(float a) { return int(__float_as_uint(a) >> 23); }
-__device__ inline int exponent_of(double a) { return __double2hiint(a) >> 20; }
+// Rows are scaled by powers of two before pivots are chosen among them: the exponent's bits of a magnitude, which may be
+// -0, in the order of magnitudes, and the power of two that brings numbers with this exponent to 1 to 2.
+__device__ inline int exponent_of(float a) { return __float_as_int(a) >> 23 & 0xff; }
+__device__ inline int exponent_of(double a) { return __double2hiint(a) >> 20 & 0x7ff; }
 template <typename R> __device__ inline R power_against(int exponent);
 template <> __device__ inline float power_against<float>(int exponent) { return __int_as_float(max(254 - exponent, 1) << 23); }
 template <> __device__ inline double power_against<double>(int exponent)

@@ -53,16 +53,37 @@ template <typename T> __device__ inline double size_of(T a) { return hypot(doubl
 __device__ inline double size_of(float a) { return fabs(double(a)); }
 __device__ inline double size_of(double a) { return fabs(a); }
 
+// root[i] = the root of |a_ii|, or where that is not stored (diag[i] = -1), or at most 1000 eps of it, of the largest
+// magnitude of row i.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename I>
+__global__ void roots(I n, const I* __restrict__ indptr, const T* __restrict__ data, const I* __restrict__ diag, double* root)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const double size = diag[i] < 0 ? 0.0 : size_of(data[diag[i]]);
+    const double noise = 1000 * (sizeof(typename RealOf<T>::type) == 4 ? 1.1920928955078125e-07 : 2.220446049250313e-16);
+    double largest = size;
+    for (I p = indptr[i]; p < indptr[i + 1]; ++p) largest = fmax(largest, size_of(data[p]));
+    root[i] = sqrt(size <= noise * largest ? largest : size);
+}
+
+// the difference of two numbers in units of `size`
+__device__ inline double relative(double difference, double size)
+{
+    return difference == 0.0 ? 0.0 : isfinite(difference) ? difference / size : difference;
+}
+
 // A matrix beside its transpose: twin kernels/reference.py:mirrored. A, in sorted rows without duplicates, is finite.
-// found (four words, 0 before the launch): the bits of the largest |a_ij|, of the largest |a_ij - conj(a_ji)| and of the
-// largest |a_ij - a_ji|, and how many entries have a stored a_ji. A thread an entry, whose row and partner are searched;
-// bits of numbers that are not negative are in the order of the numbers, so maxima are by atomics of integers: the same
-// in every run. Launch: any grid, blockDim.x a multiple of 32.
+// found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries have a
+// stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are not
+// negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run.
+// Launch: any grid, blockDim.x a multiple of 32.
 template <typename T, typename I>
 __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
-                         unsigned long long* found)
+                         const double* __restrict__ root, unsigned long long* found)
 {
-    double most[3] = {0.0, 0.0, 0.0};
+    double most[5] = {0.0, 0.0, 0.0, 0.0, 0.0};
     unsigned partners = 0;
     const size_t entries = size_t(indptr[n]), step = size_t(gridDim.x) * blockDim.x;
     for (size_t p = size_t(blockIdx.x) * blockDim.x + threadIdx.x; p < entries; p += step) {
@@ -73,16 +94,20 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
         }
         const I j = indices[p], q = place_of(indices, indptr[j], indptr[j + 1], i);
         const T a = data[p], other = q < 0 ? T(0) : data[q];
+        const double adjoint = size_of(a - conj(other)), transposed = size_of(a - other);
+        const double size = fmax(root[i] * root[j], fmax(size_of(a), size_of(other)));
         most[0] = fmax(most[0], size_of(a));
-        most[1] = fmax(most[1], size_of(a - conj(other)));
-        most[2] = fmax(most[2], size_of(a - other));
+        most[1] = fmax(most[1], adjoint);
+        most[2] = fmax(most[2], transposed);
+        most[3] = fmax(most[3], relative(adjoint, size));
+        most[4] = fmax(most[4], relative(transposed, size));
         partners += q >= 0;
     }
     for (int mask = 16; mask > 0; mask /= 2) {
-        for (int k = 0; k < 3; ++k) most[k] = fmax(most[k], shuffle_xor(most[k], mask));
+        for (int k = 0; k < 5; ++k) most[k] = fmax(most[k], shuffle_xor(most[k], mask));
         partners += shuffle_xor(partners, mask);
     }
     if (threadIdx.x % 32) return;
-    for (int k = 0; k < 3; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
-    atomicAdd(found + 3, (unsigned long long)partners);
+    for (int k = 0; k < 5; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
+    atomicAdd(found + 5, (unsigned long long)partners);
 }

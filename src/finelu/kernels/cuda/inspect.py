@@ -24,12 +24,14 @@ def inspect(indptr, indices, data, diag):
     return tuple(-1 if value == NONE else int(value) for value in found.get())
 
 
-def mirrored(indptr, indices, data):
-    """A matrix beside its transpose; see kernels/reference.py. Four numbers go to the host."""
-    found = cupy.zeros(4, np.uint64)
+def mirrored(indptr, indices, data, diag):
+    """A matrix beside its transpose; see kernels/reference.py. Six numbers go to the host."""
+    n, types = indptr.size - 1, (data.dtype.name, indices.dtype.name)
+    root, found = cupy.empty(n), cupy.zeros(6, np.uint64)
+    kernel("inspect", "roots", *types)((blocks(n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, data, diag, root))
     grid = min(blocks(indices.size, BLOCK), RESIDENT * device_limits()["processors"])
-    kernel("inspect", "mirrored", data.dtype.name, indices.dtype.name)(
-        (grid,), (BLOCK,), (indices.dtype.type(indptr.size - 1), indptr, indices, data, found)
+    kernel("inspect", "mirrored", *types)(
+        (grid,), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, root, found)
     )
     words = found.get()
-    return *(float(size) for size in words[:3].view(np.float64)), int(words[3])
+    return *(float(size) for size in words[:5].view(np.float64)), int(words[5])

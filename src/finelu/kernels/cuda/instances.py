@@ -120,7 +120,7 @@ INSTANCES: dict[str, list[str]] = {
         *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],
-    "inspect": _over(["inspect", "mirrored"], VALUES, INDICES),
+    "inspect": _over(["inspect", "roots", "mirrored"], VALUES, INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)

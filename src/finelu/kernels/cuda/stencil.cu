@@ -118,7 +118,8 @@ __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ sta
 // - gamma d_{i-1} epsilon_{i-1})^-1. Thread (u, v) owns that element of the cell from the products to the inverse.
 // In-place Gauss-Jordan: pivot row and column of a step go through two alternating buffers, so there is one barrier a step,
 // and the thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the
-// inverse too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved: the pivots' places say where the inverse's elements belong.
+// inverse too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is
+// moved: the pivots' places say where the inverse's elements belong.
 // d, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero
 // or without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is never
 // the consequence of another. Elimination goes on with NaN so that nobody waits for ever. The result is the same in every
