@@ -1,13 +1,16 @@
 """finelu in processes: where compiled kernels are kept or cannot be, what is said of it, spawn and fork."""
 
 import fcntl
+import io
 import json
 import multiprocessing
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,6 +33,7 @@ from finelu.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 PLAIN = "import sys\n" + CLI
+WAIT = 120  # s, for what ends by itself
 SOLVE = ("solve", "gallery:poisson7:6", "--recipe", "ilu0", "--json")
 
 
@@ -40,7 +44,7 @@ def start(code, *words, **environment):
 
 
 def end(process):
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=WAIT)
     return process.returncode, out, err
 
 
@@ -53,7 +57,7 @@ def on_a_terminal(code, *words, **environment):
     )
     os.close(end_of_it)
     shown = b""
-    while True:
+    while select.select([terminal], [], [], WAIT)[0]:
         try:
             piece = os.read(terminal, 4096)
         except OSError:  # the end of a terminal on Linux
@@ -62,7 +66,7 @@ def on_a_terminal(code, *words, **environment):
             break
         shown += piece
     os.close(terminal)
-    return process.wait(), shown.decode().replace("\r", "")
+    return process.wait(WAIT), shown.decode().replace("\r", "")
 
 
 def test_without_a_folder_for_kernels_every_process_compiles_for_itself():
@@ -183,6 +187,83 @@ def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
     assert kernel(1) == 2 and kernel(1.5) == 2.5 and len(locked) == 2
 
 
+def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(tmp_path):
+    ours, theirs = multiprocessing.Pipe()
+    with cache._alone(tmp_path) as alone:
+        child = multiprocessing.get_context("fork").Process(target=ours.recv)  # lives until it is told to end
+        child.start()
+        assert alone
+    try:
+        with open(tmp_path / "finelu.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        theirs.send(None)
+        child.join(WAIT)
+
+
+def test_a_child_keeps_no_lock_that_its_parent_can_not_give_back(tmp_path):
+    # as where the parent is killed: closing the file is what the system does then
+    ours, theirs = multiprocessing.Pipe()
+    kept = []
+    with cache._alone(tmp_path):
+        child = multiprocessing.get_context("fork").Process(target=_count_locks, args=(theirs, tmp_path))
+        child.start()
+        assert ours.poll(WAIT)
+        kept = ours.recv()
+        child.join(WAIT)
+    assert kept == []
+
+
+def _count_locks(channel, folder):
+    files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    channel.send([name for name in files if name == str(folder / "finelu.lock")])
+
+
+def test_a_lock_that_nobody_gives_back_is_waited_for_once_and_the_kernel_is_used(tmp_path, monkeypatch):
+    clock, told, saved = [0.0], [], []
+    kernel = cache.compiled(lambda x: x + 1)
+    monkeypatch.setattr(kernel._cache, "_cache_path", str(tmp_path))
+    monkeypatch.setattr(kernel._cache._cache_file, "save", lambda key, data: saved.append(key))
+    monkeypatch.setattr(cache, "_stuck", False)
+    monkeypatch.setattr(compiling, "_kept", True)
+    monkeypatch.setattr(compiling, "tell", lambda line: told.append(line))
+
+    def sleep(seconds):
+        clock[0] += seconds
+        assert clock[0] <= cache.PATIENCE + 1
+
+    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    with open(tmp_path / "finelu.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert kernel(1) == 2
+        assert clock[0] >= cache.PATIENCE and not compiling.kept()
+        waited = clock[0]
+        assert kernel(1.5) == 2.5 and clock[0] == waited and saved == []
+    assert [line for line in told if "another process has held" in line] == [
+        f"finelu: another process has held {tmp_path}/finelu.lock for {cache.PATIENCE:g} s; kernels are not kept"
+    ]
+    assert kernel(1j) == 1 + 1j and len(saved) == 1
+
+
+class NoTerminal:
+    def write(self, text):
+        raise AssertionError(text)
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, closed(), NoTerminal()], ids=["none", "closed", "without isatty"])
+def test_a_stderr_that_takes_nothing_does_no_harm(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(compiling, "_said", False)
+    compiling.begun()
+    assert not compiling._said
+
+
 def test_the_time_of_compiling_is_told_apart(tmp_path):
     code = CALLS + "s = fl.solve(A, b); t = fl.solve(A, b)\nprint(s.explain()); print(s.timings); print(t.timings)"
     status, out, _ = end(start(code, NUMBA_CACHE_DIR=str(tmp_path)))
@@ -251,8 +332,9 @@ def test_a_child_computes_the_bits_of_its_parent(way, threads):
     child = multiprocessing.get_context(way).Process(target=_child, args=(theirs, inherited, A, b))
     child.start()
     theirs.close()
+    assert ours.poll(WAIT)
     converged, found = ours.recv()
-    child.join()
+    child.join(WAIT)
     assert child.exitcode == 0 and converged
     assert found == (expected if way == "fork" else expected[1:])
     assert F.solve(b).tobytes() == expected[0]  # and the parent goes on
