@@ -791,6 +791,29 @@ def test_a_failed_write_of_a_file_of_two_names_leaves_both_as_they_were(tmp_path
     with pytest.raises(FileError, match=r"No space left on device.*; x was not written"):
         write_array(path, np.ones(400))
     assert (np.load(other) == np.arange(3.0)).all()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.npy", "x.npy"]
+
+
+def test_what_is_written_into_has_a_complete_copy_until_that_is_done(tmp_path, monkeypatch):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(3.0))
+    other.hardlink_to(path)
+    seen = []
+
+    def failing(descriptor, mode):
+        if isinstance(descriptor, int):  # what is written into, not the copy
+            seen.append({p.name: p.read_bytes() for p in tmp_path.glob(".*.part")})
+            os.write(descriptor, b"half of it")
+            os.close(descriptor)
+            raise OSError(5, "Input/output error")
+        return open(descriptor, mode)
+
+    monkeypatch.setattr(finelu.io, "open", failing, raising=False)
+    with pytest.raises(FileError, match=r"x\.npy: was left half written \(Input/output error\); x is complete in") as e:
+        write_array(path, np.ones(400))
+    (part,) = tmp_path.glob(".*.part")
+    assert str(part) in str(e.value) and stat.S_IMODE(part.stat().st_mode) == 0o600
+    assert (np.load(part) == np.ones(400)).all() and seen == [{part.name: part.read_bytes()}]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -801,7 +824,7 @@ def test_the_owner_of_a_file_stays(tmp_path):
     write_array(path, np.ones(3))
     found = path.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 54321, 0o640)
-    assert (np.load(path) == 1).all()
+    assert (np.load(path) == 1).all() and [p.name for p in tmp_path.iterdir()] == ["x.npy"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -113,7 +113,7 @@ def solve(
         raise ParameterError("--time-limit is for --recipe auto; with a named recipe, use --maxiter.")
     limit = None if time_limit is None else _duration("--time-limit", time_limit)
     made = None if automatic else _recipe(recipe, parameters)
-    _check_outputs(output, plot)
+    _check_outputs(matrix, b, output=output, plot=plot)
     if threads is not None:
         finelu.set_num_threads(threads)
     finelu.get_num_threads()  # a wrong FINELU_NUM_THREADS is told even where no kernel asks for it
@@ -222,10 +222,7 @@ def compare(
     """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
     seconds = _duration("--budget", budget)
     names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
-    if html is not None:
-        from finelu.report import check_page
-
-        check_page(html)
+    _check_outputs(matrix, b, page=html)
     if threads is not None:
         finelu.set_num_threads(threads)
     from finelu.compare import compare as measured
@@ -274,10 +271,7 @@ def inspect(
     as_json: Json = False,
 ) -> int:
     """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
-    if plot is not None:
-        from finelu.report import check_plot
-
-        check_plot(plot)
+    _check_outputs(matrix, plot=plot)
     from finelu.matrix import as_csr
     from finelu.properties import properties
     from finelu.solver import first_try
@@ -425,8 +419,10 @@ def _check_iteration(method: str, rtol: float, maxiter: int | None, restart: int
             raise ParameterError(f"{name}={value}; at least 1 is needed.")
 
 
-def _check_outputs(output: str | None, plot: str | None) -> None:
-    """Every file that will be written can be: said before the work, not after it."""
+def _check_outputs(
+    *inputs: str | None, output: str | None = None, plot: str | None = None, page: str | None = None
+) -> None:
+    """Every file that will be written can be, and is neither an input nor another output: said before the work."""
     if output is not None:
         from finelu.io import check_writable
 
@@ -435,6 +431,15 @@ def _check_outputs(output: str | None, plot: str | None) -> None:
         from finelu.report import check_plot
 
         check_plot(plot)
+    if page is not None:
+        from finelu.report import check_page
+
+        check_page(page)
+    written = [path for path in (output, plot, page) if path is not None]
+    if written:
+        from finelu.io import check_apart
+
+        check_apart(written, [path for path in inputs if path is not None])
 
 
 def _gpu(device: str):
