@@ -308,6 +308,79 @@ def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, c
     assert main(["warmup"]) == 1 and "set NUMBA_CACHE_DIR" in capsys.readouterr().out
 
 
+# What root compiled in an image, for others who cannot write there
+READ_ONLY_FOLDERS = """
+import sys
+from numba.core.caching import _CacheLocator
+
+plain = _CacheLocator.ensure_cache_path
+
+
+def ensure(self):
+    if self.get_cache_path().startswith(sys.argv[1]):
+        raise PermissionError(13, "Permission denied")
+    plain(self)
+
+
+_CacheLocator.ensure_cache_path = ensure
+"""
+COMPILED = """
+import sys
+from numba.core import event
+
+import finelu
+from finelu.kernels import compiling
+from finelu.kernels.cpu.recurrences import compiled
+
+class Compiled(event.Listener):
+    count = 0
+
+    def on_start(self, started):
+        self.count += 1
+
+    def on_end(self, ended):
+        pass
+
+seen = Compiled()
+event.register("numba:compile", seen)
+
+
+@compiled
+def f(x):
+    return x + 1
+
+f(1)
+first = seen.count
+f(1.5)
+print(first, seen.count - first, compiling.kept())
+"""
+
+
+@pytest.mark.parametrize("where", ["beside the source", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize("home", [True, False], ids=["home", "no home"])
+def test_kernels_are_read_from_a_folder_that_cannot_be_written(tmp_path, where, home):
+    image, own = tmp_path / "image", tmp_path / "home"
+    image.mkdir()
+    own.mkdir()
+    given = {"NUMBA_CACHE_DIR": str(image / "cache")} if where == "NUMBA_CACHE_DIR" else {}
+    given |= {"HOME": str(own), "XDG_CACHE_HOME": str(own)}
+
+    (image / "program.py").write_text(COMPILED)
+
+    def run(before=""):
+        code = f"{before}\nimport runpy; runpy.run_path({str(image / 'program.py')!r})"
+        return end(start(code, str(image) if home else str(tmp_path), **given))
+
+    assert run() == (0, "1 1 True\n", "")
+    (image / "cache").mkdir(exist_ok=True)
+    assert run(READ_ONLY_FOLDERS) == (0, "0 0 True\n", "")
+    # The first alone is in the image: the other is compiled, and kept where there is a home.
+    for file in image.rglob("*f-*.2.nbc"):
+        file.unlink()
+    assert run(READ_ONLY_FOLDERS) == (0, f"0 1 {home}\n", "")
+    assert run(READ_ONLY_FOLDERS) == (0, f"0 {0 if home else 1} {home}\n", "")
+
+
 # After use in the parent: its pool of threads, its kernels, its factors
 
 
