@@ -518,13 +518,13 @@ def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Pro
 
 def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
     """finelu.solve: the solution, and the seconds that its parts took; those of compiling are within the others."""
-    with _compile_time(progress) as compiled:
+    with _compile_time(progress):
         progress.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)
         times = {
             "factor_seconds": sum(a.setup_seconds for a in solution.attempts),
             "solve_seconds": sum(a.seconds for a in solution.attempts),
-            "compile_seconds": compiled(),
+            "compile_seconds": solution.timings["compile"],
             "total_seconds": solution.timings["solve"],
         }
     return solution, times
@@ -532,23 +532,21 @@ def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
 
 @contextmanager
 def _compile_time(progress: _Progress) -> Iterator[Callable[[], float]]:
-    """A clock of the seconds that Numba has spent compiling since the block began (0 once kernels are cached)."""
-    from numba.core import event
+    """`compile_clock`, which the progress tells of."""
+    from finelu.kernels.compiling import compile_clock
 
-    interrupted: list[str] = []  # what was going on before; one kernel's compilation may start another's
+    before = ""
 
-    class Clock(event.TimingListener):
-        def on_start(self, started):
-            interrupted.append(progress.text)
-            progress.stage("compiling the CPU kernels, at their first use")
-            super().on_start(started)
+    def tell(seconds: float | None) -> None:
+        nonlocal before
+        if seconds is None:
+            before = progress.text
+            progress.stage("compiling or loading the CPU kernels, at their first use")
+        else:
+            progress.stage(before)
 
-        def on_end(self, ended):
-            super().on_end(ended)
-            progress.stage(interrupted.pop())
-
-    with event.install_listener("numba:compile", Clock()) as listener:
-        yield lambda: listener.duration if listener.done else 0.0
+    with compile_clock(tell) as compiled:
+        yield compiled
 
 
 class _NoOutput(FileError):
@@ -712,7 +710,9 @@ def _print_solution(result: dict[str, Any]) -> None:
         "total time": seconds(result["total_seconds"]),
     }
     if result["compile_seconds"] > 0:
-        rows["compiling"] = f"{seconds(result['compile_seconds'])} of the total (the CPU kernels, at their first use)"
+        rows["compiling"] = (
+            f"{seconds(result['compile_seconds'])} of the total (or loading CPU kernels, at their first use)"
+        )
     rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
     if result["plot"] is None:
         rows["residual norms"] = sparkline(result["history"])
