@@ -20,20 +20,22 @@ heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the ba
 
 
 def python(*arguments, **options):
-    found = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, **options)
+    found = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, **({"timeout": 120} | options)
+    )
     return found.returncode, found.stdout, found.stderr
 
 
 @pytest.mark.skipif(not TOOL.exists(), reason="tools/ comes with a checkout")
 def test_interrupted_at_random_moments_every_call_raises_keyboard_interrupt_and_the_next_gives_the_same_bits():
-    found = python("-X", "faulthandler", TOOL, "--times", 8, "--size", 12, *NAMES)
+    found = python("-X", "faulthandler", TOOL, "--times", 8, "--size", 12, *NAMES, timeout=600)
     assert found == (0, "".join(f"{name:20} {{'KeyboardInterrupt': 8}}\n" for name in NAMES), "")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TOOL.exists(), reason="tools/ comes with a checkout")
 def test_the_same_a_hundred_times_for_every_recipe():
-    status, out, err = python("-X", "faulthandler", TOOL, "--times", 100)
+    status, out, err = python("-X", "faulthandler", TOOL, "--times", 100, timeout=3600)
     assert status == 0, out + err
 
 
@@ -42,7 +44,7 @@ def test_the_same_a_hundred_times_for_every_recipe():
 def test_the_same_between_the_launches_on_a_gpu(backend):
     if backend.name != "cuda":
         pytest.skip("the CPU has a test of its own")
-    status, out, err = python("-X", "faulthandler", TOOL, "--times", 8, "--gpu")
+    status, out, err = python("-X", "faulthandler", TOOL, "--times", 8, "--gpu", timeout=600)
     assert status == 0, out + err
 
 
@@ -99,7 +101,7 @@ print(*sorted(seen), sep="\\n", end="")
 
 
 def test_no_kernel_makes_numba_call_python_code_for_what_it_returns():
-    assert python("-c", SPY) == (0, "", "")
+    assert python("-c", SPY, timeout=600) == (0, "", "")
 
 
 @compiled

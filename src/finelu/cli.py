@@ -710,9 +710,7 @@ def _print_solution(result: dict[str, Any]) -> None:
         "total time": seconds(result["total_seconds"]),
     }
     if result["compile_seconds"] > 0:
-        rows["compiling"] = (
-            f"{seconds(result['compile_seconds'])} of the total (or loading CPU kernels, at their first use)"
-        )
+        rows["kernels"] = f"{seconds(result['compile_seconds'])} of the total, compiled or loaded at their first use"
     rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
     if result["plot"] is None:
         rows["residual norms"] = sparkline(result["history"])
