@@ -280,6 +280,16 @@ def test_solve_is_measured_as_it_is_called():
     assert comparison_facts(result, "A", None)["measurements"][0]["chosen"] == row.chosen
 
 
+def test_scipys_rows_are_judged_as_ours_are():
+    A = sp.csr_matrix(np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]]))
+    b = np.array([1.0, 0.0, 0.0])
+    x = sp.linalg.splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(b)
+    assert np.isfinite(x).all()  # there are factors, of a matrix that is singular but for rounding
+    result = compare(A, b, budget=120, device="cpu", recipes=["splu", "spilu", "solve"])
+    assert result.measurements and not any(m.solved for m in result.measurements)
+    assert all(m.residual > 0.1 for m in result.measurements if m.residual is not None)
+
+
 def test_compiling_takes_nothing_of_a_share():
     spent = [0.0]
     share = _Share(10.0, time.monotonic() + 5.0, lambda: spent[0])

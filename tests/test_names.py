@@ -107,6 +107,37 @@ def test_the_command_line_knows_recipes_and_methods_by_their_names(capsys):
     assert "BlockJacobi(block_size=4)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: fl.solve(A, b, device="gpu"), "Did you mean 'cuda'"),
+        (lambda: compare(A, b, device="GPU"), "Did you mean 'cuda'"),
+        (lambda: recipe_name("ILU"), "Did you mean 'ilu0', 'iluk' or 'ilut'"),
+        (lambda: recipe_name("block"), "Did you mean 'block_jacobi' or 'block_ilu0'"),
+        (lambda: fl.Market, "no attribute 'Market'.$"),
+        (lambda: fl.lsqr, "no attribute 'lsqr'.$"),
+        (lambda: fl.gmrse, "Did you mean 'gmres'"),
+    ],
+)
+def test_what_is_suggested_is_near_to_what_was_typed(call, match):
+    with pytest.raises((fl.ParameterError, AttributeError), match=match):
+        call()
+
+
+@pytest.mark.parametrize("recipes", ["ilu0", "ILU0", fl.ILU0, fl.ILU0(), [fl.ILU0], ["ilu0", fl.ILU0()]])
+def test_one_recipe_is_compared_however_it_is_meant(recipes):
+    from finelu.compare import _names
+
+    assert _names(recipes) == ["ilu0"]
+
+
+@pytest.mark.parametrize("recipes", [3, fl.ILU0(shift=0.1), [fl.ILU0(shift=0.1)], [3], b])
+def test_what_cannot_be_compared_is_said(recipes):
+    with pytest.raises(fl.ParameterError) as error:
+        compare(A, b, recipes=recipes)
+    one_line(error)
+
+
 @pytest.mark.parametrize("word", [None, 3, b"ilu0", "", "quite another thing"])
 def test_what_resembles_nothing_is_given_no_advice(word):
     assert meant(word, RECIPES) == ""
