@@ -174,3 +174,40 @@ def test_finelu_solve_ends_with_status_130_and_one_line(json):
     found = python("-c", CAUGHT_IN_A_KERNEL, *words, preexec_fn=heard, env=os.environ)
     said = ('{"error": "interrupted"}\n', "") if json else ("", "finelu: interrupted\n")
     assert found == (130, *said)
+
+
+# Ctrl-C at the import number argv[1] from the start of the command on; there are some thousand.
+AT_AN_IMPORT = """
+import os, signal, sys
+import finelu.start
+
+moment, seen = int(sys.argv.pop(1)), 0
+
+
+def at(event, _):
+    global seen
+    if event == "import":
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.addaudithook(at)
+finelu.start.main()
+"""
+MOMENTS = [1, 2, *(int(k) for k in np.random.default_rng(0).integers(3, 1200, 6))]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_while_the_program_starts_is_one_line(moment):
+    json = moment % 2 == 0
+    words = ("solve", "gallery:poisson7:6", *(("--json",) if json else ()))
+    found = python("-c", AT_AN_IMPORT, moment, *words, preexec_fn=heard, env=os.environ)
+    said = ('{"error": "interrupted"}\n', "") if json else ("", "finelu: interrupted\n")
+    assert found == (130, *said)
+
+
+def test_a_background_job_that_ignores_ctrl_c_goes_on():
+    deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    status, out, err = python("-c", AT_AN_IMPORT, 50, "--version", preexec_fn=deaf, env=os.environ)
+    assert (status, out.partition(" ")[0], err) == (0, "finelu", "")
