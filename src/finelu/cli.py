@@ -31,14 +31,13 @@ import typer
 
 import finelu
 from finelu.errors import FileError, FineluError, MatrixError, ParameterError, meant
-from finelu.start import INTERRUPTED
 
 if TYPE_CHECKING:
     import numpy as np
 
     from finelu.matrix import CSR
 
-CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR = 0, 1, 2, 70
+CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
 METHODS = tuple(name for name, module in finelu._MODULE_OF.items() if module == "krylov")
 RECIPE_NAMES = (
     "auto, ilu0, ic0, iluk, milu0, ilut, ict, parilu, paric, parilut, parict, multilevel, jacobi, block_jacobi, "

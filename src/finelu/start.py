@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130  # exit status
+INTERRUPTED = 130  # exit status, as cli.py has it, which is not imported yet
 
 
 def main() -> None:
