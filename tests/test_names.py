@@ -86,6 +86,23 @@ def test_a_recipe_is_no_matrix(wrong):
 
 
 @pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: fl.solve(None, b), "A is a NoneType; a sparse matrix"),
+        (lambda: fl.solve(fl.solve(A, b), b), "A is a Solution; a sparse matrix"),
+        (lambda: fl.ILU0().factor(None), "A is a NoneType; a sparse matrix"),
+        (lambda: fl.solve(A, None), "b has dtype object, of a NoneType; numbers"),
+        (lambda: fl.solve(A, fl.solve(A, b)), "b has dtype object, of a Solution; numbers"),
+        (lambda: fl.cg(A, "b"), "b has dtype .*, of a str; numbers"),
+    ],
+)
+def test_what_is_no_array_is_named_by_its_type(call, match):
+    with pytest.raises(fl.MatrixError, match=match) as error:
+        call()
+    one_line(error)
+
+
+@pytest.mark.parametrize(
     ("options", "match"),
     [
         (("--recipe", "ilot"), "Did you mean 'ilut'"),
