@@ -411,6 +411,20 @@ def test_compiling_is_told_while_it_lasts_and_counted():
     assert "compiling" in progress.stages[1] and progress.stages[-1] == "factoring"
 
 
+def test_the_command_line_tells_the_seconds_of_compiling_that_the_solution_does(capsys, monkeypatch):
+    solved, plain = [], finelu.solve
+    monkeypatch.setattr(finelu, "solve", lambda *given, **options: solved.append(plain(*given, **options)) or solved[0])
+
+    def compiles(self, *arguments):
+        numba.njit(lambda x: x + 1)(1)
+        return solving(self, *arguments)
+
+    solving = ladder.Ladder.solve
+    monkeypatch.setattr(ladder.Ladder, "solve", compiles)
+    _, found = run_json(capsys, "solve", SMALL)
+    assert found["compile_seconds"] == solved[0].timings["compile"] > 0
+
+
 # Bad input: status 2, one line, no traceback
 
 
@@ -618,7 +632,7 @@ def program(*arguments, **options):
 
 def test_the_program_ends_with_the_status_and_without_a_traceback():
     process = program("solve", "nowhere.mtx")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (2, "", "finelu: nowhere.mtx: there is no such file.\n")
 
 
@@ -648,7 +662,7 @@ def test_ctrl_c_ends_the_program_cleanly(tmp_path):
     words = ("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy")
     command = [sys.executable, "-c", INTERRUPTED, *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    _, err = process.communicate()
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "finelu: interrupted\n")
     assert os.listdir(tmp_path) == []
 

@@ -126,3 +126,37 @@ def test_plots_keep_the_mode_and_the_names_of_a_file_too(capsys, tmp_path):
         found = plot.stat()
         assert (stat.S_IMODE(found.st_mode), found.st_nlink) == (0o600, links) and found.st_size > 1000
     assert sorted(p.name for p in tmp_path.iterdir()) == [plot.name, "other.svg"]
+
+
+def test_what_is_read_is_not_written_over_and_no_two_outputs_are_one(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
+    monkeypatch.chdir(tmp_path)
+    assert main([*SOLVE, "-o", "b.npy"]) == 0
+    (tmp_path / "A.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n")
+    os.link("A.mtx", "link.mtx")
+    os.symlink("b.npy", "c.npy")
+    os.symlink("x.npy", "page.html")
+    os.symlink("page.html", "plot.svg")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.exists()}
+    capsys.readouterr()
+    for words, said in [
+        (["solve", "A.mtx", "-o", "A.mtx"], "A.mtx: is an input, too; name"),
+        (["solve", "A.mtx", "-o", "link.mtx"], "link.mtx: is an input, too, as A.mtx; name"),
+        (["solve", "A.mtx", "-o", "./A.mtx"], "./A.mtx: is an input, too, as A.mtx; name"),
+        ([*SOLVE, "-b", "b.npy", "-o", "c.npy"], "c.npy: is an input, too, as b.npy; name"),
+        ([*SOLVE, "-o", "x.npy", "--plot", "plot.svg"], "plot.svg: is an output, too, as x.npy; name"),
+        (["compare", "page.html", "--html", "page.html"], "page.html: is an input, too; name"),
+        (["inspect", "plot.svg", "--plot", "plot.svg"], "plot.svg: is an input, too; name"),
+    ]:
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err == f"finelu: {said} another file to write.\n"
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.exists()} == before
+
+
+def test_a_device_may_be_written_twice(capsys, tmp_path, devices_stay):
+    pytest.importorskip("matplotlib")
+    for name in ("x.npy", "plot.svg"):
+        (tmp_path / name).symlink_to("/dev/null")
+    assert main([*SOLVE, "-o", str(tmp_path / "x.npy"), "--plot", str(tmp_path / "plot.svg")]) == 0

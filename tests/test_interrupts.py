@@ -20,20 +20,22 @@ heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the ba
 
 
 def python(*arguments, **options):
-    found = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, **options)
+    found = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, **({"timeout": 120} | options)
+    )
     return found.returncode, found.stdout, found.stderr
 
 
 @pytest.mark.skipif(not TOOL.exists(), reason="tools/ comes with a checkout")
 def test_interrupted_at_random_moments_every_call_raises_keyboard_interrupt_and_the_next_gives_the_same_bits():
-    found = python("-X", "faulthandler", TOOL, "--times", 8, "--size", 12, *NAMES)
+    found = python("-X", "faulthandler", TOOL, "--times", 8, "--size", 12, *NAMES, timeout=600)
     assert found == (0, "".join(f"{name:20} {{'KeyboardInterrupt': 8}}\n" for name in NAMES), "")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TOOL.exists(), reason="tools/ comes with a checkout")
 def test_the_same_a_hundred_times_for_every_recipe():
-    status, out, err = python("-X", "faulthandler", TOOL, "--times", 100)
+    status, out, err = python("-X", "faulthandler", TOOL, "--times", 100, timeout=3600)
     assert status == 0, out + err
 
 
@@ -42,7 +44,7 @@ def test_the_same_a_hundred_times_for_every_recipe():
 def test_the_same_between_the_launches_on_a_gpu(backend):
     if backend.name != "cuda":
         pytest.skip("the CPU has a test of its own")
-    status, out, err = python("-X", "faulthandler", TOOL, "--times", 8, "--gpu")
+    status, out, err = python("-X", "faulthandler", TOOL, "--times", 8, "--gpu", timeout=600)
     assert status == 0, out + err
 
 
@@ -99,7 +101,7 @@ print(*sorted(seen), sep="\\n", end="")
 
 
 def test_no_kernel_makes_numba_call_python_code_for_what_it_returns():
-    assert python("-c", SPY) == (0, "", "")
+    assert python("-c", SPY, timeout=600) == (0, "", "")
 
 
 @compiled
@@ -172,3 +174,40 @@ def test_finelu_solve_ends_with_status_130_and_one_line(json):
     found = python("-c", CAUGHT_IN_A_KERNEL, *words, preexec_fn=heard, env=os.environ)
     said = ('{"error": "interrupted"}\n', "") if json else ("", "finelu: interrupted\n")
     assert found == (130, *said)
+
+
+# Ctrl-C at the import number argv[1] from the start of the command on; there are some thousand.
+AT_AN_IMPORT = """
+import os, signal, sys
+import finelu.start
+
+moment, seen = int(sys.argv.pop(1)), 0
+
+
+def at(event, _):
+    global seen
+    if event == "import":
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.addaudithook(at)
+finelu.start.main()
+"""
+MOMENTS = [1, 2, *(int(k) for k in np.random.default_rng(0).integers(3, 900, 6))]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_while_the_program_starts_is_one_line(moment):
+    json = moment % 2 == 0
+    words = ("solve", "gallery:poisson7:6", *(("--json",) if json else ()))
+    found = python("-c", AT_AN_IMPORT, moment, *words, preexec_fn=heard, env=os.environ)
+    said = ('{"error": "interrupted"}\n', "") if json else ("", "finelu: interrupted\n")
+    assert found == (130, *said)
+
+
+def test_a_background_job_that_ignores_ctrl_c_goes_on():
+    deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    status, out, err = python("-c", AT_AN_IMPORT, 50, "--version", preexec_fn=deaf, env=os.environ)
+    assert (status, out.partition(" ")[0], err) == (0, "finelu", "")

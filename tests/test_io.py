@@ -9,6 +9,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -352,16 +353,24 @@ def test_npz_with_several_arrays_is_ambiguous(tmp_path):
         (["%%MatrixMarket matrix array real symmetric", "3 2", "1"], "line 2: 3 x 2 and symmetric"),
         ([f"{MARKET}real general", "2 2 3", "1 1 1", "2 2 2"], "ends in line 4 with 2 of the 3 entries that line 2"),
         ([f"{MARKET}real general", "2 2 1", "1 1 1", "", "% more", "2 2 2"], "line 6: an entry more than the 1 that"),
-        ([f"{MARKET}real general", "2 2 2", "1 1 abc", "2 2 2"], "line 3: '1 1 abc': a row, a column .* real number"),
+        (
+            [f"{MARKET}real general", "2 2 2", "1 1 abc", "2 2 2"],
+            "line 3: '1 1 abc': expected: row, column .*, a real number",
+        ),
         ([f"{MARKET}real general", "2 2 2", "", "1 3 1", "2 2 2"], "line 4: '1 3 1': outside of a matrix of 2 x 2"),
-        ([f"{MARKET}real general", "2 2 2", "0 1 1", "2 2 2"], r"line 3: '0 1 1': a row, a column \(from 1 on\)"),
+        (
+            [f"{MARKET}real general", "2 2 2", "0 1 1", "2 2 2"],
+            r"line 3: '0 1 1': expected: row, column \(from 1 on\), a",
+        ),
         ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
         ([f"{MARKET}real general", "2 2 2", "1 1 inf", "2 2 1e400"], "line 4: '2 2 1e400': larger than any number"),
         ([f"{MARKET}real general", "2 2 99999999999999", "1 1 1"], "line 2 declares 99999999999999 entries, more than"),
         ([f"{MARKET}real general", "9" * 15 + " 2 1", "1 1 1"], r"needs about 5e\+07 GB of memory"),
-        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 2.\0"], r"line 4: '2 2 2.\\x00': a row, a column"),
+        ([f"{MARKET}real general", "2 2 2", "1 1 1", "2 2 2.\0"], r"line 4: '2 2 2.\\x00': expected: row"),
         (["%%MatrixMarket matrix array real general", "2 2", "1", "2", "3"], "ends in line 5 with 3 of the 4 entries"),
-        (["%%MatrixMarket matrix array real general", "2 1", "1 2"], "line 3: '1 2': a real number is needed"),
+        (["%%MatrixMarket matrix array real general", "2 1", "1 2"], "line 3: '1 2': expected: a real number"),
+        ([f"{MARKET}real general", "2 2 1", "1 1 1\f"], r"line 3: '1 1 1\\x0c': expected: row, column"),
+        ([f"{MARKET}real general more", "2 2 1", "1 1 1"], "line 1: .*: 5 words follow"),
     ],
 )
 @pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
@@ -390,7 +399,7 @@ def test_bad_matrix_market_names_the_path_and_the_line(tmp_path, extension, line
 def test_what_is_no_entry_is_refused_with_its_text(tmp_path, kind, entry):
     path = text_file(tmp_path, "A.mtx", f"{MARKET}{kind} general", "2 2 1", entry or " ")
     shown = re.escape(ascii(entry.strip())) if entry else "ends in line 3 with 0 of the 1 entries"
-    with pytest.raises(FileError, match=shown if not entry else f"line 3: {shown}: .* is needed"):
+    with pytest.raises(FileError, match=shown if not entry else f"line 3: {shown}: expected: .*"):
         read_matrix(path)
 
 
@@ -442,7 +451,7 @@ def test_either_triangle_may_be_stored_and_never_both(tmp_path, symmetry, mirror
 @pytest.mark.parametrize(
     ("layout", "lines", "match"),
     [
-        ("coordinate real skew-symmetric", ["2 2 2", "2 1 1", "2 2 0"], "line 4: '2 2 0': .* stores no diagonal"),
+        ("coordinate real skew-symmetric", ["2 2 2", "2 1 1", "2 2 3"], "line 4: '2 2 3': the diagonal of .* is 0"),
         ("coordinate complex hermitian", ["2 2 2", "2 1 1 1", "2 2 1 1"], "line 4: '2 2 1 1': the diagonal of .* real"),
         ("array complex hermitian", ["2 2", "1 0", "2 1", "1 -1"], "line 5: '1 -1': the diagonal of .* real"),
     ],
@@ -450,6 +459,64 @@ def test_either_triangle_may_be_stored_and_never_both(tmp_path, symmetry, mirror
 def test_diagonals_that_the_symmetry_does_not_allow(tmp_path, layout, lines, match):
     with pytest.raises(FileError, match=match):
         read_matrix(text_file(tmp_path, "A.mtx", f"%%MatrixMarket matrix {layout}", *lines))
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "lines", "wanted"),
+    [
+        ("skew-symmetric", ["2 2 2", "2 1 1", "2 2 0"], [[0, -1], [1, 0]]),
+        ("symmetric", ["2 2 2", "1 2 0", "2 1 1"], [[0, 1], [1, 0]]),
+        ("symmetric", ["2 2 2", "2 1 1", "1 2 -0.0"], [[0, 1], [1, 0]]),
+        ("skew-symmetric", ["2 2 2", "1 2 1", "2 1 0"], [[0, 1], [-1, 0]]),
+        ("general % as some write it", ["2 2 1", "2 1 1"], [[0, 0], [1, 0]]),
+    ],
+)
+def test_zeros_and_comments_that_others_write(tmp_path, symmetry, lines, wanted):
+    A = read_matrix(text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", *lines))
+    assert (A.toarray() == np.array(wanted, float)).all()
+
+
+def test_the_name_says_whether_a_file_is_compressed(tmp_path):
+    text = f"{MARKET}real general\n1 1 1\n1 1 1\n".encode()
+    for name, content, match in [
+        ("A.mtx", gzip.compress(text), r"A\.mtx: is compressed; name it \.mtx\.gz\."),
+        ("A.mtx.gz", text, r"A\.mtx\.gz: is not compressed; name it \.mtx "),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FileError, match=match):
+            read_matrix(tmp_path / name)
+
+
+@pytest.mark.parametrize("field", ["real", "complex", "pattern"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "both triangles"])
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, layout, symmetry, field):
+    if layout == "array" and (field == "pattern" or symmetry == "both triangles"):
+        pytest.skip("there is no such file")
+    n, value = 400, {"real": " 1", "complex": " 1 2", "pattern": ""}[field]
+    stored = [(i, j) for j in range(n) for i in range(j if symmetry != "general" else 0, n)]
+    if symmetry == "both triangles":
+        stored = [(i, j) if (i + j) % 2 else (j, i) for i, j in stored]
+    lines = [f"{i + 1} {j + 1}{value}" if layout == "coordinate" else value.strip() for i, j in stored]
+    sizes = f"{n} {n} {len(lines)}" if layout == "coordinate" else f"{n} {n}"
+    header = f"%%MatrixMarket matrix {layout} {field} {'general' if symmetry == 'general' else 'symmetric'}"
+    path = text_file(tmp_path, "A.mtx", header, sizes, *lines)
+    chunk = 2**16
+    monkeypatch.setattr(finelu.market, "CHUNK", chunk)
+    asked = []
+    monkeypatch.setattr(finelu.market, "free_memory", lambda xp: 2**40)
+    check = finelu.market.check_memory
+    monkeypatch.setattr(finelu.market, "check_memory", lambda *given: (asked.append(given), check(*given)))
+    read_matrix(path)  # SciPy's reader is imported
+    asked.clear()
+    tracemalloc.start()
+    try:
+        read_matrix(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    ((_, rows, columns, of_entries), *_) = asked
+    assert peak <= finelu.market.ROW * (rows + columns) // 2 + of_entries + 20 * chunk
 
 
 @pytest.mark.parametrize("field", ["real", "double", "integer", "complex", "unsigned-integer"])
@@ -791,6 +858,29 @@ def test_a_failed_write_of_a_file_of_two_names_leaves_both_as_they_were(tmp_path
     with pytest.raises(FileError, match=r"No space left on device.*; x was not written"):
         write_array(path, np.ones(400))
     assert (np.load(other) == np.arange(3.0)).all()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.npy", "x.npy"]
+
+
+def test_what_is_written_into_has_a_complete_copy_until_that_is_done(tmp_path, monkeypatch):
+    path, other = tmp_path / "x.npy", tmp_path / "other.npy"
+    write_array(path, np.arange(3.0))
+    other.hardlink_to(path)
+    seen = []
+
+    def failing(descriptor, mode):
+        if isinstance(descriptor, int):  # what is written into, not the copy
+            seen.append({p.name: p.read_bytes() for p in tmp_path.glob(".*.part")})
+            os.write(descriptor, b"half of it")
+            os.close(descriptor)
+            raise OSError(5, "Input/output error")
+        return open(descriptor, mode)
+
+    monkeypatch.setattr(finelu.io, "open", failing, raising=False)
+    with pytest.raises(FileError, match=r"x\.npy: was left half written \(Input/output error\); x is complete in") as e:
+        write_array(path, np.ones(400))
+    (part,) = tmp_path.glob(".*.part")
+    assert str(part) in str(e.value) and stat.S_IMODE(part.stat().st_mode) == 0o600
+    assert (np.load(part) == np.ones(400)).all() and seen == [{part.name: part.read_bytes()}]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -801,7 +891,7 @@ def test_the_owner_of_a_file_stays(tmp_path):
     write_array(path, np.ones(3))
     found = path.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 54321, 0o640)
-    assert (np.load(path) == 1).all()
+    assert (np.load(path) == 1).all() and [p.name for p in tmp_path.iterdir()] == ["x.npy"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

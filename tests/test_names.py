@@ -86,6 +86,23 @@ def test_a_recipe_is_no_matrix(wrong):
 
 
 @pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: fl.solve(None, b), "A is a NoneType; a sparse matrix"),
+        (lambda: fl.solve(fl.solve(A, b), b), "A is a Solution; a sparse matrix"),
+        (lambda: fl.ILU0().factor(None), "A is a NoneType; a sparse matrix"),
+        (lambda: fl.solve(A, None), "b has dtype object, of a NoneType; numbers"),
+        (lambda: fl.solve(A, fl.solve(A, b)), "b has dtype object, of a Solution; numbers"),
+        (lambda: fl.cg(A, "b"), "b has dtype .*, of a str; numbers"),
+    ],
+)
+def test_what_is_no_array_is_named_by_its_type(call, match):
+    with pytest.raises(fl.MatrixError, match=match) as error:
+        call()
+    one_line(error)
+
+
+@pytest.mark.parametrize(
     ("options", "match"),
     [
         (("--recipe", "ilot"), "Did you mean 'ilut'"),
@@ -105,6 +122,37 @@ def test_the_command_line_knows_recipes_and_methods_by_their_names(capsys):
         main(["solve", "gallery:poisson7:4", "--recipe", "BlockJacobi", "--set", "block_size=4", "--method", "CG"]) == 0
     )
     assert "BlockJacobi(block_size=4)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: fl.solve(A, b, device="gpu"), "Did you mean 'cuda'"),
+        (lambda: compare(A, b, device="GPU"), "Did you mean 'cuda'"),
+        (lambda: recipe_name("ILU"), "Did you mean 'ilu0', 'iluk' or 'ilut'"),
+        (lambda: recipe_name("block"), "Did you mean 'block_jacobi' or 'block_ilu0'"),
+        (lambda: fl.Market, "no attribute 'Market'.$"),
+        (lambda: fl.lsqr, "no attribute 'lsqr'.$"),
+        (lambda: fl.gmrse, "Did you mean 'gmres'"),
+    ],
+)
+def test_what_is_suggested_is_near_to_what_was_typed(call, match):
+    with pytest.raises((fl.ParameterError, AttributeError), match=match):
+        call()
+
+
+@pytest.mark.parametrize("recipes", ["ilu0", "ILU0", fl.ILU0, fl.ILU0(), [fl.ILU0], ["ilu0", fl.ILU0()]])
+def test_one_recipe_is_compared_however_it_is_meant(recipes):
+    from finelu.compare import _names
+
+    assert _names(recipes) == ["ilu0"]
+
+
+@pytest.mark.parametrize("recipes", [3, fl.ILU0(shift=0.1), [fl.ILU0(shift=0.1)], [3], b])
+def test_what_cannot_be_compared_is_said(recipes):
+    with pytest.raises(fl.ParameterError) as error:
+        compare(A, b, recipes=recipes)
+    one_line(error)
 
 
 @pytest.mark.parametrize("word", [None, 3, b"ilu0", "", "quite another thing"])

@@ -1,13 +1,16 @@
 """finelu in processes: where compiled kernels are kept or cannot be, what is said of it, spawn and fork."""
 
 import fcntl
+import io
 import json
 import multiprocessing
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +33,8 @@ from finelu.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 PLAIN = "import sys\n" + CLI
-SOLVE = ("solve", "gallery:poisson7:6", "--recipe", "ilu0", "--json")
+WAIT = 120  # s, for what ends by itself
+SOLVE = ("solve", "gallery:poisson7:6", "--recipe", "jacobi", "--json")
 
 
 def start(code, *words, **environment):
@@ -40,7 +44,7 @@ def start(code, *words, **environment):
 
 
 def end(process):
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=WAIT)
     return process.returncode, out, err
 
 
@@ -53,7 +57,7 @@ def on_a_terminal(code, *words, **environment):
     )
     os.close(end_of_it)
     shown = b""
-    while True:
+    while select.select([terminal], [], [], WAIT)[0]:
         try:
             piece = os.read(terminal, 4096)
         except OSError:  # the end of a terminal on Linux
@@ -62,7 +66,7 @@ def on_a_terminal(code, *words, **environment):
             break
         shown += piece
     os.close(terminal)
-    return process.wait(), shown.decode().replace("\r", "")
+    return process.wait(WAIT), shown.decode().replace("\r", "")
 
 
 def test_without_a_folder_for_kernels_every_process_compiles_for_itself():
@@ -158,15 +162,20 @@ def test_without_the_compiler_there_is_one_line():
     assert end(start(PLAIN, *SOLVE[:-1], NUMBA_DISABLE_JIT="1")) == (2, "", f"finelu: {said}\n")
 
 
+def compiled_files(folder):
+    """What was compiled into a folder, with the moment of it."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.nbc")}
+
+
 def test_two_processes_compile_into_one_empty_folder_at_once(tmp_path):
     both = [start(PLAIN, *SOLVE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]
     found = [end(process) for process in both]
     assert [(status, err) for status, _, err in found] == [(0, ""), (0, "")]
     first, second = (json.loads(out) for _, out, _ in found)
     assert first["converged"] and first["history"] == second["history"]
+    kept = compiled_files(tmp_path)
     _, out, _ = end(start(PLAIN, *SOLVE, NUMBA_CACHE_DIR=str(tmp_path)))
-    third = json.loads(out)
-    assert third["compile_seconds"] == 0 and third["history"] == first["history"]
+    assert compiled_files(tmp_path) == kept and json.loads(out)["history"] == first["history"]
 
 
 def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
@@ -181,6 +190,83 @@ def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
 
     monkeypatch.setattr(kernel._cache._cache_file, "save", save)
     assert kernel(1) == 2 and kernel(1.5) == 2.5 and len(locked) == 2
+
+
+def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(tmp_path):
+    ours, theirs = multiprocessing.Pipe()
+    with cache._alone(tmp_path) as alone:
+        child = multiprocessing.get_context("fork").Process(target=ours.recv)  # lives until it is told to end
+        child.start()
+        assert alone
+    try:
+        with open(tmp_path / "finelu.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        theirs.send(None)
+        child.join(WAIT)
+
+
+def test_a_child_keeps_no_lock_that_its_parent_can_not_give_back(tmp_path):
+    # as where the parent is killed: closing the file is what the system does then
+    ours, theirs = multiprocessing.Pipe()
+    kept = []
+    with cache._alone(tmp_path):
+        child = multiprocessing.get_context("fork").Process(target=_count_locks, args=(theirs, tmp_path))
+        child.start()
+        assert ours.poll(WAIT)
+        kept = ours.recv()
+        child.join(WAIT)
+    assert kept == []
+
+
+def _count_locks(channel, folder):
+    files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    channel.send([name for name in files if name == str(folder / "finelu.lock")])
+
+
+def test_a_lock_that_nobody_gives_back_is_waited_for_once_and_the_kernel_is_used(tmp_path, monkeypatch):
+    clock, told, saved = [0.0], [], []
+    kernel = cache.compiled(lambda x: x + 1)
+    monkeypatch.setattr(kernel._cache, "_cache_path", str(tmp_path))
+    monkeypatch.setattr(kernel._cache._cache_file, "save", lambda key, data: saved.append(key))
+    monkeypatch.setattr(cache, "_stuck", False)
+    monkeypatch.setattr(compiling, "_kept", True)
+    monkeypatch.setattr(compiling, "tell", lambda line: told.append(line))
+
+    def sleep(seconds):
+        clock[0] += seconds
+        assert clock[0] <= cache.PATIENCE + 1
+
+    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    with open(tmp_path / "finelu.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert kernel(1) == 2
+        assert clock[0] >= cache.PATIENCE and not compiling.kept()
+        waited = clock[0]
+        assert kernel(1.5) == 2.5 and clock[0] == waited and saved == []
+    assert [line for line in told if "another process has held" in line] == [
+        f"finelu: another process has held {tmp_path}/finelu.lock for {cache.PATIENCE:g} s; kernels are not kept"
+    ]
+    assert kernel(1j) == 1 + 1j and len(saved) == 1
+
+
+class NoTerminal:
+    def write(self, text):
+        raise AssertionError(text)
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, closed(), NoTerminal()], ids=["none", "closed", "without isatty"])
+def test_a_stderr_that_takes_nothing_does_no_harm(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(compiling, "_said", False)
+    compiling.begun()
+    assert not compiling._said
 
 
 def test_the_time_of_compiling_is_told_apart(tmp_path):
@@ -205,11 +291,12 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
     done = json.loads(out)
     assert (status, err) == (0, "") and done["seconds"] >= done["compile_seconds"] > 0
     assert Path(done["folder"]).parent == tmp_path and len(list(Path(done["folder"]).glob("*.nbc"))) > 100
+    kept = compiled_files(tmp_path)
     for recipe in ("auto", "ilu0", "ic0", "ilut", "multilevel", "parilut"):
         words = ("solve", "gallery:convection_diffusion:12", "--recipe", recipe, "--json")
         words = (*words[:1], "gallery:poisson7:12", *words[2:]) if recipe == "ic0" else words
         _, out, _ = end(start(PLAIN, *words, NUMBA_CACHE_DIR=str(tmp_path)))
-        assert json.loads(out)["compile_seconds"] == 0, recipe
+        assert json.loads(out)["converged"] and compiled_files(tmp_path) == kept, recipe
 
 
 def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, capsys):
@@ -225,6 +312,79 @@ def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, c
     assert asked[1:] == list(warmup.DTYPES)
     monkeypatch.setattr(compiling, "_kept", False)
     assert main(["warmup"]) == 1 and "set NUMBA_CACHE_DIR" in capsys.readouterr().out
+
+
+# What root compiled in an image, for others who cannot write there
+READ_ONLY_FOLDERS = """
+import sys
+from numba.core.caching import _CacheLocator
+
+plain = _CacheLocator.ensure_cache_path
+
+
+def ensure(self):
+    if self.get_cache_path().startswith(sys.argv[1]):
+        raise PermissionError(13, "Permission denied")
+    plain(self)
+
+
+_CacheLocator.ensure_cache_path = ensure
+"""
+COMPILED = """
+import sys
+from numba.core import event
+
+import finelu
+from finelu.kernels import compiling
+from finelu.kernels.cpu.recurrences import compiled
+
+class Compiled(event.Listener):
+    count = 0
+
+    def on_start(self, started):
+        self.count += 1
+
+    def on_end(self, ended):
+        pass
+
+seen = Compiled()
+event.register("numba:compile", seen)
+
+
+@compiled
+def f(x):
+    return x + 1
+
+f(1)
+first = seen.count
+f(1.5)
+print(first, seen.count - first, compiling.kept())
+"""
+
+
+@pytest.mark.parametrize("where", ["beside the source", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize("home", [True, False], ids=["home", "no home"])
+def test_kernels_are_read_from_a_folder_that_cannot_be_written(tmp_path, where, home):
+    image, own = tmp_path / "image", tmp_path / "home"
+    image.mkdir()
+    own.mkdir()
+    given = {"NUMBA_CACHE_DIR": str(image / "cache")} if where == "NUMBA_CACHE_DIR" else {}
+    given |= {"HOME": str(own), "XDG_CACHE_HOME": str(own)}
+
+    (image / "program.py").write_text(COMPILED)
+
+    def run(before=""):
+        code = f"{before}\nimport runpy; runpy.run_path({str(image / 'program.py')!r})"
+        return end(start(code, str(image) if home else str(tmp_path), **given))
+
+    assert run() == (0, "1 1 True\n", "")
+    (image / "cache").mkdir(exist_ok=True)
+    assert run(READ_ONLY_FOLDERS) == (0, "0 0 True\n", "")
+    # The first alone is in the image: the other is compiled, and kept where there is a home.
+    for file in image.rglob("*f-*.2.nbc"):
+        file.unlink()
+    assert run(READ_ONLY_FOLDERS) == (0, f"0 1 {home}\n", "")
+    assert run(READ_ONLY_FOLDERS) == (0, f"0 {0 if home else 1} {home}\n", "")
 
 
 # After use in the parent: its pool of threads, its kernels, its factors
@@ -251,8 +411,9 @@ def test_a_child_computes_the_bits_of_its_parent(way, threads):
     child = multiprocessing.get_context(way).Process(target=_child, args=(theirs, inherited, A, b))
     child.start()
     theirs.close()
+    assert ours.poll(WAIT)
     converged, found = ours.recv()
-    child.join()
+    child.join(WAIT)
     assert child.exitcode == 0 and converged
     assert found == (expected if way == "fork" else expected[1:])
     assert F.solve(b).tobytes() == expected[0]  # and the parent goes on

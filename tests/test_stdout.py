@@ -42,8 +42,15 @@ def test_of_a_structurally_singular_matrix(provoking, recipe):
     one_object(provoking, recipe)
 
 
-@pytest.mark.parametrize("recipe", ["auto", "multilevel"])
-@pytest.mark.parametrize("name", ["fidapex6", "hifir_stokes_TH"])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("fidapex6", "multilevel"),
+        ("hifir_stokes_TH", "auto"),
+        pytest.param("fidapex6", "auto", marks=pytest.mark.slow),
+        pytest.param("hifir_stokes_TH", "multilevel", marks=pytest.mark.slow),
+    ],
+)
 def test_of_real_matrices(tmp_path, name, recipe):
     scipy.io.mmwrite(tmp_path / "A.mtx", real_matrix(name), symmetry="general")
     one_object(tmp_path / "A.mtx", recipe)

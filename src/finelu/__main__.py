@@ -1,7 +1,5 @@
 """`python -m finelu`: the command line, where the `finelu` command is not on the path."""
 
-import sys
+from finelu.start import main
 
-from finelu.cli import main
-
-sys.exit(main())
+main()

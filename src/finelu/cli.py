@@ -113,7 +113,7 @@ def solve(
         raise ParameterError("--time-limit is for --recipe auto; with a named recipe, use --maxiter.")
     limit = None if time_limit is None else _duration("--time-limit", time_limit)
     made = None if automatic else _recipe(recipe, parameters)
-    _check_outputs(output, plot)
+    _check_outputs(matrix, b, output=output, plot=plot)
     if threads is not None:
         finelu.set_num_threads(threads)
     finelu.get_num_threads()  # a wrong FINELU_NUM_THREADS is told even where no kernel asks for it
@@ -222,10 +222,7 @@ def compare(
     """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
     seconds = _duration("--budget", budget)
     names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
-    if html is not None:
-        from finelu.report import check_page
-
-        check_page(html)
+    _check_outputs(matrix, b, page=html)
     if threads is not None:
         finelu.set_num_threads(threads)
     from finelu.compare import compare as measured
@@ -274,10 +271,7 @@ def inspect(
     as_json: Json = False,
 ) -> int:
     """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
-    if plot is not None:
-        from finelu.report import check_plot
-
-        check_plot(plot)
+    _check_outputs(matrix, plot=plot)
     from finelu.matrix import as_csr
     from finelu.properties import properties
     from finelu.solver import first_try
@@ -425,8 +419,10 @@ def _check_iteration(method: str, rtol: float, maxiter: int | None, restart: int
             raise ParameterError(f"{name}={value}; at least 1 is needed.")
 
 
-def _check_outputs(output: str | None, plot: str | None) -> None:
-    """Every file that will be written can be: said before the work, not after it."""
+def _check_outputs(
+    *inputs: str | None, output: str | None = None, plot: str | None = None, page: str | None = None
+) -> None:
+    """Every file that will be written can be, and is neither an input nor another output: said before the work."""
     if output is not None:
         from finelu.io import check_writable
 
@@ -435,6 +431,15 @@ def _check_outputs(output: str | None, plot: str | None) -> None:
         from finelu.report import check_plot
 
         check_plot(plot)
+    if page is not None:
+        from finelu.report import check_page
+
+        check_page(page)
+    written = [path for path in (output, plot, page) if path is not None]
+    if written:
+        from finelu.io import check_apart
+
+        check_apart(written, [path for path in inputs if path is not None])
 
 
 def _gpu(device: str):
@@ -513,13 +518,13 @@ def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Pro
 
 def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
     """finelu.solve: the solution, and the seconds that its parts took; those of compiling are within the others."""
-    with _compile_time(progress) as compiled:
+    with _compile_time(progress):
         progress.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)
         times = {
             "factor_seconds": sum(a.setup_seconds for a in solution.attempts),
             "solve_seconds": sum(a.seconds for a in solution.attempts),
-            "compile_seconds": compiled(),
+            "compile_seconds": solution.timings["compile"],
             "total_seconds": solution.timings["solve"],
         }
     return solution, times
@@ -527,23 +532,21 @@ def _run_auto(A: CSR, b, options: dict[str, Any], progress: _Progress):
 
 @contextmanager
 def _compile_time(progress: _Progress) -> Iterator[Callable[[], float]]:
-    """A clock of the seconds that Numba has spent compiling since the block began (0 once kernels are cached)."""
-    from numba.core import event
+    """`compile_clock`, which the progress tells of."""
+    from finelu.kernels.compiling import compile_clock
 
-    interrupted: list[str] = []  # what was going on before; one kernel's compilation may start another's
+    before = ""
 
-    class Clock(event.TimingListener):
-        def on_start(self, started):
-            interrupted.append(progress.text)
-            progress.stage("compiling the CPU kernels, at their first use")
-            super().on_start(started)
+    def tell(seconds: float | None) -> None:
+        nonlocal before
+        if seconds is None:
+            before = progress.text
+            progress.stage("compiling or loading the CPU kernels, at their first use")
+        else:
+            progress.stage(before)
 
-        def on_end(self, ended):
-            super().on_end(ended)
-            progress.stage(interrupted.pop())
-
-    with event.install_listener("numba:compile", Clock()) as listener:
-        yield lambda: listener.duration if listener.done else 0.0
+    with compile_clock(tell) as compiled:
+        yield compiled
 
 
 class _NoOutput(FileError):
@@ -707,7 +710,7 @@ def _print_solution(result: dict[str, Any]) -> None:
         "total time": seconds(result["total_seconds"]),
     }
     if result["compile_seconds"] > 0:
-        rows["compiling"] = f"{seconds(result['compile_seconds'])} of the total (the CPU kernels, at their first use)"
+        rows["kernels"] = f"{seconds(result['compile_seconds'])} of the total, compiled or loaded at their first use"
     rows |= {name: result[name] for name in ("output", "plot") if result[name] is not None}
     if result["plot"] is None:
         rows["residual norms"] = sparkline(result["history"])

@@ -35,9 +35,12 @@ from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
 from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
+from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector, number
-from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name
+from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
+from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties, density, level_sizes, properties, suggest
+from finelu.residual import Residual
 from finelu.result import Status
 from finelu.solver import solve
 from finelu.threads import get_num_threads, set_num_threads
@@ -108,7 +111,8 @@ class Measurement:
     fill : entries of the factors over those of A; of SuperLU's with the zeros that it stores.  memory : bytes of the
     arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
     setup, solve : seconds, the fastest of `runs`, without compilation.
-    residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given.
+    residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given, and again in twice the
+    precision where rounding could have brought it below rtol.
     history (k, 3) : iteration, seconds since the solve began, relative residual norm.
     """
 
@@ -310,7 +314,7 @@ def compare(
     rtol: float = 1e-8,
     budget: float = 60.0,
     device: str = "auto",
-    recipes: Sequence[str] | None = None,
+    recipes: Any = None,
     pictures: bool = False,
     watch: Callable[[str, int, int], object] | None = None,
 ) -> Comparison:
@@ -319,9 +323,9 @@ def compare(
     A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for all of it but compiling the CPU's kernels,
     or fetching compiled ones; each of the first three candidates may take a third of what is left, each other its
     share. Past it the call ends within a second or two.
-    device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.  recipes : names of RECIPES, "none", "solve"
-    for `finelu.solve`, "spilu" and "splu" for SciPy's; all by default.  pictures : look at patterns and levels of the
-    factors, too.
+    device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.
+    recipes : a name of RECIPES, "none", "solve" for `finelu.solve`, "spilu" or "splu" for SciPy's, a recipe as it is by
+    default, or several of these; all by default.  pictures : look at patterns and levels of the factors, too.
     watch(text, done, of) : told what is being measured.  Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured.
     """
@@ -385,13 +389,28 @@ def _tell(watch, candidate: Candidate, k: int, of: int, text: str) -> None:
         watch(f"{candidate.label} on {candidate.device}: {text}", k, of)
 
 
-def _names(recipes: Sequence[str] | None) -> list[str]:
-    known = ("none", "solve", *RECIPES, *REFERENCES)
+def _names(recipes) -> list[str]:
+    """The names of what is to be compared: of one recipe or name, of several, or of all where None are given."""
+    references = ("none", "solve", *REFERENCES)
     if recipes is None:
-        return list(known)
-    if not recipes:
+        return ["none", "solve", *RECIPES, *REFERENCES]
+    one = isinstance(recipes, str | Recipe | type)
+    try:
+        given = [recipes] if one else list(recipes)
+    except TypeError:
+        raise ParameterError(f"recipes is of type {type(recipes).__name__}; names of recipes are needed.") from None
+    if not given:
         raise ParameterError("no recipe is named to compare; leave recipes out for all of them.")
-    return list(dict.fromkeys(recipe_name(name, "none", "solve", *REFERENCES) for name in recipes))
+    return list(dict.fromkeys(_name(recipe, references) for recipe in given))
+
+
+def _name(recipe, references: Sequence[str]) -> str:
+    if isinstance(recipe, str):
+        return recipe_name(recipe, *references)
+    found = recipe_of(recipe, *references)
+    if found != type(found)():
+        raise ParameterError(f"{found!r}: recipes are compared by their names alone, with what they are by default.")
+    return next(key for key, kind in RECIPES.items() if type(found) is kind)
 
 
 def _devices(device: str) -> list[str]:
@@ -599,6 +618,7 @@ class _Bench:
         self.norm_b = float(scipy.linalg.norm(system.b)) or 1.0
         self.maxiter = min(MAXITER, 10 * system.b.size)
         self.places: dict[str, tuple[CSR, Any]] = {}
+        self.residuals: dict[np.dtype, Residual] = {}
 
     def on(self, device: str) -> tuple[CSR, Any]:
         if device not in self.places:
@@ -728,10 +748,15 @@ class _Bench:
         )
 
     def residual(self, x) -> float:
-        x = to_host(x)
+        """||b - A x|| / ||b||, which rounding does not make smaller than rtol."""
+        x, b = to_host(x), self.system.b
+        dtype = np.result_type(x.dtype, b.dtype, self.system.A.dtype)  # solve may have gone over to double precision
+        if dtype not in self.residuals:
+            product = as_operator(self.system.A, "A", b, dtype)
+            self.residuals[dtype] = Residual(product.matrix, product.__matmul__, dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            r = self.system.b - self.system.A @ x
-        return float(scipy.linalg.norm(r, check_finite=False)) / self.norm_b
+            _, size = self.residuals[dtype](b.astype(dtype), x.astype(dtype), self.system.rtol * self.norm_b)
+        return float(size) / self.norm_b
 
     def _stage(self, method: str, text: str) -> None:
         self.send(("stage", method, text))

@@ -2,16 +2,26 @@
 
 from collections.abc import Iterable
 
+SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
+MOST = 3  # names that are suggested
+
 
 def meant(word, known: Iterable[object]) -> str:
-    """For the end of a message: " Did you mean 'rcm'?", the one of `known` spelt most like `word`, or ""."""
+    """For the end of a message: " Did you mean 'rcm'?", or "".
+
+    Of `known`: what begins with `word`, or means the same, or the one spelt most like it, from its first letter on.
+    """
     from difflib import get_close_matches
 
-    if not isinstance(word, str):
+    if not isinstance(word, str) or not (typed := plain(word)):
         return ""
     names = {plain(name): name for name in known if isinstance(name, str)}
-    closest = get_close_matches(plain(word), names, n=1)
-    return f" Did you mean {names[closest[0]]!r}?" if closest else ""
+    begin = [key for key in names if key.startswith(typed)] if len(typed) > 1 else []
+    same = [key for key in names if key == SYNONYMS.get(typed)]
+    swapped = [key for key in names if sorted(key) == sorted(typed)]
+    like = get_close_matches(typed, [key for key in names if key[:1] == typed[0]], n=1, cutoff=0.75)
+    found = [repr(names[key]) for key in (begin[:MOST] or same or swapped[:1] or like)]
+    return f" Did you mean {' or '.join(filter(None, (', '.join(found[:-1]), found[-1])))}?" if found else ""
 
 
 def plain(name: str) -> str:

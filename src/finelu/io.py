@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -82,7 +82,7 @@ def read_vector(path):
 def write_array(path, x):
     """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are fetched first.
 
-    It is written as `replacing` says: never left half written, and what the path names stays what it is.
+    It is written as `replacing` says: what the path names stays what it is.
     All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.
     Raises FileError for an unknown extension, a folder that is not there, or an array that the format cannot hold.
     """
@@ -104,52 +104,79 @@ def write_array(path, x):
 def replacing(path, what: str = "x") -> Iterator[IO[bytes]]:
     """A binary file for the new content of `path`, which is as it was if the block fails.
 
-    A new file, or one of a single name, is written beside `path` and renamed, and keeps its mode. What a rename would
-    turn into something else is written into once the block has ended: a file of several names, of another owner or
-    with an access list, in a folder that takes no new file, a FIFO, a device. A symbolic link stays one.
+    A new file, or one of a single name, is written beside `path` and renamed in one step, and keeps its mode. What a
+    rename would turn into something else is written into once the block has ended: a file of several names, of another
+    owner or with an access list, one in a folder that takes no new file, a FIFO, a device. A symbolic link stays one.
+    A regular file that is written into has a complete copy beside it until that is done, unless its folder takes no
+    new file; the room that it needs on the disk is set aside first, where the file system can. What fails all the
+    same leaves it half written, and the copy, which the FileError names.
     what : names the content in the FileError of a failure.
     """
     try:
-        beside = _beside(path)
+        beside, whole = _beside(path)
         if beside is None:
             buffer = io.BytesIO()
             yield buffer
             _overwrite(path, buffer.getvalue())
             return
+        keep = False
         try:
             with open(beside, "wb") as file:
                 yield file
-            try:
-                os.replace(beside, os.path.realpath(path))
-            except OSError as error:
-                if error.errno != errno.EBUSY:  # a single file that is mounted takes no other name
-                    raise
-                _overwrite(path, beside.read_bytes())
+            if not (whole and _renamed(beside, path)):
+                content = beside.read_bytes()
+                keep = True
+                _overwrite(path, content)
+                keep = False
+        except _Untouched:
+            keep = False
+            raise
+        except OSError as error:
+            if not keep:
+                raise
+            raise FileError(
+                f"{path}: was left half written ({error.strerror or error}); {what} is complete in {beside}."
+            ) from error
         finally:
-            beside.unlink(missing_ok=True)
+            if not keep:
+                beside.unlink(missing_ok=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror or error}); {what} was not written.") from error
 
 
-def _beside(path) -> Path | None:
-    """A new, empty file in the folder of `path`, of the mode that `path` has; None where it cannot take its place."""
+def _beside(path) -> tuple[Path | None, bool]:
+    """A new, empty file in the folder of `path`, and whether it can take its place; None where none is of use.
+
+    It has the mode of `path` if it can, and is for its owner alone if not.
+    """
     target = Path(os.path.realpath(path))
     old = _status(path)
-    if old is not None and not (stat.S_ISREG(old.st_mode) and old.st_nlink == 1 and os.access(target.parent, os.W_OK)):
-        return None
+    if old is not None and not (stat.S_ISREG(old.st_mode) and os.access(target.parent, os.W_OK | os.X_OK)):
+        return None, False
     beside = target.with_name(f".{secrets.token_hex(8)}.part")  # short, whatever the length of the target's name
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
     try:
         if old is None:
-            return beside
+            return beside, True
         new = os.fstat(descriptor)
-        if (new.st_uid, new.st_gid, _attributes(beside)) == (old.st_uid, old.st_gid, _attributes(target)):
+        same = (new.st_uid, new.st_gid, _attributes(beside)) == (old.st_uid, old.st_gid, _attributes(target))
+        if same and old.st_nlink == 1:
             os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-            return beside
+            return beside, True
+        return beside, False
     finally:
         os.close(descriptor)
-    beside.unlink()
-    return None
+
+
+def _renamed(beside: Path, path) -> bool:
+    """Whether the file could take the name of `path`; a single file that is mounted takes no other."""
+    try:
+        os.replace(beside, os.path.realpath(path))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _attributes(path) -> list[str]:
@@ -160,9 +187,16 @@ def _attributes(path) -> list[str]:
         return []
 
 
+class _Untouched(OSError):
+    """What was to be written into is as it was."""
+
+
 def _overwrite(path, content: bytes) -> None:
     """Write into what is there. A regular file gets its room first, so that a full disk leaves it as it was."""
-    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except OSError as error:
+        raise _Untouched(*error.args) from error
     with open(descriptor, "wb") as file:
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
         if regular and content and hasattr(os, "posix_fallocate"):
@@ -170,7 +204,7 @@ def _overwrite(path, content: bytes) -> None:
                 os.posix_fallocate(descriptor, 0, len(content))
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot set room aside
-                    raise
+                    raise _Untouched(*error.args) from error
         file.write(content)
         file.flush()
         if regular:
@@ -205,6 +239,26 @@ def check_writable(path, formats=WRITABLE_FORMATS):
         raise FileError(f"{path}: there is no folder {folder}; make it first.")
     if old is None and not os.access(folder, os.W_OK | os.X_OK):
         raise FileError(f"{path}: no permission to write into {folder}.")
+
+
+def check_apart(outputs: Sequence, inputs: Sequence):
+    """Raise FileError if an output is the same file as an input or another output, whatever the names."""
+    for k, path in enumerate(outputs):
+        for others, what in ((inputs, "an input"), (outputs[:k], "an output")):
+            for other in others:
+                if _same_file(path, other):
+                    known = "" if other == path else f", as {other}"
+                    raise FileError(f"{path}: is {what}, too{known}; name another file to write.")
+
+
+def _same_file(path, other) -> bool:
+    """Whether both lead to one file, which need not be there yet; what is written to a device is not kept."""
+    try:
+        if os.path.exists(path) and os.path.exists(other):
+            return os.path.isfile(path) and os.path.samefile(path, other)
+        return os.path.realpath(path) == os.path.realpath(other)
+    except (OSError, ValueError):  # no name of a file: reading it will say so
+        return False
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

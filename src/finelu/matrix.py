@@ -145,6 +145,8 @@ def _to_csr_format(A):
     except Exception as error:
         raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
     if dense.ndim != 2 or dense.dtype.kind not in "biufc":
+        if dense.dtype == object and dense.ndim == 0:
+            raise MatrixError(f"A is a {type(A).__name__}; a sparse matrix or a two-dimensional array is needed.")
         raise MatrixError(
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
             "a sparse matrix or a two-dimensional array of numbers is needed."
@@ -165,10 +167,11 @@ def dense_numbers(b, name: str):
     """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
     if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
         raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
+    given = type(b).__name__
     if not on_gpu(b):
         b = np.asarray(b)
     if b.dtype.kind not in "biufc":
-        raise MatrixError(f"{name} has dtype {b.dtype}; numbers are needed.")
+        raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
     return b
 
 

@@ -26,8 +26,8 @@ def warmup(dtypes=DTYPES[:1], tell: Callable[[str, int, int], Any] = lambda *_: 
     """Use once, for each dtype, what `solve`, the recipes and the Krylov methods compile at their first use.
 
     dtypes : of "float64", "float32", "complex128", "complex64".  tell(what, done, of) is called before each piece.
-    Returns seconds, those of them that compiling took (0 where all was there), folder, where the kernels are kept, or
-    None where no folder can be written: then every process compiles anew.
+    Returns seconds, compile_seconds (those of them that went into compiling kernels or loading them from the disk) and
+    folder, where the kernels are kept, or None where one could not be kept: then every process compiles it anew.
     Indices are int32, as they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
     """
     start = perf_counter()

@@ -24,7 +24,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from finelu.errors import FileError, FineluError, MatrixError, ParameterError
-from finelu.io import VECTOR_FORMATS, WRITABLE_FORMATS, check_writable, read_vector, write_array
+from finelu.io import VECTOR_FORMATS, WRITABLE_FORMATS, check_apart, check_writable, read_vector, write_array
 
 MARKET, BINARY = (".mtx", ".mtx.gz"), (".petsc", ".dat", ".bin")
 CHUNK = 2**24  # bytes of a compressed file that are looked at together
@@ -150,6 +150,7 @@ def _check(path, b, output, rtol: float, maxiter: int) -> None:
         raise FileError(f"{b}: unknown extension for a vector; known are {', '.join(VECTOR_FORMATS)}.")
     if output is not None:
         check_writable(output, (*WRITABLE_FORMATS, ".petsc"))
+        check_apart([output], [path] if b is None else [path, b])
     if not (isinstance(rtol, int | float) and math.isfinite(rtol) and rtol >= 0):
         raise ParameterError(f"rtol={rtol}; a finite number >= 0 is needed.")
     if not isinstance(maxiter, int) or maxiter < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 ONCE = "finelu: compiling kernels, once: some seconds; `finelu warmup` compiles them all"
 EACH_TIME = (
@@ -55,9 +55,17 @@ def quietly(wanted: bool = True) -> Iterator[None]:
 def begun() -> None:
     """A kernel is being compiled: a line on stderr, if that is a terminal, once a process."""
     global _said
-    if not (_said or _quiet) and sys.stderr is not None and sys.stderr.isatty():
-        _said = True
-        print(ONCE if _kept else EACH_TIME, file=sys.stderr)
+    if not _said:
+        _said = tell(ONCE if _kept else EACH_TIME)
+
+
+def tell(line: str) -> bool:
+    """Print a line on stderr if that is a terminal and a line is wanted: whether it was printed."""
+    with suppress(AttributeError, ValueError, OSError):  # no stream at all, a closed one, a terminal that has gone
+        if not _quiet and sys.stderr.isatty():
+            print(line, file=sys.stderr)
+            return True
+    return False
 
 
 def not_kept() -> None:

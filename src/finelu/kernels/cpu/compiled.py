@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import IO
 
 from numba import config, njit
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+    UserProvidedCacheLocator,
+)
 
 from finelu.errors import DeviceError
 from finelu.kernels import compiling
@@ -21,27 +31,127 @@ if config.DISABLE_JIT:
     )
 
 
+PATIENCE = 10.0  # s that one process waits for another that keeps a kernel, which takes milliseconds
+
+_locks: set[IO] = set()  # open ones; a child that is forked meanwhile has no use for them
+_stuck = False  # somebody kept the others waiting for longer: nobody is waited for again
+
+
+class _ReadOnly:
+    """Of a locator of Numba's: a folder that is there, but cannot be written, as in an image that root warmed up."""
+
+    @classmethod
+    def from_function(cls, py_func, py_file):
+        if super().from_function(py_func, py_file) is not None:
+            return None
+        found = cls(py_func, py_file) if config.CACHE_DIR or cls is not _ReadOnlyProvided else None
+        return found if found and os.path.isdir(found.get_cache_path()) else None
+
+
+class _ReadOnlyProvided(_ReadOnly, UserProvidedCacheLocator):
+    """NUMBA_CACHE_DIR."""
+
+
+class _ReadOnlyInTree(_ReadOnly, InTreeCacheLocator):
+    """The folder beside the source."""
+
+
+READ_ONLY = (_ReadOnlyProvided, _ReadOnlyInTree)
+
+
+class _Kept(CompileResultCacheImpl):
+    """Where Numba keeps compiled code; if it can write nowhere, a folder to read from."""
+
+    _locator_classes = [*CompileResultCacheImpl._locator_classes, *READ_ONLY]
+
+
 class Cache(FunctionCache):
     """Numba's cache on the disk, but what cannot be written there is used all the same, and processes take turns.
 
     Without turns, two that compile one function for two dtypes at once may give both the same file.
+    What is not in the folder that can be written is looked for in those that can only be read.
     """
+
+    _impl_class = _Kept
+
+    def load_overload(self, sig, target_context):
+        found = super().load_overload(sig, target_context)
+        if found is not None:
+            return found
+        key = self._index_key(sig, target_context.codegen())
+        for file in self._others:
+            if (data := file.load(key)) is not None:
+                return self._impl.rebuild(target_context, data)
+        if isinstance(self._impl.locator, READ_ONLY):
+            compiling.not_kept()
+        return None
+
+    @cached_property
+    def _others(self) -> list[IndexDataCacheFile]:
+        source = inspect.getfile(self._py_func)
+        found = (kind.from_function(self._py_func, source) for kind in READ_ONLY)
+        return [
+            IndexDataCacheFile(
+                cache_path=locator.get_cache_path(),
+                filename_base=self._impl.filename_base,
+                source_stamp=locator.get_source_stamp(),
+            )
+            for locator in found
+            if locator is not None and locator.get_cache_path() != self.cache_path
+        ]
 
     def save_overload(self, sig, data):
         try:
-            with _alone(Path(self.cache_path)):
-                super().save_overload(sig, data)
+            with _alone(Path(self.cache_path)) as alone:
+                if alone:
+                    super().save_overload(sig, data)
+                else:
+                    compiling.not_kept()
         except OSError:  # no room, or no permission any more
             compiling.not_kept()
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other process is inside, for this folder; on file systems without locks, whoever is."""
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other process is inside, for this folder; on file systems without locks, True."""
     with open(folder / "finelu.lock", "w") as lock:
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        _locks.add(lock)
+        try:
+            yield _taken(lock)
+        finally:
+            _locks.discard(lock)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing it is not enough where a child has the same open file
+
+
+def _taken(lock: IO) -> bool:
+    """Whether the lock is ours now, after waiting at most PATIENCE seconds for it."""
+    global _stuck
+    end = time.monotonic() + (0.0 if _stuck else PATIENCE)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                break
+            time.sleep(0.01)
+        except OSError:  # no locks here
+            return True
+    if not _stuck:
+        _stuck = True
+        compiling.tell(f"finelu: another process has held {lock.name} for {PATIENCE:g} s; kernels are not kept")
+    return False
+
+
+def _forked() -> None:
+    """In a child, whose copy of an open lock would hold it for as long as the child lives."""
+    for lock in _locks:
+        lock.close()
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def compiled(function: Callable, **options) -> Callable:
