@@ -284,7 +284,7 @@ class TriangularFactors(Factors):
 
     def _apply(self, R, trans: str):
         for key in self._sequence(trans):
-            R = self._solver(key).solve(R)
+            R = self._solver(key).apply(R)
         return R
 
     def _analyse(self, once: bool):

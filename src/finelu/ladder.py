@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -64,6 +65,7 @@ DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complet
 DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
+UNASKED = 2**24  # bytes that any process has that runs at all
 USABLE = 0.8  # part of the free memory that factors may take
 BESIDE = 8  # bytes an entry of factors takes besides its value
 COLUMN_FILL = 10  # times the entries of A, the room that is expected of factors with columns ordered alone
@@ -144,8 +146,7 @@ class Ladder:
         one right-hand side."""
         self.A, self.rtol, self.method = A, rtol, method
         self.callback, self.norm_callback, self.most = callback, norm_callback, most
-        free = min(free_memory(A.data), free_memory(np.empty(0))) if memory is None else 0
-        self.deadline, self.memory, self.watch = deadline, USABLE * free if memory is None else memory, watch
+        self.deadline, self.limit, self.watch = deadline, memory, watch
         self.seen = look(A)
         self.definite = self.seen.definite  # until a curvature says otherwise
         self.pace = 1.0  # how much slower than STEP and its like this machine is
@@ -206,7 +207,7 @@ class Ladder:
     def cost(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where it finds no room."""
         seen = self.seen
-        if self.room(rung) > self.memory:
+        if not self._fits(self.room(rung)):
             return math.inf
         if rung == "direct":
             if self.by_columns:  # for long rows nothing is known but what dense factors take
@@ -219,6 +220,18 @@ class Ladder:
         seconds = typical.get(rung, 0.0) * seen.nnz * self.pace
         return seconds * (ON_GPU if seen.gpu and rung == "threshold" else 1.0)
 
+    @cached_property
+    def memory(self) -> float:
+        """Bytes that the factors of a rung may take."""
+        if self.limit is not None:
+            return self.limit
+        here = free_memory(np.empty(0))
+        return USABLE * (min(free_memory(self.A.data), here) if self.seen.gpu else here)
+
+    def _fits(self, room: float) -> bool:
+        """Whether so many bytes are there; what is small is not asked for, since asking takes longer than a solve."""
+        return (self.limit is None and room <= UNASKED) or room <= self.memory
+
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
         if self.fill is None and not self.by_columns:
@@ -229,7 +242,7 @@ class Ladder:
         if self.asked:
             return left[0] if left else None
         entry = self.A.dtype.itemsize + BESIDE
-        if "direct" in left and self.seen.n <= MOST_ROWS and entry * self.seen.n**2 <= self.memory:
+        if "direct" in left and self.seen.n <= MOST_ROWS and self._fits(entry * self.seen.n**2):
             return "direct"
         if "cheap" in left and self.cost("cheap") < math.inf:
             return "cheap"
@@ -470,7 +483,8 @@ class Ladder:
                 self.definite = False
             if status is Status.INDEFINITE and not self.asked:
                 self.recipes |= {name: rest for name, rest in self._rungs().items() if name not in self.factors}
-            if judge.status or status not in (GOES_ON + INDEFINITE if self.asked else GOES_ON):
+            claimed = status is Status.CONVERGED and size > target  # by rounding: from here, r is a better one
+            if judge.status or (status not in (GOES_ON + INDEFINITE if self.asked else GOES_ON) and not claimed):
                 break
         if not math.isfinite(size) or not bool(namespace(b).isfinite(better).all()):
             better, size = x, residual * scale
@@ -575,6 +589,8 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
 
 class Judge:
     """Called at each look at the iteration: whether it goes on, and else why not."""
+
+    looks_at_claims = True  # the ladder forms b - A x of what a method has found
 
     def __init__(self, ladder: Ladder, rung: str, method: str, left: list[str], scale: float):
         self.ladder, self.rung, self.left = ladder, rung, left

@@ -157,6 +157,10 @@ class TriangularSolver:
     @judged
     def solve(self, b, out=None):
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
+        return self.apply(b, out)
+
+    def apply(self, b, out=None):
+        """`solve` for callers that are `judged` themselves."""
         xp = namespace(self._like)
         if on_gpu(b) != on_gpu(self._like):
             raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")

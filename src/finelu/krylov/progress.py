@@ -48,7 +48,12 @@ class Progress:
 
     Where the norm of b is so extreme that products of residuals would over- or underflow, (A / s) x = b / s is solved
     with s M, s a power of two about as large as b: the same x by the same steps. norms and history are then relative to
-    s; callers and callbacks see them multiplied by it.
+    s; callers and callbacks see them multiplied by it. The range is that of M where M has less precision than x. An x0
+    whose residual is so much larger than b that b / s would lose digits beside it is left out for x = 0.
+
+    A claim of convergence is looked at by `Residual`: where rounding alone may have made the residual small, it is
+    formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch` whose
+    `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
     """
 
     def __init__(self, method: str, A, b, x0, *, rtol, atol, maxiter, M, callback, watch):
@@ -222,6 +227,9 @@ class Progress:
         """At the end: whether a claim of convergence was one of rounding, and another cycle, from the residual r formed
         in twice the precision, may come nearer. It does while such cycles halve the residual."""
         if self.code != monitor.CONVERGED or self.stopped:
+            return False
+        if getattr(self.watch, "looks_at_claims", False):
+            self.believed = self._seen_norm
             return False
         true, self.believed = self.residual(self.b, self.x, self._tolerance)
         if self.believed <= self._tolerance or not self.believed <= self.doubted / 2 or self.launched >= self.maxiter:
