@@ -52,8 +52,8 @@ class Progress:
     whose residual is so much larger than b that b / s would lose digits beside it is left out for x = 0.
 
     A claim of convergence is looked at by `Residual`: where rounding alone may have made the residual small, it is
-    formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch` whose
-    `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
+    formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch`
+    whose `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
     """
 
     def __init__(self, method: str, A, b, x0, *, rtol, atol, maxiter, M, callback, watch):
