@@ -26,7 +26,7 @@ from finelu.errors import FileError
 # The records: names in benchmarks/results, without ending.
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
 SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times beside SciPy at its best settings
-CALLS: str | None = None  # "calls-..." of benchmarks.calls
+CALLS: str | None = "calls-2-core-amd-epyc-2026-11-22"  # of benchmarks.calls
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
