@@ -71,7 +71,8 @@ def judged(name, A, b):
     assert np.isfinite(solution.x).all()
     true = exact_residual(A, b, solution.x)
     assert solution.residual_norm == pytest.approx(true, rel=1e-3, abs=1e-10)
-    assert solution.history[-1] == pytest.approx(solution.residual_norm)
+    if name != "solve" or solution.converged:  # else x may be of an attempt before the last, or 0
+        assert solution.history[-1] == pytest.approx(solution.residual_norm)
     if solution.converged:
         assert true <= 2e-8
     return solution
@@ -195,6 +196,14 @@ def test_no_method_claims_the_triangle_in_any_form(name, form):
         rtol=1e-8,
     )
     assert not solution.converged and solution.residual_norm > 1e-8
+
+
+def test_twice_the_precision_may_be_too_little():
+    A = sp.csr_matrix(laplacian(np.array([[0, 0.1, 0.1], [0.1, 0, 0.2], [0.1, 0.2, 0]])))
+    b, x = np.array([1.0, 0.0, 0.0]), np.full(3, 2.0**109)
+    product = as_operator(A, "A", b, b.dtype)
+    size = Residual(product.matrix, product.__matmul__, b.dtype)(b, x, 1e-8)[1]
+    assert size > 1e-8 and exact_residual(A.toarray(), b, x) > 1e-8
 
 
 def test_an_ordinary_residual_is_formed_once(monkeypatch):

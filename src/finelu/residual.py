@@ -21,7 +21,8 @@ class Residual:
 
     Gives b - A x and its 2-norm. Where rounding alone, at most (k_i + 1) eps (|A| |x| + |b|)_i in a row of k_i entries
     (Higham 2002, section 3.5), is a vector longer than `tolerance`, and more than a hundredth of the result, both are
-    formed again in twice the precision. So a norm below `tolerance` is one of A, b and x as they are stored.
+    formed again in twice the precision; where even the rounding of that may exceed `tolerance`, the norm is no less.
+    So a norm below `tolerance` is one of A, b and x as they are stored.
     Where no entries of A are known (a LinearOperator, a function) the norm is no less than what rounding may bring,
     estimated from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
     matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
@@ -63,7 +64,12 @@ class Residual:
         accurate = namespace(b).empty_like(r)
         kernels_for(b).residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
         size = norm(accurate)
-        return accurate, size if math.isfinite(size) else math.inf
+        # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
+        most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
+        rest = most * float(np.finfo(np.float64).eps) ** 2 * self.noise / float(np.finfo(b.dtype).eps)
+        if not math.isfinite(size):
+            return accurate, math.inf
+        return accurate, size if rest <= tolerance else max(size, rest)
 
     def _rounding(self, b, x):
         A, xp = self._entries, namespace(b)
