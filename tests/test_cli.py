@@ -367,6 +367,7 @@ def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
     A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
     path = write_matrix(tmp_path / "A.mtx", A)
     monkeypatch.setattr(ladder, "free_memory", lambda array: 0)
+    monkeypatch.setattr(ladder, "UNASKED", 0)  # so that it is asked for a small matrix, too
     status, out, _ = run(capsys, "inspect", path)
     assert status == 0 and "too little memory is free" in " ".join(out.split())
     assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}

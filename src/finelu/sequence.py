@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
 
@@ -50,6 +51,10 @@ class Sequence:
         self._pace = 0.0  # seconds of an iteration
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
+
+    def __copy__(self):
+        """One of its own: two that share factors would update them for each other."""
+        return deepcopy(self)
 
     @judged
     def step(self, A=None, b=None) -> Solution:
