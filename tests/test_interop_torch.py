@@ -240,7 +240,7 @@ def test_tensors_on_two_devices_are_refused(backend, device):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"recipe": "ilu0"}, "recipe='ilu0'"),
+        ({"recipe": "ilu9"}, "no recipe 'ilu9'"),
         ({"method": "jacobi"}, "method='jacobi'.*gmres"),
         ({"rtol": 2.0}, "rtol=2.0"),
         ({"maxiter": 0}, "maxiter=0"),
