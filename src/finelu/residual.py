@@ -12,6 +12,7 @@ from finelu.kernels.csr import CSR
 from finelu.matrix import as_csr, norm
 
 PROBES = 2  # products that tell how large the terms of a row of A x are
+BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
 CHUNK = 256  # rows of a dense matrix that are looked at together
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
@@ -66,10 +67,11 @@ class Residual:
         size = norm(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
         most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
-        rest = most * float(np.finfo(np.float64).eps) ** 2 * self.noise / float(np.finfo(b.dtype).eps)
+        square = float(np.finfo(np.float64).eps) ** 2
+        rest = most * square * self.noise / float(np.finfo(b.dtype).eps)
         if not math.isfinite(size):
             return accurate, math.inf
-        return accurate, size if rest <= tolerance else max(size, rest)
+        return accurate, size if rest <= max(tolerance, BELOW * square * norm(b)) else max(size, rest)
 
     def _rounding(self, b, x):
         A, xp = self._entries, namespace(b)
