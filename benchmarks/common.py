@@ -31,8 +31,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import finelu
+from finelu.device import require_gpu
 from finelu.errors import FileError, FineluError, ParameterError
-from finelu.kernels import require_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -189,7 +189,7 @@ def to_gpu(M) -> CSR:
 
 
 def one_block_rows(itemsize: int) -> int:
-    from finelu.kernels.cuda import schedule
+    from finelu.kernels.cuda.runtime import schedule
 
     return schedule.one_block_rows(itemsize)
 
@@ -209,7 +209,7 @@ def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0
         with run.attempt(case.name, f"finelu {work} {variant} {device}"):
             values = pattern.data * 0 + UNWRITTEN
             plan = analyse(pattern, name, **once)
-            bad = kernels_for(values).first_bad(factor(plan, pattern.data, values))
+            bad = kernels_for(values).vectors.first_bad(factor(plan, pattern.data, values))
             if bad >= 0:
                 raise RuntimeError(f"reports a bad pivot in row {bad}, where the sequential factorization has none")
             error = relative_error(host(values), reference)

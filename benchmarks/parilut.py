@@ -50,7 +50,8 @@ from benchmarks.common import (
     table,
 )
 from benchmarks.spine import have_gpu
-from finelu.kernels import kernels_for, on_gpu
+from finelu.device import on_gpu
+from finelu.kernels import kernels_for
 from finelu.preconditioners import parilut as adaption
 
 # Ginkgo 1.12, float64, int32, measured earlier; ParILUT and ParICT with 5 steps and fill 1, ParILU with 5 sweeps.
@@ -130,7 +131,7 @@ class Blocks:
         self._before = {name: getattr(self.kernels, name) for name in names}
         for name in names[:-1]:
             setattr(self.kernels, name, self._timed(name, self._before[name]))
-        self.kernels.Selection = self._selection(self._before["Selection"])
+        self.kernels.selection.Selection = self._selection(self._before["Selection"])
         return self
 
     def __exit__(self, *_) -> None:
@@ -268,7 +269,7 @@ def sweep_cost(A, copied: float) -> dict[str, float]:
     moved = A.nnz * (3 * A.data.itemsize + A.indices.itemsize) + A.n * 2 * A.indices.itemsize
     copies = [A.copy() for _ in range(max(1, min(16, CACHES // (A.data.nbytes + A.indices.nbytes))))]
     refused = cupy.zeros(2, np.int64)
-    timing = gpu_time(lambda i: kernels_for(A.data).sweeps(A, copies[i % len(copies)], SWEEPS, None, refused))
+    timing = gpu_time(lambda i: kernels_for(A.data).sweeps.sweeps(A, copies[i % len(copies)], SWEEPS, None, refused))
     ms = timing.ms / SWEEPS
     return {"sweep ms": ms, "sweep over bytes": ms / (moved / copied / 1e6)}
 

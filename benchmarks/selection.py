@@ -86,7 +86,7 @@ def ours(run: Run, case, x, xp, clock: Callable, variants: dict[str, dict]) -> N
     rank = n // 3
     for variant, arguments in variants.items():
         with run.attempt(name(*case[:3]), variant):
-            plan = kernels_for(x).Selection(n, x.dtype, **arguments)
+            plan = kernels_for(x).selection.Selection(n, x.dtype, **arguments)
             timing = clock(lambda i: plan.select(x, rank))  # noqa: B023 - called before the next turn
             error = rank_error(xp, x, float(plan.result()), rank)
             if plan.exact and error:

@@ -454,8 +454,8 @@ def summary(run: Run, matrix: str, parts: Sequence[str] = ("trsv_lower", "trsv_u
 
 
 def have_gpu() -> bool:
+    from finelu.device import require_gpu
     from finelu.errors import DeviceError
-    from finelu.kernels import require_gpu
 
     try:
         require_gpu()

@@ -51,8 +51,8 @@ class Backend:
 def backend(request):
     """The CPU, and the GPU where there is one."""
     if request.param == "cuda":
+        from finelu.device import require_gpu
         from finelu.errors import DeviceError
-        from finelu.kernels import require_gpu
 
         try:
             require_gpu()

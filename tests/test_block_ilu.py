@@ -45,7 +45,7 @@ def on_the_stencil(M, shape, n):
     M = M.reshape(int(np.prod(shape)), n, -1, n)
     for cell in np.ndindex(shape):
         for place, offset in enumerate(OFFSETS):
-            other = reference.neighbour(cell, offset, shape)
+            other = reference.stencil.neighbour(cell, offset, shape)
             if other is not None:
                 out[place][cell] = M[np.ravel_multi_index(cell, shape), :, np.ravel_multi_index(other, shape), :]
     return out
@@ -123,18 +123,18 @@ def test_the_kernels_are_their_twins(backend, n, dtype, pivoting):
     if pivoting and n > 1:
         blocks[3] = blocks[3][..., ::-1, :]  # the large entries are off the diagonal
     d = np.empty(blocks.shape[1:], dtype)
-    assert reference.block_ilu_factor(blocks, d, pivoting) == -1
+    assert reference.stencil.block_ilu_factor(blocks, d, pivoting) == -1
     got = backend.move(np.empty_like(d))
     moved = backend.move(blocks)
     kernels = kernels_for(got)
-    assert kernels.first_bad(kernels.block_ilu_factor(moved, got, pivoting)) == -1
+    assert kernels.vectors.first_bad(kernels.stencil.block_ilu_factor(moved, got, pivoting)) == -1
     exact = backend.name == "cpu"
     assert_close(backend.fetch(got), d, 0 if exact else 256, scale=abs(d).max())
     b = values(24 * n, dtype)
     for trans in ("N", "T", "H"):
         x, y = np.empty_like(b), backend.move(np.empty_like(b))
-        reference.block_ilu_solve(blocks, d, b, x, trans)
-        kernels.block_ilu_solve(moved, backend.move(d), backend.move(b), y, trans)
+        reference.stencil.block_ilu_solve(blocks, d, b, x, trans)
+        kernels.stencil.block_ilu_solve(moved, backend.move(d), backend.move(b), y, trans)
         assert_close(backend.fetch(y), x, 0 if backend.name == "cpu" else 256)
 
 

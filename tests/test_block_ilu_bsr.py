@@ -404,7 +404,7 @@ def test_pivots_do_not_depend_on_how_rows_are_scaled(backend, n, dtype):
         moved = backend.move(scaled)
         out = backend.xp.empty_like(moved)
         kernels = kernels_for(moved)
-        assert kernels.first_bad(kernels.invert_blocks(moved, out, True)) == -1
+        assert kernels.vectors.first_bad(kernels.blocks.invert_blocks(moved, out, True)) == -1
         inverses.append(backend.fetch(out))
     np.testing.assert_array_equal(inverses[1], inverses[0] / powers[:, None, :])  # to the last bit
 

@@ -13,9 +13,10 @@ from test_stencil import random_blocks
 import finelu as fl
 from finelu import BlockMatrix, DeviceError, MatrixError, StencilMatrix
 from finelu import blocks as blocks_module
-from finelu.kernels import kernels_for, reference_blocks
+from finelu.kernels import kernels_for
 from finelu.kernels.cpu import blocks as cpu_blocks
-from finelu.kernels.cpu.levels import Blocks, Levels, in_level_order
+from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order
+from finelu.kernels.reference import blocks as reference_blocks
 
 
 def block_arrays(rows, n, density=0.3, dtype="float64", seed=0):
@@ -117,18 +118,18 @@ def test_the_kernels_are_their_twins(backend, n, dtype):
         want, got = np.empty_like(x), backend.move(np.empty_like(x))
         reference_blocks.bsr_residual(indptr, indices, data, x, right, want)
         own = [v if v is None else backend.move(v) for v in (data, x, right)]
-        kernels.bsr_residual(moved[0], moved[1], *own, got)
+        kernels.blocks.bsr_residual(moved[0], moved[1], *own, got)
         assert_close(backend.fetch(got), want, 0 if exact else 64)
     for pivoting in (False, True):
         lu, ours = data.copy(), backend.move(data.copy())
         assert reference_blocks.bsr_ilu0_factor(indptr, indices, A.diag, lu, pivoting) == -1
-        assert kernels.first_bad(kernels.bsr_ilu0_factor(*moved, ours, pivoting)) == -1
+        assert kernels.vectors.first_bad(kernels.blocks.bsr_ilu0_factor(*moved, ours, pivoting)) == -1
         assert_close(backend.fetch(ours), lu, 0 if exact else 256, scale=abs(lu).max())
     for trans in ("N", "T", "H"):
         sweep = A.pattern.sweep(trans)
         want, got = np.empty_like(b), backend.move(np.empty_like(b))
         reference_blocks.bsr_ilu0_solve(*sweep, lu, b, want, trans)
-        kernels.bsr_ilu0_solve(*(backend.move(v) for v in sweep), backend.move(lu), backend.move(b), got, trans)
+        kernels.blocks.bsr_ilu0_solve(*(backend.move(v) for v in sweep), backend.move(lu), backend.move(b), got, trans)
         assert_close(backend.fetch(got), want, 0 if exact else 256)
 
 
@@ -140,14 +141,14 @@ def test_the_kernels_of_many_blocks_are_their_twins(backend, n, dtype):
     kernels, exact = kernels_for(backend.move(B)), backend.name == "cpu"
     want, got = np.empty_like(B), backend.move(np.empty_like(B))
     assert reference_blocks.invert_blocks(B, want, True) == -1
-    assert kernels.first_bad(kernels.invert_blocks(backend.move(B), got, True)) == -1
+    assert kernels.vectors.first_bad(kernels.blocks.invert_blocks(backend.move(B), got, True)) == -1
     assert_close(backend.fetch(got), want, 0 if exact else 256, scale=abs(want).max())
     assert_close(want @ B, np.broadcast_to(np.eye(n, dtype=dtype), B.shape), 4096, scale=1)
     x = values(6 * n, dtype, 1)
     for trans, M in (("N", B), ("T", B.transpose(0, 2, 1)), ("H", B.conj().transpose(0, 2, 1))):
         want, got = np.empty_like(x), backend.move(np.empty_like(x))
         reference_blocks.blocks_times(B, x, want, trans)
-        kernels.blocks_times(backend.move(B), backend.move(x), got, trans)
+        kernels.blocks.blocks_times(backend.move(B), backend.move(x), got, trans)
         assert_close(backend.fetch(got), want, 0 if exact else 256)
         assert_close(want, (M @ x.reshape(6, n, 1)).ravel(), 512)
 
@@ -159,7 +160,7 @@ def test_the_first_bad_block_is_reported(backend, pivoting):
     kernels, moved = kernels_for(backend.move(B)), backend.move(B)
     with np.errstate(all="ignore"):
         assert reference_blocks.invert_blocks(B, np.empty_like(B), pivoting) == 4
-    assert kernels.first_bad(kernels.invert_blocks(moved, backend.xp.empty_like(moved), pivoting)) == 4
+    assert kernels.vectors.first_bad(kernels.blocks.invert_blocks(moved, backend.xp.empty_like(moved), pivoting)) == 4
 
 
 @pytest.mark.parametrize("n", [2, 9])

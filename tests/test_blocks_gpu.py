@@ -9,8 +9,10 @@ from checks import DTYPES, assert_close, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError
-from finelu.kernels import cpu, reference, reference_blocks, require_gpu
+from finelu.kernels import cpu, reference
+from finelu.kernels.reference import blocks as reference_blocks
 
 pytestmark = pytest.mark.gpu
 
@@ -215,7 +217,7 @@ def test_without_a_missing_block_it_is_the_whole_LU(cuda):
 def test_solves_undo_the_product_of_the_factors(cuda, n, dtype, trans):
     A = Blocks(scattered(11, 0.3, 5), n, dtype)
     lu = A.data.copy()
-    cpu.bsr_ilu0_factor(A.indptr, A.indices, A.diag, lu, True)
+    cpu.blocks.bsr_ilu0_factor(A.indptr, A.indices, A.diag, lu, True)
     M = A.product(lu)
     M = M if trans == "N" else M.T if trans == "T" else M.conj().T
     x = values(11 * n, dtype, 1)
@@ -237,16 +239,16 @@ def test_grids_agree_with_the_cpu(cuda, side, reach, n):
     A = Blocks(on_grid(side, reach), n)
     lu, bad = A.factored(cuda)
     want = A.data.copy()
-    assert bad == cpu.bsr_ilu0_factor(A.indptr, A.indices, A.diag, want, True) == -1
+    assert bad == cpu.blocks.bsr_ilu0_factor(A.indptr, A.indices, A.diag, want, True) == -1
     assert_close(lu, want, 64, abs(want).max())
     b, x = values(A.rows * n, "float64", 4), np.empty(A.rows * n)
     for trans in "NTH":
         places = np.arange(A.row.size, dtype="int32") if trans == "N" else A.places
         indptr, indices, diag = (A.indptr, A.indices, A.diag) if trans == "N" else A.transposed
-        cpu.bsr_ilu0_solve(indptr, indices, places, diag, want, b, x, trans)
+        cpu.blocks.bsr_ilu0_solve(indptr, indices, places, diag, want, b, x, trans)
         assert_close(A.solved(cuda, want, b, trans), x, 500)
     out = np.empty_like(x)
-    cpu.bsr_residual(A.indptr, A.indices, A.data, x, b, out)
+    cpu.blocks.bsr_residual(A.indptr, A.indices, A.data, x, b, out)
     assert_close(residual(cuda, A, x, b), out, 64, abs(A.matrix()) @ abs(x) + abs(b))
 
 
@@ -258,7 +260,7 @@ def test_on_a_7_point_stencil_it_is_the_stencils_own_factorization(cuda):
     for p, (i, j) in enumerate(zip(A.row, A.column, strict=True)):
         blocks[offsets[j - i], i] = A.data[p]
     d = np.empty((side, side, side, n, n))
-    assert reference.block_ilu_factor(blocks.reshape(7, side, side, side, n, n), d, True) == -1
+    assert reference.stencil.block_ilu_factor(blocks.reshape(7, side, side, side, n, n), d, True) == -1
     lu, _ = A.factored(cuda)
     assert_close(lu[A.diag], d.reshape(-1, n, n), 64, abs(d).max())
     np.testing.assert_array_equal(lu[A.column > A.row], A.data[A.column > A.row])
@@ -291,7 +293,7 @@ def test_long_chains_and_dense_rows_come_to_an_end(cuda):
     pattern = there(chain.indptr.astype("int32")), there(chain.indices.astype("int32")), there(diag)
     lu, want = there(data.copy()), data.copy()
     assert bad_row(cuda.bsr_ilu0_factor(*pattern, lu, True)) == -1
-    cpu.bsr_ilu0_factor(chain.indptr.astype("int32"), chain.indices.astype("int32"), diag, want, True)
+    cpu.blocks.bsr_ilu0_factor(chain.indptr.astype("int32"), chain.indices.astype("int32"), diag, want, True)
     assert_close(here(lu), want, 500, abs(want).max())
 
 
@@ -337,7 +339,9 @@ def test_negative_zeros_of_a_block_are_small(cuda, n, dtype):
     negative = -blocks  # -0 - 0j where blocks are zero
     assert np.signbit(negative.real[blocks == 0]).all()
     out, want = there(np.empty_like(blocks)), np.empty_like(blocks)
-    assert bad_row(cuda.invert_blocks(there(negative), out, True)) == cpu.invert_blocks(negative, want, True) == -1
+    assert (
+        bad_row(cuda.invert_blocks(there(negative), out, True)) == cpu.blocks.invert_blocks(negative, want, True) == -1
+    )
     assert_close(here(out), want, 64, abs(want).max())
     assert bad_row(cuda.invert_blocks(there(blocks), out, True)) == -1
     assert_close(-here(out), want, 64, abs(want).max())

@@ -20,7 +20,8 @@ import scipy.sparse as sp
 import finelu
 from finelu import cli, krylov, ladder, report
 from finelu.cli import METHODS, main
-from finelu.kernels import compiling, require_gpu
+from finelu.device import require_gpu
+from finelu.kernels import compiling
 from finelu.preconditioners import RECIPES
 
 SMALL = "gallery:poisson7:6"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from finelu import gallery
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels import reference_crout
 from finelu.kernels.cpu.crout_symmetric import crout_symmetric, schur_complement_symmetric
+from finelu.kernels.reference import crout_symmetric as reference_crout
 from finelu.matrix import CSR, as_csr
 
 INF = float("inf")

@@ -139,7 +139,7 @@ def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
 
 @pytest.mark.gpu
 def test_the_example_on_the_gpu_runs():
-    from finelu.kernels import require_gpu
+    from finelu.device import require_gpu
 
     try:
         require_gpu()

@@ -134,13 +134,13 @@ def test_a_matrix_that_was_changed_in_place_is_looked_at_anew(backend, recipe):
 def test_solve_looks_once(monkeypatch):
     from finelu.kernels import cpu
 
-    calls, plain = [], cpu.mirrored
+    calls, plain = [], cpu.inspection.mirrored
 
     def counted(*arguments):
         calls.append(1)
         return plain(*arguments)
 
-    monkeypatch.setattr(cpu, "mirrored", counted)
+    monkeypatch.setattr(cpu.inspection, "mirrored", counted)
     C = fl.as_csr(gallery.poisson5(30, 30))
     for recipe in ("ic0", "ict", "paric", "parict"):
         assert fl.solve(C, np.ones(900), recipe=recipe).converged and len(calls) == 1
@@ -165,7 +165,7 @@ def test_any_number_of_threads_finds_the_same(dtype):
     finally:
         fl.set_num_threads(threads)
     assert found[0] == found[1] == found[2]
-    want = reference.mirrored(C.indptr, C.indices, C.data, C.diag)
+    want = reference.inspection.mirrored(C.indptr, C.indices, C.data, C.diag)
     assert found[0][-1] == want[-1] < C.nnz
     np.testing.assert_allclose(found[0][:-1], want[:-1], rtol=8 * np.finfo(dtype).eps)
 
@@ -208,6 +208,6 @@ def test_a_matrix_beside_its_transpose_on_either_device(backend, dtype):
         A = A.astype(dtype)
         found = fl.as_csr(backend.move(A), diagonal=False).mirrored()
         C = fl.as_csr(A, diagonal=False)
-        want = reference.mirrored(C.indptr, C.indices, C.data, C.diag)
+        want = reference.inspection.mirrored(C.indptr, C.indices, C.data, C.diag)
         assert found[-1] == want[-1]
         np.testing.assert_allclose(found[:-1], want[:-1], rtol=8 * np.finfo(dtype).eps)

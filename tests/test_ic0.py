@@ -24,7 +24,7 @@ import finelu as fl
 from finelu import IC0, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.cpu import ic0, ic0_analysis
+from finelu.kernels.cpu.elimination import ic0, ic0_analysis
 from finelu.matrix import as_csr, lower_triangle
 
 VARIANTS = ("sequential", "levels", "auto")
@@ -32,10 +32,10 @@ SPREAD = ("poisson7:5,4,3", "anisotropic_triangles:2", "arrow:70")  # taken thro
 
 
 def reference_factor(A):
-    """The lower triangle of A as a checked CSR, and the values of L by kernels/reference.py."""
+    """The lower triangle of A as a checked CSR, and the values of L by kernels/reference."""
     lower, _ = lower_triangle(as_csr(A))
     l = np.empty_like(lower.data)
-    assert reference.ic0(lower.indptr, lower.indices, lower.data, l) == -1
+    assert reference.elimination.ic0(lower.indptr, lower.indices, lower.data, l) == -1
     return lower, l
 
 
@@ -95,7 +95,9 @@ def test_ic0_of_a_matrix_that_has_none_exists_with_a_shift(backend):
     with pytest.raises(ZeroPivot, match="Try shift=1e-3") as error:
         IC0().factor(backend.move(A))
     lower, _ = lower_triangle(as_csr(A))
-    assert error.value.row == reference.ic0(lower.indptr, lower.indices, lower.data, np.empty_like(lower.data))
+    assert error.value.row == reference.elimination.ic0(
+        lower.indptr, lower.indices, lower.data, np.empty_like(lower.data)
+    )
     shifted = A.copy()
     shifted.setdiag(A.diagonal() * 1.5)
     assert_is_ic0_of(shifted, fetched(backend, IC0(shift=0.5).factor(backend.move(A))))
@@ -235,7 +237,7 @@ def test_every_exact_triangular_method_gives_the_same_solution(backend):
     r = values(A.shape[0], "float64")
     L = fetched(backend, IC0().factor(backend.move(A))).toarray()
     want = np.linalg.solve(L.T, np.linalg.solve(L, r))
-    for method in kernels_for(backend.move(r)).TRIANGULAR_METHODS:
+    for method in kernels_for(backend.move(r)).triangular.TRIANGULAR_METHODS:
         if method in ("jacobi", "isai"):
             continue
         F = IC0(triangular=method).factor(backend.move(A))

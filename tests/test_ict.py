@@ -38,12 +38,12 @@ def fetched(backend, F):
 def assert_same_bits_as_the_reference(A, drop_tol, fill):
     L, _ = lower_triangle(as_csr(A))
     tau = drop_tol * hermitian_norms(L)
-    columns = reference.ict(L.indptr, L.indices, L.data, tau, fill)
+    columns = reference.threshold.ict(L.indptr, L.indices, L.data, tau, fill)
     assert len(columns) == L.n
     i, j, v = zip(*((i, j, v) for j, column in enumerate(columns) for i, v in column.items()))
     want = sp.csr_matrix((np.array(v, L.dtype), (i, j)), shape=L.shape)
     want.sort_indices()
-    made = cpu.ict(L, tau, fill, UNLIMITED)
+    made = cpu.threshold.ict(L, tau, fill, UNLIMITED)
     assert made.rows == L.n and made.stored == want.nnz
     np.testing.assert_array_equal(made.indptr, want.indptr)
     np.testing.assert_array_equal(made.indices, want.indices)
@@ -172,8 +172,8 @@ def test_kernel_and_reference_stop_at_the_same_column():
         R = rng.uniform(-1, 1, (14, 14)) * (rng.random((14, 14)) < 0.5)
         L, _ = lower_triangle(as_csr(sp.csr_matrix(R + R.T - np.diag(np.diag(R)) * 2 + 1.5 * np.eye(14))))
         tau = 0.01 * hermitian_norms(L)
-        made = cpu.ict(L, tau, 2.0, UNLIMITED)
-        assert made.rows == len(reference.ict(L.indptr, L.indices, L.data, tau, 2.0))
+        made = cpu.threshold.ict(L, tau, 2.0, UNLIMITED)
+        assert made.rows == len(reference.threshold.ict(L.indptr, L.indices, L.data, tau, 2.0))
         assert made.rows == 14 or (made.pivot <= 0 and made.stored >= made.rows and made.data.size == 0)
         stopped.add(made.rows)
     assert len(stopped) > 4
@@ -182,9 +182,9 @@ def test_kernel_and_reference_stop_at_the_same_column():
 def test_the_kernel_stops_at_the_most_entries_it_may_store():
     L, _ = lower_triangle(as_csr(gallery.poisson7(8)))
     tau = 1e-3 * hermitian_norms(L)
-    whole = cpu.ict(L, tau, 10.0, UNLIMITED)
-    assert whole.rows == L.n == cpu.ict(L, tau, 10.0, whole.stored).rows
-    short = cpu.ict(L, tau, 10.0, whole.stored - 1)
+    whole = cpu.threshold.ict(L, tau, 10.0, UNLIMITED)
+    assert whole.rows == L.n == cpu.threshold.ict(L, tau, 10.0, whole.stored).rows
+    short = cpu.threshold.ict(L, tau, 10.0, whole.stored - 1)
     assert short.rows == L.n - 1 and short.stored == whole.stored
 
 

@@ -24,7 +24,7 @@ import finelu as fl
 from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import reference
-from finelu.kernels.cpu import ilu0, ilu0_analysis
+from finelu.kernels.cpu.elimination import ilu0, ilu0_analysis
 from finelu.matrix import as_csr
 
 VARIANTS = ("sequential", "levels", "auto")
@@ -32,10 +32,10 @@ SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70") 
 
 
 def reference_factors(A):
-    """The values of L and U in A's order, by kernels/reference.py."""
+    """The values of L and U in A's order, by kernels/reference."""
     A = as_csr(A)
     lu = np.empty_like(A.data)
-    assert reference.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
+    assert reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
     return lu
 
 
@@ -271,7 +271,7 @@ def test_every_exact_triangular_method_gives_the_same_solution(backend):
     r = values(A.shape[0], "float64")
     L, U = fetched(backend, ILU0().factor(move(A)))
     want = np.linalg.solve(U.toarray(), np.linalg.solve(L.toarray(), r))
-    methods = [m for m in kernels_for(move(r)).TRIANGULAR_METHODS if m not in ("jacobi", "isai")]
+    methods = [m for m in kernels_for(move(r)).triangular.TRIANGULAR_METHODS if m not in ("jacobi", "isai")]
     for method in methods:
         F = ILU0(triangular=method).factor(move(A))
         assert {part["method"] for part in F.report["triangular"].values()} == {method}

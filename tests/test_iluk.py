@@ -23,7 +23,7 @@ from test_ilu0 import assert_is_ilu0_of, fetched, iterations, reference_factors
 
 from finelu import ILU0, ILUK, ParameterError, ZeroPivot, gallery
 from finelu.kernels import reference
-from finelu.kernels.cpu import pattern_iluk
+from finelu.kernels.cpu.fill import pattern_iluk
 from finelu.matrix import CSR, as_csr
 from finelu.preconditioners.iluk import pattern_of
 
@@ -31,7 +31,7 @@ from finelu.preconditioners.iluk import pattern_of
 def extended(A, level):
     """A with zeros stored where ILU(level) has entries besides, by the reference."""
     A = as_csr(A)
-    indptr, indices = reference.pattern_iluk(A.indptr, A.indices, level)
+    indptr, indices = reference.fill.pattern_iluk(A.indptr, A.indices, level)
     rows = np.repeat(np.arange(A.n), np.diff(indptr))
     dense = A.tosparse().toarray()
     return sp.csr_matrix((dense[rows, indices], indices, indptr), shape=A.shape)
@@ -116,7 +116,7 @@ def test_of_the_highest_level_it_is_the_complete_factorization(backend, problem)
 def test_the_pattern_is_that_of_the_reference(problem, level):
     A = problem.A
     indptr, indices, _ = pattern_iluk(A.indptr, A.indices, level)
-    want_indptr, want_indices = reference.pattern_iluk(A.indptr, A.indices, level)
+    want_indptr, want_indices = reference.fill.pattern_iluk(A.indptr, A.indices, level)
     np.testing.assert_array_equal(indptr, want_indptr)
     np.testing.assert_array_equal(indices, want_indices)
 
@@ -128,7 +128,7 @@ def test_the_pattern_of_long_rows_and_both_index_types(A):
         for level in (1, 4):
             indptr, indices, _ = pattern_iluk(B.indptr, B.indices, level)
             assert indices.dtype == index
-            for got, want in zip((indptr, indices), reference.pattern_iluk(B.indptr, B.indices, level)):
+            for got, want in zip((indptr, indices), reference.fill.pattern_iluk(B.indptr, B.indices, level)):
                 np.testing.assert_array_equal(got, want)
 
 

@@ -28,7 +28,8 @@ from finelu import ILU0, ILUT, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.cli import main
 from finelu.errors import NoFactors
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu.threshold import kth_largest, pop, push, sort, strongest, transposed
+from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort
+from finelu.kernels.cpu.threshold import strongest, transposed
 from finelu.matrix import CSR, as_csr
 from finelu.preconditioners.threshold import column_norms, row_norms
 
@@ -56,9 +57,9 @@ def by_reference(A, drop_tol, fill, form):
     A = as_csr(A)
     rows = drop_tol * row_norms(A)
     if form == "row":
-        L, U = reference.ilut(A.indptr, A.indices, A.data, rows, fill)
+        L, U = reference.threshold.ilut(A.indptr, A.indices, A.data, rows, fill)
     else:
-        L, U = reference.ilut_crout(A.indptr, A.indices, A.data, rows, drop_tol * column_norms(A), fill)
+        L, U = reference.threshold.ilut_crout(A.indptr, A.indices, A.data, rows, drop_tol * column_norms(A), fill)
     assert len(U) == A.n
     return assembled(A, L, U, form)
 
@@ -67,9 +68,9 @@ def by_kernel(A, drop_tol, fill, form):
     A = as_csr(A)
     rows = drop_tol * row_norms(A)
     if form == "row":
-        made = cpu.ilut(A, rows, fill, UNLIMITED)
+        made = cpu.threshold.ilut(A, rows, fill, UNLIMITED)
     else:
-        made = cpu.ilut_crout(A, rows, drop_tol * column_norms(A), fill, UNLIMITED)
+        made = cpu.threshold.ilut_crout(A, rows, drop_tol * column_norms(A), fill, UNLIMITED)
     assert made.rows == A.n and made.stored == made.indptr[-1] == made.indices.size == made.data.size
     np.testing.assert_array_equal(made.indices[made.diag], np.arange(A.n))
     return made
@@ -277,7 +278,7 @@ def test_the_strongest_are_those_of_the_reference_with_many_ties(w, limit, tau):
     w = np.array(w, float)
     columns = np.random.default_rng(limit).permutation(w.size).astype(np.int32)
     kept = strongest(columns, w.size, float(tau), limit, w, np.empty(w.size))
-    want = reference.strongest(dict(enumerate(w)), tau, limit)
+    want = reference.threshold.strongest(dict(enumerate(w)), tau, limit)
     np.testing.assert_array_equal(columns[:kept], list(want))
 
 
@@ -308,8 +309,8 @@ def test_a_kernel_stops_at_the_most_entries_it_may_store():
     A = as_csr(gallery.poisson7(8))
     rows, columns = 1e-3 * row_norms(A), 1e-3 * column_norms(A)
     for run in (
-        lambda most: cpu.ilut(A, rows, 10.0, most),
-        lambda most: cpu.ilut_crout(A, rows, columns, 10.0, most),
+        lambda most: cpu.threshold.ilut(A, rows, 10.0, most),
+        lambda most: cpu.threshold.ilut_crout(A, rows, columns, 10.0, most),
     ):
         whole = run(UNLIMITED)
         assert whole.rows == A.n and run(whole.stored).rows == A.n
@@ -578,10 +579,13 @@ def test_kernel_and_reference_stop_at_the_same_row(form):
         rows, columns = 0.01 * row_norms(A), 0.01 * column_norms(CSR(A.indptr, A.indices, A.data, A.diag))
         with np.errstate(all="ignore"):
             if form == "row":
-                made, (_, U) = cpu.ilut(A, rows, 1.0, UNLIMITED), reference.ilut(A.indptr, A.indices, A.data, rows, 1.0)
+                made, (_, U) = (
+                    cpu.threshold.ilut(A, rows, 1.0, UNLIMITED),
+                    reference.threshold.ilut(A.indptr, A.indices, A.data, rows, 1.0),
+                )
             else:
-                made = cpu.ilut_crout(A, rows, columns, 1.0, UNLIMITED)
-                _, U = reference.ilut_crout(A.indptr, A.indices, A.data, rows, columns, 1.0)
+                made = cpu.threshold.ilut_crout(A, rows, columns, 1.0, UNLIMITED)
+                _, U = reference.threshold.ilut_crout(A.indptr, A.indices, A.data, rows, columns, 1.0)
         assert made.rows == len(U)
         stopped.add(made.rows)
     assert len(stopped) > 4

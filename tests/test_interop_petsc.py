@@ -22,9 +22,9 @@ import scipy.sparse as sp
 from checks import documented, one_line, perturbed
 
 import finelu as fl
+from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError
 from finelu.io import read_vector
-from finelu.kernels import require_gpu
 from finelu.preconditioners import RECIPES
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finelu.kernels.cpu.handed import Handed, hand_over
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.arrays import Handed, hand_over
+from finelu.kernels.cpu.runtime.jit import compiled
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "interrupts.py"

@@ -1,4 +1,4 @@
-"""The CPU kernels: the bits of kernels/reference.py for every schedule and number of threads, and by definition."""
+"""The CPU kernels: the bits of kernels/reference for every schedule and number of threads, and by definition."""
 
 import os
 import sys
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from finelu import gallery, threads
 from finelu.errors import ParameterError
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu import atomics, elimination, triangular
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.levels import Blocks, Levels, in_level_order, makespan, sequential
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu import elimination, triangular
+from finelu.kernels.cpu.runtime import atomics
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import triangle
 
@@ -87,7 +88,7 @@ def matrices(draw):
 
 def schedules(T, grain=20.0, threads=4):
     """One of each kind, with items so small that even these systems have many."""
-    level, _ = cpu.levels(T)
+    level, _ = cpu.levels.levels(T)
     cost = np.ones(T.n, np.float32)
     sets = Levels(T, cost, grain, level, in_level_order(T, level))
     return {
@@ -112,12 +113,12 @@ def check_solves(A, seed=0):
     """Every triangle, method and schedule against the reference, one right-hand side, a column of it, and six."""
     rng = np.random.default_rng(seed)
     for T in triangles(A):
-        assert np.array_equal(cpu.levels(T)[0], reference.levels(T)[0])
-        assert cpu.levels(T)[1] == reference.levels(T)[1]
+        assert np.array_equal(cpu.levels.levels(T)[0], reference.levels.levels(T)[0])
+        assert cpu.levels.levels(T)[1] == reference.levels.levels(T)[1]
         for b in (numbers(rng, A.n, A.dtype), numbers(rng, (A.n, 6), A.dtype), numbers(rng, (A.n, 1), A.dtype)):
             with np.errstate(all="ignore"):
-                expected = reference.solve_triangular(T, A.data, b)
-            plans = [cpu.triangular_plan(T, method, 1) for method in ("sequential", "levels", "auto")]
+                expected = reference.triangular.solve_triangular(T, A.data, b)
+            plans = [cpu.triangular.triangular_plan(T, method, 1) for method in ("sequential", "levels", "auto")]
             plans += [triangular.Exact(T, "levels", s, None) for s in schedules(T).values()]
             for plan in plans:
                 plan.load(A.data)
@@ -148,16 +149,16 @@ def check_factorization(A, kernel, analysis, expected, bad):
 def check_ilu0(A):
     expected = np.empty_like(A.data)
     with np.errstate(all="ignore"):
-        bad = reference.ilu0(A.indptr, A.indices, A.diag, A.data, expected)
-    check_factorization(A, cpu.ilu0, cpu.ilu0_analysis, expected, bad)
+        bad = reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, expected)
+    check_factorization(A, cpu.elimination.ilu0, cpu.elimination.ilu0_analysis, expected, bad)
 
 
 def check_ic0(A):
     L = lower_part(A)
     expected = np.empty_like(L.data)
     with np.errstate(all="ignore"):
-        bad = reference.ic0(L.indptr, L.indices, L.data, expected)
-    check_factorization(L, cpu.ic0, cpu.ic0_analysis, expected, bad)
+        bad = reference.elimination.ic0(L.indptr, L.indices, L.data, expected)
+    check_factorization(L, cpu.elimination.ic0, cpu.elimination.ic0_analysis, expected, bad)
 
 
 def lower_part(A):
@@ -196,7 +197,7 @@ def test_shapes_have_the_bits_of_the_reference(name):
         for s in schedules(T).values():
             plan = triangular.Exact(T, "levels", s, None)
             plan.load(A.data)
-            assert np.array_equal(solve(plan, b), reference.solve_triangular(T, A.data, b))
+            assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
 
 
 @given(matrices())
@@ -236,7 +237,7 @@ def _divide_all(a, b, out):
 def test_ilu0_reproduces_A_on_its_pattern(dtype, index):
     A = matrix(np.random.default_rng(2).random((70, 70)) < 0.1, dtype, index)
     lu = np.empty_like(A.data)
-    assert cpu.ilu0(cpu.ilu0_analysis(A), A.data, lu) == -1
+    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu) == -1
     LU = sp.csr_matrix((lu, A.indices, A.indptr), shape=A.shape).toarray()
     product = (np.tril(LU, -1) + np.eye(A.n)) @ np.triu(LU)
     dense = A.tosparse().toarray()
@@ -247,7 +248,7 @@ def test_ilu0_reproduces_A_on_its_pattern(dtype, index):
 def test_ilu0_of_a_full_matrix_is_the_lu_factorization():
     A = matrix(np.ones((30, 30), bool))
     lu = np.empty_like(A.data)
-    cpu.ilu0(cpu.ilu0_analysis(A), A.data, lu)
+    cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu)
     LU = lu.reshape(30, 30)
     assert np.allclose((np.tril(LU, -1) + np.eye(30)) @ np.triu(LU), A.tosparse().toarray(), rtol=1e-13)
 
@@ -257,7 +258,7 @@ def test_ic0_reproduces_A_on_its_pattern(problem):
     A = as_csr(problem.A)
     lower = lower_part(A)
     l = np.empty_like(lower.data)
-    assert cpu.ic0(cpu.ic0_analysis(lower), lower.data, l) == -1
+    assert cpu.elimination.ic0(cpu.elimination.ic0_analysis(lower), lower.data, l) == -1
     L = sp.csr_matrix((l, lower.indices, lower.indptr), shape=A.shape).toarray()
     dense = problem.A.toarray()
     error = abs(L @ L.conj().T - dense)[dense != 0].max()
@@ -304,18 +305,18 @@ def test_jacobi_has_the_bits_of_the_reference(sweeps, columns):
     A = matrix(np.random.default_rng(3).random((90, 90)) < 0.1, "complex128")
     b = numbers(np.random.default_rng(4), (A.n, *columns), A.dtype)
     for T in triangles(A):
-        plan = cpu.triangular_plan(T, "jacobi", sweeps)
+        plan = cpu.triangular.triangular_plan(T, "jacobi", sweeps)
         assert plan.load(A.data) == -1
-        assert np.array_equal(solve(plan, b), reference.jacobi_sweeps(T, A.data, b, sweeps))
+        assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, A.data, b, sweeps))
 
 
 def test_jacobi_is_exact_after_as_many_sweeps_as_levels():
     A = as_csr(gallery.poisson7(4, 3, 3))
     T = triangle(A, True, False)
-    plan = cpu.triangular_plan(T, "jacobi", cpu.levels(T)[1])
+    plan = cpu.triangular.triangular_plan(T, "jacobi", cpu.levels.levels(T)[1])
     plan.load(A.data)
     b = np.arange(1.0, A.n + 1)
-    assert np.array_equal(solve(plan, b), reference.solve_triangular(T, A.data, b))
+    assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
 
 
 @pytest.mark.parametrize("columns", [(), (3,)])
@@ -323,13 +324,13 @@ def test_isai_inverts_on_the_pattern(columns):
     A = matrix(np.random.default_rng(6).random((60, 60)) < 0.15, "complex128")
     b = numbers(np.random.default_rng(7), (A.n, *columns), A.dtype)
     for T in triangles(A):
-        W = reference.isai(T, A.data)
-        dense = reference.dense(T, A.data)
+        W = reference.triangular.isai(T, A.data)
+        dense = reference.triangular.dense(T, A.data)
         pattern = (W != 0) | np.eye(A.n, dtype=bool)
         assert np.allclose((W @ dense)[pattern], np.eye(A.n)[pattern], atol=1e-13)
         x = W @ b
         for sweeps in (1, 2, 3):
-            plan = cpu.triangular_plan(T, "isai", sweeps)
+            plan = cpu.triangular.triangular_plan(T, "isai", sweeps)
             plan.load(A.data)
             assert np.allclose(solve(plan, b), x, rtol=1e-12, atol=1e-13)
             x = x + W @ (b - dense @ x)
@@ -339,9 +340,9 @@ def test_sweeps_over_several_chunks_agree_with_the_reference():
     n = 3 * triangular.ROWS_AN_ITEM + 17
     T = triangle(as_csr(gallery.tridiagonal(n, -0.3, 2.0, -0.4)), True, False)
     values, b = np.asarray(gallery.tridiagonal(n, -0.3, 2.0, -0.4).tocsr().data), np.ones(n)
-    plan = cpu.triangular_plan(T, "jacobi", 2)
+    plan = cpu.triangular.triangular_plan(T, "jacobi", 2)
     plan.load(values)
-    assert np.array_equal(solve(plan, b), reference.jacobi_sweeps(T, values, b, 2))
+    assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, values, b, 2))
 
 
 # What a plan is told and says ----------------------------------------------------------------------------------------
@@ -357,12 +358,12 @@ def test_the_first_bad_pivot_is_named_whatever_the_schedule():
         B = CSR(A.indptr, A.indices, data, A.diag)
         values = np.empty_like(data)
         for listed in (True, False):
-            for plan in eliminations(B, cpu.ilu0_analysis, listed):
-                assert cpu.first_bad(cpu.ilu0(plan, data, values)) == min(rows)
+            for plan in eliminations(B, cpu.elimination.ilu0_analysis, listed):
+                assert cpu.vectors.first_bad(cpu.elimination.ilu0(plan, data, values)) == min(rows)
         L = lower_part(B)
         for listed in (True, False):
-            for plan in eliminations(L, cpu.ic0_analysis, listed):
-                assert cpu.first_bad(cpu.ic0(plan, L.data, np.empty_like(L.data))) == min(rows)
+            for plan in eliminations(L, cpu.elimination.ic0_analysis, listed):
+                assert cpu.vectors.first_bad(cpu.elimination.ic0(plan, L.data, np.empty_like(L.data))) == min(rows)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
@@ -370,7 +371,7 @@ def test_overflow_is_a_bad_row(dtype):
     A = matrix(np.ones((3, 3), bool), dtype)
     data = A.data.copy()
     data[:] = [1e-300, 1, 1, 1e10, 1, 1, 1, 1, 1]
-    assert cpu.ilu0(cpu.ilu0_analysis(A), data, np.empty_like(data)) == 1
+    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), data, np.empty_like(data)) == 1
 
 
 def test_a_diagonal_without_finite_reciprocal_is_named():
@@ -379,9 +380,9 @@ def test_a_diagonal_without_finite_reciprocal_is_named():
     for value in (0.0, 1e-320, np.nan):
         data = A.data.copy()
         data[A.diag[[13, 7]]] = value
-        for method in cpu.TRIANGULAR_METHODS:
-            assert cpu.triangular_plan(T, method, 1).load(data) == 7
-    assert cpu.triangular_plan(T, "levels", 1).load(A.data) == -1
+        for method in cpu.triangular.TRIANGULAR_METHODS:
+            assert cpu.triangular.triangular_plan(T, method, 1).load(data) == 7
+    assert cpu.triangular.triangular_plan(T, "levels", 1).load(A.data) == -1
 
 
 def test_new_values_are_taken_without_a_new_analysis():
@@ -389,41 +390,41 @@ def test_new_values_are_taken_without_a_new_analysis():
     b = np.ones(A.n)
     for T in triangles(A):
         for method in ("sequential", "levels"):
-            plan = cpu.triangular_plan(T, method, 1)
+            plan = cpu.triangular.triangular_plan(T, method, 1)
             for values in (A.data, 3 * A.data):
                 plan.load(values)
-                assert np.array_equal(solve(plan, b), reference.solve_triangular(T, values, b))
+                assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, values, b))
 
 
 def test_auto_is_sequential_for_a_chain_and_by_levels_for_a_grid():
     chain, grid = as_csr(gallery.bidiagonal(500)), as_csr(gallery.poisson7(8))
-    assert cpu.triangular_plan(triangle(chain, True, True), "auto", 1).method == "sequential"
-    plan = cpu.triangular_plan(triangle(grid, True, True), "auto", 1)
+    assert cpu.triangular.triangular_plan(triangle(chain, True, True), "auto", 1).method == "sequential"
+    plan = cpu.triangular.triangular_plan(triangle(grid, True, True), "auto", 1)
     assert plan.method == "levels" and plan.depth == 22
-    assert cpu.triangular_plan(triangle(grid, True, True), "sequential", 1).depth is None
+    assert cpu.triangular.triangular_plan(triangle(grid, True, True), "sequential", 1).depth is None
 
 
 def test_elimination_is_shared_where_it_pays_only():
     small, large = as_csr(gallery.poisson7(8)), as_csr(gallery.poisson7(40))
     chain = as_csr(gallery.tridiagonal(60_000))
-    assert cpu.ilu0_analysis(small, "auto").variant == "sequential"
-    assert cpu.ilu0_analysis(large, "auto").variant == "levels"
-    assert cpu.ilu0_analysis(chain, "auto").variant == "sequential"
-    assert cpu.ilu0_analysis(large, "sequential").variant == "sequential"
-    assert cpu.ilu0_analysis(small, "levels").variant == "levels"
+    assert cpu.elimination.ilu0_analysis(small, "auto").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(large, "auto").variant == "levels"
+    assert cpu.elimination.ilu0_analysis(chain, "auto").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(large, "sequential").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(small, "levels").variant == "levels"
     threads.set_num_threads(1)
-    assert cpu.ilu0_analysis(large, "auto").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(large, "auto").variant == "sequential"
     with pytest.raises(
         ParameterError, match="variant='levs' is not offered on the CPU; one of sequential, levels, auto"
     ):
-        cpu.ilu0_analysis(small, "levs")
+        cpu.elimination.ilu0_analysis(small, "levs")
 
 
 def test_a_long_list_of_meetings_is_not_made(monkeypatch):
     A = matrix(np.ones((60, 60), bool))
-    assert cpu.ilu0_analysis(A).first is not None
+    assert cpu.elimination.ilu0_analysis(A).first is not None
     monkeypatch.setattr(elimination, "MEETINGS_PER_ENTRY", 2)
-    assert cpu.ilu0_analysis(A).first is None
+    assert cpu.elimination.ilu0_analysis(A).first is None
     check_ilu0(A)
     check_ic0(A)
 
@@ -433,11 +434,15 @@ def test_a_single_factorization_makes_the_list_only_where_scattering_is_hopeless
     arrow[0] = arrow[:, 0] = True
     for pattern, listed in ((np.eye(300, k=-1, dtype=bool), False), (arrow, True)):
         A = matrix(pattern)
-        plan = cpu.ilu0_analysis(A, once=True)
+        plan = cpu.elimination.ilu0_analysis(A, once=True)
         assert (plan.first is not None) == listed
-        assert cpu.ilu0_analysis(A, once=False).first is not None
+        assert cpu.elimination.ilu0_analysis(A, once=False).first is not None
         values, expected = np.empty_like(A.data), np.empty_like(A.data)
-        assert cpu.ilu0(plan, A.data, values) == cpu.ilu0(cpu.ilu0_analysis(A), A.data, expected) == -1
+        assert (
+            cpu.elimination.ilu0(plan, A.data, values)
+            == cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, expected)
+            == -1
+        )
         assert np.array_equal(values, expected)
 
 
@@ -451,13 +456,15 @@ def test_inspect_counts_as_the_reference(A, data):
     if data.draw(st.booleans()):
         indices[data.draw(st.integers(0, nnz - 1))] = data.draw(st.integers(0, n - 1))
     places = np.empty(n, indices.dtype), np.empty(n, indices.dtype)
-    found = [tuple(k.inspect(A.indptr, indices, values, d)) for k, d in zip((cpu, reference), places, strict=True)]
+    found = [
+        tuple(k.inspection.inspect(A.indptr, indices, values, d)) for k, d in zip((cpu, reference), places, strict=True)
+    ]
     assert found[0] == found[1]
     assert np.array_equal(*places)
     row = data.draw(st.integers(0, n - 1))
     indices[A.indptr[row]] = data.draw(st.sampled_from([-1, n]))
-    assert cpu.inspect(A.indptr, indices, values, places[0])[0] == row
-    assert reference.inspect(A.indptr, indices, values, places[0])[0] == row
+    assert cpu.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
+    assert reference.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
 
 
 # Threads -------------------------------------------------------------------------------------------------------------
@@ -468,10 +475,10 @@ def shared_work():
     """A problem whose plans several threads share, with the factors and solutions of one thread."""
     A = as_csr(gallery.poisson7(16))
     lu, x = np.empty_like(A.data), np.empty((2, A.n))
-    cpu.ilu0(cpu.ilu0_analysis(A, "sequential"), A.data, lu)
+    cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A, "sequential"), A.data, lu)
     b = numbers(np.random.default_rng(0), A.n, "float64")
     for row, lower in zip(x, (True, False), strict=True):
-        plan = cpu.triangular_plan(triangle(A, lower, lower), "sequential", 1)
+        plan = cpu.triangular.triangular_plan(triangle(A, lower, lower), "sequential", 1)
         plan.load(lu)
         plan.solve(b, row)
     return A, lu, b, x
@@ -479,7 +486,7 @@ def shared_work():
 
 def plans_for(A, lu, count):
     factor = [
-        replace(cpu.ilu0_analysis(A, "levels"), schedule=s)
+        replace(cpu.elimination.ilu0_analysis(A, "levels"), schedule=s)
         for s in schedules(triangle(A, True, True), 50, count).values()
     ]
     solvers = []
@@ -494,7 +501,7 @@ def plans_for(A, lu, count):
 def agree(A, lu, b, x, factor, solvers):
     values = np.full_like(lu, np.nan)
     for plan in factor:
-        assert cpu.ilu0(plan, A.data, values) == -1
+        assert cpu.elimination.ilu0(plan, A.data, values) == -1
         assert np.array_equal(values, lu)
     for row, plans in zip(x, solvers, strict=True):
         for plan in plans:

@@ -23,8 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finelu import IC0, ILU0, ParameterError, TriangularSolver, ZeroPivot, gallery
+from finelu.device import require_gpu
 from finelu.errors import DeviceError
-from finelu.kernels import cpu, reference, require_gpu
+from finelu.kernels import cpu, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.triangular import triangle
 
@@ -75,26 +76,26 @@ def sizes(A: CSR, lu):
 
 def ilu0_by_reference(A: CSR):
     lu = np.empty_like(A.data)
-    assert reference.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
+    assert reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
     return lu
 
 
 def ilu0_by_cpu(A: CSR):
     """The same bits, fast enough for large matrices."""
     lu = np.empty_like(A.data)
-    assert cpu.ilu0(cpu.ilu0_analysis(A, "sequential"), A.data, lu) == -1
+    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A, "sequential"), A.data, lu) == -1
     return lu
 
 
 def ic0_by_reference(L: CSR):
     l = np.empty_like(L.data)
-    assert reference.ic0(L.indptr, L.indices, L.data, l) == -1
+    assert reference.elimination.ic0(L.indptr, L.indices, L.data, l) == -1
     return l
 
 
 def ic0_by_cpu(L: CSR):
     l = np.empty_like(L.data)
-    assert cpu.ic0(cpu.ic0_analysis(L, "sequential"), L.data, l) == -1
+    assert cpu.elimination.ic0(cpu.elimination.ic0_analysis(L, "sequential"), L.data, l) == -1
     return l
 
 
@@ -102,14 +103,14 @@ def run_ilu0(cuda, A: CSR, variant):
     """Factors of A by the kernel; every place of the output has a value before, which must not matter."""
     moved = on_gpu(A)
     lu = moved.data * np.nan
-    bad = cuda.first_bad(cuda.ilu0(cuda.ilu0_analysis(moved, variant), moved.data, lu))
+    bad = cuda.vectors.first_bad(cuda.elimination.ilu0(cuda.elimination.ilu0_analysis(moved, variant), moved.data, lu))
     return lu.get(), bad
 
 
 def run_ic0(cuda, L: CSR, variant):
     moved = on_gpu(L)
     l = moved.data * np.nan
-    bad = cuda.first_bad(cuda.ic0(cuda.ic0_analysis(moved, variant), moved.data, l))
+    bad = cuda.vectors.first_bad(cuda.elimination.ic0(cuda.elimination.ic0_analysis(moved, variant), moved.data, l))
     return l.get(), bad
 
 
@@ -128,8 +129,8 @@ def row_of(length, dtype="float64"):
 
 
 def test_all_variants_of_the_paper_are_offered(cuda):
-    assert set(ILU0_VARIANTS) <= {*cuda.ILU0_VARIANTS, "auto"}
-    assert set(IC0_VARIANTS) <= {*cuda.IC0_VARIANTS, "auto"}
+    assert set(ILU0_VARIANTS) <= {*cuda.elimination.ILU0_VARIANTS, "auto"}
+    assert set(IC0_VARIANTS) <= {*cuda.elimination.IC0_VARIANTS, "auto"}
 
 
 def every_variant(offered):
@@ -140,7 +141,7 @@ def every_variant(offered):
 def test_ilu0_is_the_reference_on_every_variant(cuda, problem):
     A = as_csr(problem.A)
     want = ilu0_by_reference(A)
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         lu, bad = run_ilu0(cuda, A, variant)
         assert bad == -1, variant
         assert_close(lu, want, 32, scale=sizes(A, want))
@@ -150,7 +151,7 @@ def test_ilu0_is_the_reference_on_every_variant(cuda, problem):
 def test_ic0_is_the_reference_on_every_variant(cuda, problem):
     L, _ = lower_triangle(as_csr(problem.A))
     want = ic0_by_reference(L)
-    for variant in every_variant(cuda.IC0_VARIANTS):
+    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
         l, bad = run_ic0(cuda, L, variant)
         assert bad == -1, variant
         assert_close(l, want, 32, scale=sizes(L, want))
@@ -162,7 +163,7 @@ def test_ilu0_is_the_reference_in_every_dtype(cuda, dtype, index):
     for name in SPREAD:
         A = with_index(in_dtype(gallery.problem(name), dtype), index)
         want = ilu0_by_reference(A)
-        for variant in every_variant(cuda.ILU0_VARIANTS):
+        for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
             lu, bad = run_ilu0(cuda, A, variant)
             assert bad == -1 and lu.dtype == dtype
             assert_close(lu, want, 32, scale=sizes(A, want))
@@ -174,7 +175,7 @@ def test_ic0_is_the_reference_in_every_dtype(cuda, dtype, index):
     for name in ("poisson7:5,4,3", "anisotropic_triangles:2"):
         L, _ = lower_triangle(with_index(in_dtype(gallery.problem(name), dtype), index))
         want = ic0_by_reference(L)
-        for variant in every_variant(cuda.IC0_VARIANTS):
+        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
             l, bad = run_ic0(cuda, L, variant)
             assert bad == -1 and l.dtype == dtype
             assert_close(l, want, 32, scale=sizes(L, want))
@@ -185,7 +186,7 @@ def test_ic0_is_the_reference_in_every_dtype(cuda, dtype, index):
 def test_ilu0_of_any_pattern(cuda, A):
     A = as_csr(A)
     want = ilu0_by_reference(A)
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         lu, bad = run_ilu0(cuda, A, variant)
         assert bad == -1, variant
         assert_close(lu, want, 32, scale=sizes(A, want))
@@ -196,7 +197,7 @@ def test_ilu0_of_any_pattern(cuda, A):
 def test_ic0_of_any_pattern(cuda, A):
     L, _ = lower_triangle(as_csr(A))
     want = ic0_by_reference(L)
-    for variant in every_variant(cuda.IC0_VARIANTS):
+    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
         l, bad = run_ic0(cuda, L, variant)
         assert bad == -1, variant
         assert_close(l, want, 32, scale=sizes(L, want))
@@ -207,9 +208,9 @@ def test_rows_of_every_length(cuda, length):
     A = as_csr(row_of(length))
     L, _ = lower_triangle(A)
     want, want_l = ilu0_by_cpu(A), ic0_by_cpu(L)
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         assert_close(run_ilu0(cuda, A, variant)[0], want, 64, scale=sizes(A, want))
-    for variant in every_variant(cuda.IC0_VARIANTS):
+    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
         assert_close(run_ic0(cuda, L, variant)[0], want_l, 64, scale=sizes(L, want_l))
 
 
@@ -233,7 +234,7 @@ def test_ilu0_of_large_matrices(cuda, name):
     """Many blocks, more than are resident; deep chains; rows beyond the registers."""
     A = as_csr(LARGE[name]())
     want = ilu0_by_cpu(A)
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         lu, bad = run_ilu0(cuda, A, variant)
         assert bad == -1, variant
         assert_close(lu, want, 64, scale=sizes(A, want))
@@ -243,7 +244,7 @@ def test_ilu0_of_large_matrices(cuda, name):
 def test_ic0_of_large_matrices(cuda, name):
     L, _ = lower_triangle(as_csr(LARGE[name]()))
     want = ic0_by_cpu(L)
-    for variant in every_variant(cuda.IC0_VARIANTS):
+    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
         l, bad = run_ic0(cuda, L, variant)
         assert bad == -1, variant
         assert_close(l, want, 64, scale=sizes(L, want))
@@ -251,12 +252,12 @@ def test_ic0_of_large_matrices(cuda, name):
 
 def test_the_variant_asked_for_is_the_one_that_runs(cuda, cupy):
     A = as_csr(cupy.asarray(gallery.poisson7(5).toarray()))
-    for variant in cuda.ILU0_VARIANTS:
+    for variant in cuda.elimination.ILU0_VARIANTS:
         assert ILU0(variant=variant).factor(A).report["variant"] == variant
-    for variant in cuda.IC0_VARIANTS:
+    for variant in cuda.elimination.IC0_VARIANTS:
         assert IC0(variant=variant).factor(A).report["variant"] == variant
-    assert ILU0().factor(A).report["variant"] in cuda.ILU0_VARIANTS
-    assert IC0().factor(A).report["variant"] in cuda.IC0_VARIANTS
+    assert ILU0().factor(A).report["variant"] in cuda.elimination.ILU0_VARIANTS
+    assert IC0().factor(A).report["variant"] in cuda.elimination.IC0_VARIANTS
 
 
 @pytest.mark.parametrize("variant", ["sequential", "levels", "fastest"])
@@ -278,10 +279,10 @@ def test_the_first_of_many_bad_rows_is_named_however_many_blocks_there_are(cuda)
     A.data[np.isin(rows, [30_011, 30_012, 50_000])] = 0  # rows of zeros: their pivots are zero whatever comes before
     assert bad.sum() == 3
     A = as_csr(A)
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         assert run_ilu0(cuda, A, variant)[1] == 30_011, variant
     L, _ = lower_triangle(A)
-    for variant in every_variant(cuda.IC0_VARIANTS):
+    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
         assert run_ic0(cuda, L, variant)[1] == 30_011, variant
 
 
@@ -295,9 +296,9 @@ def test_nan_of_any_bits_ends_every_wait(cuda, dtype, word):
     damaged = CSR(A.indptr, A.indices, data, A.diag)
     L, _ = lower_triangle(damaged)
     if word == 0xFF:
-        for variant in every_variant(cuda.ILU0_VARIANTS):
+        for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
             assert run_ilu0(cuda, damaged, variant)[1] == 100, variant
-        for variant in every_variant(cuda.IC0_VARIANTS):
+        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
             assert run_ic0(cuda, L, variant)[1] == 100, variant
     b = on_gpu(A).data[: A.n].copy()
     for method in METHODS:
@@ -340,14 +341,14 @@ def test_every_method_is_the_reference_in_every_dtype(kind, dtype, index):
     moved = on_gpu(A)
     for shape in ((), (1,), (3,)):
         b = values((A.n, *shape), dtype)
-        exact = reference.solve_triangular(operand, A.data, b)
-        W = reference.isai(operand, A.data)
+        exact = reference.triangular.solve_triangular(operand, A.data, b)
+        W = reference.triangular.isai(operand, A.data)
         for method in METHODS:
             solver = TriangularSolver(moved, lower=lower, unit=unit, trans=trans, method=method)
             x = solver.solve(on_device(b)).get()
             want = exact
             if method == "jacobi":
-                want = reference.jacobi_sweeps(operand, A.data, b, 10)
+                want = reference.triangular.jacobi_sweeps(operand, A.data, b, 10)
             elif method == "isai":
                 want = W @ b
             assert x.dtype == dtype
@@ -366,7 +367,7 @@ def test_every_method_is_the_reference(problem, kind):
     lower, unit, trans = kind
     A = scaled(as_csr(problem.A), unit)
     b = values((A.n, 2), A.dtype)
-    want = reference.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
+    want = reference.triangular.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
     for method in EXACT:
         solver = TriangularSolver(on_gpu(A), lower=lower, unit=unit, trans=trans, method=method)
         assert_close(solver.solve(on_device(b)).get(), want, 32)
@@ -379,7 +380,7 @@ def test_every_method_on_any_pattern(cupy, data):
     lower, unit, trans = data.draw(st.sampled_from(KINDS))
     A = scaled(as_csr(A), unit)
     b = values(A.n, "float64")
-    want = reference.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
+    want = reference.triangular.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
     for method in EXACT:
         solver = TriangularSolver(on_gpu(A), lower=lower, unit=unit, trans=trans, method=method)
         assert_close(solver.solve(on_device(b)).get(), want, 32)
@@ -423,7 +424,7 @@ def test_many_right_hand_sides(columns):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_block_takes_what_fits_and_refuses_what_does_not(cupy, dtype):
-    from finelu.kernels.cuda.schedule import one_block_rows
+    from finelu.kernels.cuda.runtime.schedule import one_block_rows
 
     most = one_block_rows(np.dtype(dtype).itemsize)
     assert most >= 10_000 * 8 // np.dtype(dtype).itemsize
@@ -455,8 +456,8 @@ def test_levels_are_those_of_the_cpu(cuda, name, index):
     A = with_index(sp.csr_matrix(LARGE[name]()), index)
     moved = on_gpu(A)
     for lower, trans in product((True, False), ("N", "T")):
-        want, depth = cpu.levels(triangle(A, lower, True, trans))
-        level, found = cuda.levels(triangle(moved, lower, True, trans))
+        want, depth = cpu.levels.levels(triangle(A, lower, True, trans))
+        level, found = cuda.levels.levels(triangle(moved, lower, True, trans))
         assert found == depth
         np.testing.assert_array_equal(level.get(), want)
 
@@ -467,13 +468,13 @@ def test_levels_are_those_of_the_cpu(cuda, name, index):
 @pytest.mark.parametrize("name", ["poisson7", "long rows", "full", "random", "tridiagonal"])
 def test_factors_have_the_same_bits_in_every_run(cuda, name):
     A = as_csr(LARGE[name]())
-    for variant in every_variant(cuda.ILU0_VARIANTS):
+    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
         first, _ = run_ilu0(cuda, A, variant)  # a new analysis each time
         for _ in range(4):
             np.testing.assert_array_equal(run_ilu0(cuda, A, variant)[0], first)
     if name in ("poisson7", "full", "tridiagonal"):
         L, _ = lower_triangle(A)
-        for variant in every_variant(cuda.IC0_VARIANTS):
+        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
             first, _ = run_ic0(cuda, L, variant)
             for _ in range(4):
                 np.testing.assert_array_equal(run_ic0(cuda, L, variant)[0], first)
@@ -504,8 +505,14 @@ def test_a_numeric_factorization_allocates_nothing(cuda, cupy):
     def refuse(size):
         raise AssertionError(f"{size} bytes were asked for")
 
-    cases = [(cuda.ilu0, cuda.ilu0_analysis, A, v) for v in every_variant(cuda.ILU0_VARIANTS)]
-    cases += [(cuda.ic0, cuda.ic0_analysis, L, v) for v in every_variant(cuda.IC0_VARIANTS)]
+    cases = [
+        (cuda.elimination.ilu0, cuda.elimination.ilu0_analysis, A, v)
+        for v in every_variant(cuda.elimination.ILU0_VARIANTS)
+    ]
+    cases += [
+        (cuda.elimination.ic0, cuda.elimination.ic0_analysis, L, v)
+        for v in every_variant(cuda.elimination.IC0_VARIANTS)
+    ]
     for factor, analysis, M, variant in cases:
         plan, out = analysis(M, variant), cupy.empty_like(M.data)
         factor(plan, M.data, out)  # compiles
@@ -513,7 +520,7 @@ def test_a_numeric_factorization_allocates_nothing(cuda, cupy):
         out[:] = 0
         with cupy.cuda.using_allocator(refuse):
             bad = factor(plan, M.data, out)
-        assert cuda.first_bad(bad) == -1
+        assert cuda.vectors.first_bad(bad) == -1
         np.testing.assert_array_equal(out.get(), want)
 
 

@@ -18,7 +18,8 @@ from finelu import gallery
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
-from finelu.kernels.cpu.recurrences import DRIFT
+from finelu.kernels.cpu.runtime import sharing
+from finelu.kernels.monitor import DRIFT
 from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, progress, sqmr
 from finelu.matrix import as_csr
 from finelu.preconditioners import ILU0
@@ -116,7 +117,7 @@ def test_the_answer_does_not_depend_on_how_often_the_host_looks(method, monkeypa
 def test_the_host_looks_the_more_often_the_further_the_device_is_behind(behind, monkeypatch):
     A, b = system("spd")
     monkeypatch.setitem(progress.LOOK_EVERY, "numpy", 8)
-    monkeypatch.setattr(kernels_for(b).Snapshot, "ready", lambda self: not behind)
+    monkeypatch.setattr(kernels_for(b).cycle.Snapshot, "ready", lambda self: not behind)
     products = []
     solution = cg(operator(A, lambda v: (products.append(1), A @ v)[1]), b, rtol=1e-9)
     wasted = len(products) - solution.iterations - PROBES
@@ -483,10 +484,10 @@ def test_bicgstab_is_broken_where_omega_is_too_small_to_divide_by(backend, dtype
         rho, sigma, ts_, p = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0))
         t_norm_, shadow_norm = (backend.move(np.array([v], real)) for v in (t_norm, 1.0))
         kernels = kernels_for(p)
-        kernels.bicgstab_record(state, norms, history, rho, sigma, ts_, t_norm_, shadow_norm)
+        kernels.recurrences.bicgstab_record(state, norms, history, rho, sigma, ts_, t_norm_, shadow_norm)
         assert int(state[monitor.CODE]) == code, (ts, t_norm)
         assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == 0.5  # x has made the step by alpha p
-        kernels.bicgstab_direction(state, rho, sigma, ts_, t_norm_, rho, rho, p)
+        kernels.recurrences.bicgstab_direction(state, rho, sigma, ts_, t_norm_, rho, rho, p)
         p = backend.fetch(p)
         assert np.isfinite(p).all() and (p[0] == 3) == (code == monitor.BROKEN)
 
@@ -610,7 +611,7 @@ def test_the_step_of_bicg_is_broken_where_there_is_nothing_to_divide_by(backend,
     for (rho, sigma), code in outcomes.items():
         state, alpha = xp.zeros(4, np.int32), xp.zeros(1, dtype)
         rho_, sigma_ = (backend.move(np.array([v], dtype)) for v in (rho, sigma))
-        kernels_for(alpha).bicg_alpha(state, rho_, sigma_, xp.ones(1, real), alpha)
+        kernels_for(alpha).recurrences.bicg_alpha(state, rho_, sigma_, xp.ones(1, real), alpha)
         assert int(state[monitor.CODE]) == code, (rho, sigma)
         assert complex(alpha[0]) == pytest.approx(rho / sigma if code == monitor.RUNNING else 0)
 
@@ -621,7 +622,7 @@ def test_a_residual_that_outgrows_the_precision_ends_the_cycle(backend, dtype):
     for size, code in ((0.4 / eps, monitor.RUNNING), (0.6 / eps, monitor.BROKEN)):
         state, history = backend.xp.zeros(4, np.int32), backend.xp.zeros(2, dtype)
         norms = backend.move(np.array([size, 0, 0, 1, 0.5], dtype))
-        kernels_for(norms).bicg_record(state, norms, history, norms[:1])
+        kernels_for(norms).recurrences.bicg_record(state, norms, history, norms[:1])
         assert int(state[monitor.CODE]) == code
         assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == pytest.approx(size)
 
@@ -897,10 +898,10 @@ def test_the_drift_of_minres_is_the_rounding_of_x_over_the_residual(backend, far
     T = np.vstack([T, beta[m] * np.eye(m)[-1]])
     lanczos, state = backend.xp.zeros(22), backend.xp.zeros(4, np.int32)
     kernels = kernels_for(lanczos)
-    kernels.minres_begin(state, lanczos, backend.move(np.array([beta[0] ** 2 * 4.0**-far])), 1.0)
+    kernels.recurrences.minres_begin(state, lanczos, backend.move(np.array([beta[0] ** 2 * 4.0**-far])), 1.0)
     for k in range(1, m + 1):
         scaled = alpha[k - 1] * 2.0**far, beta[k] ** 2 * 4.0**far
-        kernels.minres_rotation(state, lanczos, *(backend.move(np.array([v])) for v in scaled))
+        kernels.recurrences.minres_rotation(state, lanczos, *(backend.move(np.array([v])) for v in scaled))
         rhs = beta[0] * np.eye(k + 1)[0]
         x = np.linalg.lstsq(T[: k + 1, :k], rhs, rcond=None)[0]  # in a basis that is orthonormal
         drift = np.linalg.norm(T[:, :k], axis=0).max() * np.linalg.norm(x) / np.linalg.norm(rhs - T[: k + 1, :k] @ x)
@@ -1002,7 +1003,7 @@ def test_mgs_step_is_figure_2(backend, dtype, n):
         Q = np.zeros((n, j + 2), dtype, order="F")
         Q[:, : j + 1], Q[:, j + 1] = basis, z
         Q, H = (backend.xp.asfortranarray(backend.move(a)) for a in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
-        kernels_for(Q).mgs_step(backend.xp.zeros(4, np.int32), Q, j, H)
+        kernels_for(Q).arnoldi.mgs_step(backend.xp.zeros(4, np.int32), Q, j, H)
         np.testing.assert_allclose(backend.fetch(H)[: j + 2, j], h, atol=tol)
         np.testing.assert_allclose(backend.fetch(Q)[:, j + 1], expected, atol=1e3 * tol)
     assert repeats >= 3
@@ -1023,9 +1024,9 @@ def test_orthogonalization_of_vectors_whose_squares_leave_the_range(backend, n, 
         Q, H = (backend.xp.asfortranarray(backend.move(v)) for v in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
         state = backend.xp.zeros(4, np.int32)
         if orthogonalization == "mgs":
-            kernels_for(Q).mgs_step(state, Q, j, H)
+            kernels_for(Q).arnoldi.mgs_step(state, Q, j, H)
         else:
-            kernels_for(Q).cgs2_step(state, Q, j, H, backend.xp.zeros(j + 2, dtype))
+            kernels_for(Q).arnoldi.cgs2_step(state, Q, j, H, backend.xp.zeros(j + 2, dtype))
         results.append((backend.fetch(Q)[:, j + 1], backend.fetch(H)[: j + 2, j].astype(complex) / 2.0**power))
     tol = 100 * float(np.finfo(dtype).eps)
     for q, h in results:
@@ -1040,7 +1041,7 @@ def test_norm_has_the_range_of_its_type(backend, dtype, size):
     with np.errstate(over="ignore"):
         v = (np.array([3.0, -4.0, 12.0]) * size).astype(dtype)
     out = backend.xp.zeros(1, v.real.dtype)
-    kernels_for(out).norm(backend.move(v), out)
+    kernels_for(out).vectors.norm(backend.move(v), out)
     if not np.isfinite(v).all():
         assert not np.isfinite(float(out[0]))
         return
@@ -1066,9 +1067,9 @@ def test_twice_classical_is_orthogonal_to_rounding_on_an_ill_conditioned_krylov_
         for j in range(m):
             Q[:, j + 1] = moved @ Q[:, j]
             if which == "mgs":
-                kernels.mgs_step(state, Q, j, H)
+                kernels.arnoldi.mgs_step(state, Q, j, H)
             else:
-                kernels.cgs2_step(state, Q, j, H, work)
+                kernels.arnoldi.cgs2_step(state, Q, j, H, work)
         q, h = backend.fetch(Q), backend.fetch(H)
         loss[which] = np.linalg.norm(np.eye(m + 1) - q.conj().T @ q)
         assert np.linalg.norm(A @ q[:, :m] - q @ h) <= 1e-13  # A Q_m = Q_{m+1} H
@@ -1086,9 +1087,9 @@ def test_a_dependent_vector_leaves_zero_and_not_noise(backend, orthogonalization
     kernels = kernels_for(Q)
     state = backend.xp.zeros(4, np.int32)
     if orthogonalization == "mgs":
-        kernels.mgs_step(state, Q, 0, H)
+        kernels.arnoldi.mgs_step(state, Q, 0, H)
     else:
-        kernels.cgs2_step(state, Q, 0, H, backend.xp.zeros(2))
+        kernels.arnoldi.cgs2_step(state, Q, 0, H, backend.xp.zeros(2))
     np.testing.assert_allclose(backend.fetch(H)[:2, 0], [3, 0], atol=1e-14)
     np.testing.assert_array_equal(backend.fetch(Q)[:, 1], np.zeros(n))
 
@@ -1111,8 +1112,8 @@ def test_givens_steps_and_the_triangular_solve_are_least_squares(backend, dtype)
     kernels = kernels_for(H)
     tol = 100 * float(np.finfo(dtype).eps)
     for j in range(m):
-        kernels.givens_step(state, norms, history, H, c, s, g, j)
-        kernels.hessenberg_solve(state, H, g, y)
+        kernels.arnoldi.givens_step(state, norms, history, H, c, s, g, j)
+        kernels.arnoldi.hessenberg_solve(state, H, g, y)
         k = j + 1
         expected = np.linalg.lstsq(hessenberg[: k + 1, :k], rhs[: k + 1], rcond=None)[0]
         smallest = np.linalg.norm(rhs[: k + 1] - hessenberg[: k + 1, :k] @ expected)
@@ -1315,29 +1316,24 @@ def test_two_runs_give_the_same_bits(backend, method):
     np.testing.assert_array_equal(one.history, other.history)
 
 
-def test_the_cuda_sources_number_the_monitor_as_python_does():
-    folder = Path(finelu.kernels.__file__).parent / "cuda"
-    for stem in ("recurrences", "arnoldi"):
-        enums = re.findall(r"^enum \{([^}]+)\};", (folder / f"{stem}.cu").read_text(), re.MULTILINE)
-        assert len(enums) >= 3
-        for names in enums:
-            value = -1
-            for entry in names.split(","):
-                label, _, given_value = entry.strip().partition(" = ")
-                value = int(given_value) if given_value else value + 1
-                if hasattr(monitor, label):
-                    assert getattr(monitor, label) == value, (stem, label)
-                else:
-                    from finelu.kernels.cpu import recurrences
+def test_the_cuda_header_numbers_the_monitor_as_python_does():
+    from finelu.kernels.cuda.runtime.constants import header
 
-                    assert getattr(recurrences, label) == value, (stem, label)
+    (names,) = re.findall(r"^enum \{ ([^}]+) \};$", header(vars(monitor)), re.MULTILINE)
+    numbers = dict(entry.split(" = ") for entry in names.split(", "))
+    assert {name: int(value) for name, value in numbers.items()} == {
+        name: value for name, value in vars(monitor).items() if name.isupper()
+    }
+    for stem in ("recurrences", "cycle", "arnoldi"):
+        text = (Path(finelu.kernels.__file__).parent / "cuda" / f"{stem}.cu").read_text()
+        assert '#include "runtime/constants.cuh"' in text and "enum {" not in text
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_a_product_shared_by_threads_has_the_bits_of_one_thread(threads, monkeypatch, count, dtype):
-    monkeypatch.setattr(products, "CALL", 0.0)  # so small products are shared, too
-    monkeypatch.setattr(products, "GRAIN", 50.0)
+    monkeypatch.setattr(sharing, "CALL", 0.0)  # so small products are shared, too
+    monkeypatch.setattr(sharing, "GRAIN", 50.0)
     threads(count)
     A = sp.random(300, 300, 0.03, format="csr", random_state=3)
     A = sp.csr_matrix(sp.vstack([A[:299], np.ones((1, 300))])).astype(dtype)  # rows without entries, and a long one

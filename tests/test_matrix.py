@@ -188,9 +188,9 @@ def test_inspect_is_the_reference(backend, A, data):
         else:
             A.data[p] = np.nan if kind == "nan" else -np.inf
     want_diag = np.empty(n, np.int32)
-    want = reference.inspect(A.indptr, A.indices, A.data, want_diag)
+    want = reference.inspection.inspect(A.indptr, A.indices, A.data, want_diag)
     arrays = [backend.move(v) for v in (A.indptr, A.indices, A.data, np.empty(n, np.int32))]
-    assert tuple(kernels_for(arrays[0]).inspect(*arrays)) == want
+    assert tuple(kernels_for(arrays[0]).inspection.inspect(*arrays)) == want
     if want[1] == 0:
         np.testing.assert_array_equal(backend.fetch(arrays[3]), want_diag)
 
@@ -200,8 +200,8 @@ def test_inspect_names_the_row_of_a_column_that_is_not_there(backend, column):
     A = example()
     A.indices[A.indptr[3]] = column
     arrays = [backend.move(v) for v in (A.indptr, A.indices, A.data, np.empty(5, np.int32))]
-    assert kernels_for(arrays[0]).inspect(*arrays)[0] == 3
-    assert reference.inspect(A.indptr, A.indices, A.data, np.empty(5, np.int32))[0] == 3
+    assert kernels_for(arrays[0]).inspection.inspect(*arrays)[0] == 3
+    assert reference.inspection.inspect(A.indptr, A.indices, A.data, np.empty(5, np.int32))[0] == 3
 
 
 # What is refused

@@ -24,7 +24,7 @@ from test_ilu0 import fetched, iterations
 import finelu as fl
 from finelu import ILU0, MILU0, ParameterError, ZeroPivot, gallery
 from finelu.kernels import reference
-from finelu.kernels.cpu import milu0, milu0_analysis
+from finelu.kernels.cpu.elimination import milu0, milu0_analysis
 from finelu.matrix import as_csr
 
 VARIANTS = ("sequential", "levels", "auto")
@@ -33,7 +33,7 @@ VARIANTS = ("sequential", "levels", "auto")
 def reference_factors(A, relax):
     A = as_csr(A)
     lu = np.empty_like(A.data)
-    assert reference.milu0(A.indptr, A.indices, A.diag, A.data, A.dtype.type(relax), lu) == -1
+    assert reference.elimination.milu0(A.indptr, A.indices, A.diag, A.data, A.dtype.type(relax), lu) == -1
     return lu
 
 

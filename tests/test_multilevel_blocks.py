@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 from checks import assert_close
 
+from finelu.device import sparse_module
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.csr import sparse_module
 
 TYPES = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 INDEX = pytest.mark.parametrize("index", ["int32", "int64"])
@@ -33,12 +33,14 @@ def test_the_way_in_and_out_are_their_twins(backend, dtype, index, shape):
     scale = np.exp2(rng.integers(-9, 9, n)).astype(np.dtype(dtype).char.lower())
     r = vector(n, shape, dtype)
     there = [backend.move(x) for x in (order, scale, r)]
-    np.testing.assert_array_equal(backend.fetch(kernels(backend).enter(*there)), reference.enter(order, scale, r))
+    np.testing.assert_array_equal(
+        backend.fetch(kernels(backend).enter(*there)), reference.vectors.enter(order, scale, r)
+    )
     s, t, w = vector(pivots, shape, dtype, 2), vector(pivots, shape, dtype, 3), vector(n - pivots, shape, dtype, 4)
     got = kernels(backend).leave(*there[:2], *(backend.move(x) for x in (s, t, w)))
-    np.testing.assert_array_equal(backend.fetch(got), reference.leave(order, scale, s, t, w))
+    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.leave(order, scale, s, t, w))
     got = kernels(backend).leave(*there[:2], there[2], None, None)
-    np.testing.assert_array_equal(backend.fetch(got), reference.leave(order, scale, r, None, None))
+    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.leave(order, scale, r, None, None))
 
 
 def test_a_vector_with_gaps_comes_in_as_well(backend):
@@ -58,8 +60,8 @@ def test_products_with_blocks_are_their_twins(backend, dtype, index, shape, dens
     x, y = vector(90, shape, dtype), vector(150, shape, dtype, 1)
     there = sparse_module(backend.xp.empty(0)).csr_matrix(M)
     for given, moved in ((None, None), (y, backend.move(y))):
-        got = backend.fetch(kernels(backend).subtract_product(there, backend.move(x), moved))
-        assert_close(got, reference.subtract_product(M, x, given), 64, 90.0)
+        got = backend.fetch(kernels(backend).products.subtract_product(there, backend.move(x), moved))
+        assert_close(got, reference.products.subtract_product(M, x, given), 64, 90.0)
 
 
 @TYPES
@@ -67,5 +69,5 @@ def test_products_with_blocks_are_their_twins(backend, dtype, index, shape, dens
 @pytest.mark.parametrize("n", [1, 31, 100])
 def test_the_dense_product_is_its_twin(backend, dtype, shape, n):
     matrix, x = vector(n, (n,), dtype), vector(n, shape, dtype, 1)
-    got = backend.fetch(kernels(backend).dense_product(backend.move(matrix), backend.move(x)))
-    assert_close(got, reference.dense_product(matrix, x), 64, float(n))
+    got = backend.fetch(kernels(backend).products.dense_product(backend.move(matrix), backend.move(x)))
+    assert_close(got, reference.products.dense_product(matrix, x), 64, float(n))

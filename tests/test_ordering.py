@@ -416,7 +416,7 @@ def test_counts_that_make_no_parts():
 
 def backend_pivots(A):
     """The scaling to a unit diagonal, on the device of A."""
-    return kernels_for(A.data).pivots(A, False)[0]
+    return kernels_for(A.data).scaling.pivots(A, False)[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -446,14 +446,14 @@ def test_scale_is_its_twin_and_by_definition(backend, dtype, index):
         ((None, b), (c, None)),
         ((None, None), (None, None)),
     ):
-        want = reference.scale(A, np.empty_like(A.data), below, above)
+        want = reference.scaling.scale(A, np.empty_like(A.data), below, above)
         sides = [tuple(v if v is None else backend.move(v) for v in side) for side in (below, above)]
         out = backend.xp.empty(A.nnz, dtype)
-        assert kernels_for(out).scale(on(backend, A), out, *sides) is out
+        assert kernels_for(out).scaling.scale(on(backend, A), out, *sides) is out
         np.testing.assert_array_equal(backend.fetch(out), want)
     M = A.tosparse().toarray()
     by_definition = np.tril(a[:, None] * M * b, -1) + np.triu(c[:, None] * M * d)
-    scaled = reference.scale(A, np.empty_like(A.data), (a, b), (c, d))
+    scaled = reference.scaling.scale(A, np.empty_like(A.data), (a, b), (c, d))
     assert_close(A.with_values(scaled).tosparse().toarray(), by_definition.astype(dtype), 4, scale=abs(by_definition))
 
 
@@ -464,9 +464,9 @@ def test_use_new_pivots_is_its_twin(backend, dtype, index):
     new = values(F.nnz, dtype)
     new[F.diag] += 3
     want, counted = new.copy(), np.array([0, NOBODY])
-    reference.use_new_pivots(F, want, counted)
+    reference.scaling.use_new_pivots(F, want, counted)
     out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
-    assert kernels_for(out).use_new_pivots(on(backend, F), out, refused) is out
+    assert kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused) is out
     assert_close(backend.fetch(out), want, 0 if backend.name == "cpu" else 8, scale=abs(want))
     np.testing.assert_array_equal(backend.fetch(refused), [0, NOBODY])
     above = F.tosparse().indices >= np.repeat(np.arange(F.n), np.diff(F.indptr))
@@ -479,9 +479,9 @@ def test_what_a_new_pivot_would_make_infinite_stays_and_is_counted(backend):
     new = F.data.copy()
     new[0] = 1e-200
     want, counted = new.copy(), np.array([0, NOBODY])
-    reference.use_new_pivots(F, want, counted)
+    reference.scaling.use_new_pivots(F, want, counted)
     out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
-    kernels_for(out).use_new_pivots(on(backend, F), out, refused)
+    kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused)
     for got, count in ((want, counted), (backend.fetch(out), backend.fetch(refused))):
         np.testing.assert_array_equal(got, new)
         np.testing.assert_array_equal(count, [2, 1])
@@ -496,8 +496,8 @@ def test_scaling_is_the_same_on_any_number_of_threads(threads):
         threads(count)
         kernels = kernels_for(d)
         refused = np.array([0, NOBODY])
-        scaled = kernels.scale(A, np.empty_like(A.data), (d, None), (d, d))
-        made.append((scaled, kernels.use_new_pivots(A, new.copy(), refused)))
+        scaled = kernels.scaling.scale(A, np.empty_like(A.data), (d, None), (d, d))
+        made.append((scaled, kernels.scaling.use_new_pivots(A, new.copy(), refused)))
     rows = np.repeat(np.arange(A.n), np.diff(A.indptr))
     want = A.data * d[rows] * np.where(A.indices < rows, 1, d[A.indices])
     for scaled, pivoted in made:

@@ -25,7 +25,7 @@ import finelu as fl
 from finelu import IC0, ILU0, MatrixError, ParameterError, ParIC, ParILU, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import reference
-from finelu.kernels.cpu import parilut
+from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr, lower_triangle
 from finelu.ordering import rcm
 
@@ -39,7 +39,7 @@ KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2
 def small_blocks(monkeypatch):
     """On the CPU several threads share even a small matrix, some rows at a time."""
     for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(parilut, name, value)
+        monkeypatch.setattr(row_blocks, name, value)
 
 
 def fetched(backend, F):
@@ -185,7 +185,7 @@ def test_the_sweeps_are_those_of_the_reference(backend, Recipe, dtype, pivots):
     A = in_dtype(gallery.poisson27(3, 4, 3), dtype)
     F = Recipe(sweeps=3, pivots=pivots, scale=False).factor(backend.move(A))
     B = as_csr(A) if Recipe is ParILU else lower_triangle(as_csr(A))[0]
-    columns = None if Recipe is ParILU else reference.columns_of(B)
+    columns = None if Recipe is ParILU else reference.pattern.columns_of(B)
     rows = np.repeat(np.arange(B.n), np.diff(B.indptr))
     pivot = B.data[B.diag] if Recipe is ParILU else np.sqrt(B.data[B.diag].real)
     made = B.with_values(np.where(B.indices < rows, B.data / pivot[B.indices], B.data))
@@ -194,9 +194,9 @@ def test_the_sweeps_are_those_of_the_reference(backend, Recipe, dtype, pivots):
     squares, refused = np.empty(B.n), np.array([0, 2**62])
     for _ in range(3):
         out = np.empty_like(B.data)
-        reference.sweep(B, made, out, squares, refused, columns)
+        reference.sweeps.sweep(B, made, out, squares, refused, columns)
         if pivots == "new":
-            reference.use_new_pivots(made, out, refused)
+            reference.scaling.use_new_pivots(made, out, refused)
         made = made.with_values(out)
     got = backend.fetch(F.L) if Recipe is ParIC else backend.fetch(F.L) + backend.fetch(F.U) - sp.identity(B.n, dtype)
     got = sp.csr_matrix(got)
@@ -326,7 +326,7 @@ def test_where_undamped_sweeps_grow_they_are_damped(backend):
     X = B
     for _ in range(8):
         out, squares = np.empty_like(B.data), np.empty(B.n)
-        reference.sweep(B, X, out, squares, np.array([0, 2**62]))
+        reference.sweeps.sweep(B, X, out, squares, np.array([0, 2**62]))
         undamped.append(squares.sum() ** 0.5)
         X = X.with_values(out)
     assert undamped[-1] > undamped[0]

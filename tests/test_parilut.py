@@ -12,7 +12,8 @@ from hypothesis import given
 import finelu as fl
 from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
 from finelu.errors import NoFactors
-from finelu.kernels.cpu import parilut
+from finelu.kernels import cpu
+from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr
 from finelu.ordering import rcm
 
@@ -31,7 +32,7 @@ SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
 def small_blocks(monkeypatch):
     """On the CPU several threads share even a small matrix, some rows at a time."""
     for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(parilut, name, value)
+        monkeypatch.setattr(row_blocks, name, value)
 
 
 def fetched(backend, F):
@@ -667,7 +668,7 @@ def test_numpys_numbers_are_numbers():
 def test_the_matrix_follows_when_the_factors_need_longer_indices(monkeypatch):
     A = gallery.convection_diffusion(12, 11, 1)
     want = ParILUT(steps=2).factor(A)
-    monkeypatch.setattr(parilut, "INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
+    monkeypatch.setattr(cpu.pattern, "INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
     got = ParILUT(steps=2).factor(A)
     assert got._triangles.indices.dtype == np.int64 and want._triangles.indices.dtype == np.int32
     for mine, other in ((got.L, want.L), (got.U, want.U)):

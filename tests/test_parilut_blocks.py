@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from finelu import gallery, threads
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.cpu import memory, parilut
+from finelu.kernels.cpu import candidates, memory, pattern, sweeps
+from finelu.kernels.cpu.runtime import row_blocks
+from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.matrix import CSR, as_csr
 
 TYPES = [
@@ -33,7 +35,7 @@ def small_blocks(monkeypatch):
     before = threads._wanted
     threads.set_num_threads(3)
     for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(parilut, name, value)
+        monkeypatch.setattr(row_blocks, name, value)
     yield
     threads.set_num_threads(before or threads.available_cores())
 
@@ -60,7 +62,7 @@ def tables(backend, F, cholesky):
     """columns_of F for the twin and for the backend, None of LU."""
     if not cholesky:
         return None, None
-    columns = reference.columns_of(F)
+    columns = reference.pattern.columns_of(F)
     return columns, tuple(backend.move(part) for part in columns)
 
 
@@ -86,14 +88,14 @@ def swept(backend, A, F, columns=None, squares=True, **options):
     xp = backend.xp
     out, refused = xp.empty_like(backend.move(F.data)), xp.asarray(np.array([0, NONE_YET]))
     sums = xp.empty(F.n) if squares else None
-    kernels(backend).sweep(moved(backend, A), moved(backend, F), out, sums, refused, columns, **options)
+    kernels(backend).sweeps.sweep(moved(backend, A), moved(backend, F), out, sums, refused, columns, **options)
     return [x if x is None else backend.fetch(x) for x in (out, sums, refused)]
 
 
 def twin_swept(A, F, columns=None, **options):
     out, squares, refused = np.empty_like(F.data), np.empty(F.n), np.array([0, NONE_YET])
     with np.errstate(all="ignore"):
-        reference.sweep(A, F, out, squares, refused, columns, **options)
+        reference.sweeps.sweep(A, F, out, squares, refused, columns, **options)
     return out, squares, refused
 
 
@@ -108,15 +110,17 @@ def check_sweep(backend, A, F, cholesky, **options):
 
 def check_candidates(backend, A, F, cholesky, least=0.0):
     columns, there = tables(backend, F, cholesky)
-    indptr, indices, data, squares = reference.candidates(A, F, columns, least)
-    *got, got_squares, left_out = kernels(backend).candidates(moved(backend, A), moved(backend, F), there, least)
+    indptr, indices, data, squares = reference.candidates.candidates(A, F, columns, least)
+    *got, got_squares, left_out = kernels(backend).candidates.candidates(
+        moved(backend, A), moved(backend, F), there, least
+    )
     got = fetched(backend, got)
     same_pattern(got[:2], (indptr, indices))
     assert got[2].dtype == data.dtype
     assert_close(got[2], data, ulps(backend), abs(A.data).max())
     real = F.data.real.dtype
     assert_close(backend.fetch(got_squares).T.astype(real), squares.T.astype(real), 64)
-    assert int(left_out) == reference.candidates(A, F, columns)[1].size - indices.size
+    assert int(left_out) == reference.candidates.candidates(A, F, columns)[1].size - indices.size
     return indptr, indices, data
 
 
@@ -126,15 +130,15 @@ def check_candidates(backend, A, F, cholesky, least=0.0):
 @IN_TYPES
 def test_columns_of_is_its_twin(backend, dtype, index):
     F = pair(dtype, index, cholesky=True)[1]
-    got = fetched(backend, kernels(backend).columns_of(moved(backend, F)))
-    same_pattern(got, reference.columns_of(F))
+    got = fetched(backend, kernels(backend).pattern.columns_of(moved(backend, F)))
+    same_pattern(got, reference.pattern.columns_of(F))
 
 
 @given(S=dominant_matrices(hermitian=True))
 @PATTERNS
 def test_columns_of_lists_every_entry_by_columns(backend, S):
     F = as_csr(sp.csr_matrix(sp.tril(S)))
-    indptr, rows, places = fetched(backend, kernels(backend).columns_of(moved(backend, F)))
+    indptr, rows, places = fetched(backend, kernels(backend).pattern.columns_of(moved(backend, F)))
     same = sp.csc_matrix((F.data[places], rows, indptr), shape=F.shape)
     assert (same != F.tosparse()).nnz == 0
     assert same.has_sorted_indices
@@ -206,16 +210,16 @@ def test_rows_of_few_entries_that_meet_rows_of_many(backend, n, dtype, cholesky)
 def check_sweeps(backend, A, F, cholesky, count):
     columns, there = tables(backend, F, cholesky)
     want_squares, want_refused = np.zeros((count, F.n)), np.array([0, NONE_YET])
-    want = reference.sweeps(A, F, count, want_squares, want_refused, columns, 0.9)
+    want = reference.sweeps.sweeps(A, F, count, want_squares, want_refused, columns, 0.9)
     squares, refused = backend.move(np.zeros((count, F.n))), backend.move(np.array([0, NONE_YET]))
     G = moved(backend, F)
-    got = kernels(backend).sweeps(moved(backend, A), G, count, squares, refused, there, 0.9)
+    got = kernels(backend).sweeps.sweeps(moved(backend, A), G, count, squares, refused, there, 0.9)
     assert_close(backend.fetch(got), want, 4 * ulps(backend))
     real = F.data.real.dtype
     assert_close(backend.fetch(squares).astype(real), want_squares.astype(real), 1024)
     np.testing.assert_array_equal(backend.fetch(refused), want_refused)
     np.testing.assert_array_equal(backend.fetch(G.data), F.data)
-    again = kernels(backend).sweeps(moved(backend, A), G, count, None, refused, there, 0.9)
+    again = kernels(backend).sweeps.sweeps(moved(backend, A), G, count, None, refused, there, 0.9)
     np.testing.assert_array_equal(backend.fetch(again), backend.fetch(got))
 
 
@@ -243,7 +247,7 @@ def test_several_sweeps_of_rows_of_two_to_eight_entries(backend, grid, together,
 @IN_TYPES
 def test_facts_are_their_twin(backend, dtype, index, cholesky):
     F = pair(dtype, index, cholesky, n=700)[0]
-    assert kernels(backend).facts(moved(backend, F)) == reference.facts(F)
+    assert kernels(backend).pattern.facts(moved(backend, F)) == reference.pattern.facts(F)
 
 
 @KINDS
@@ -255,9 +259,9 @@ def test_sweeps_converge_to_the_factorization_on_the_pattern(backend, cholesky):
     for _ in range(60):  # at most as many as the longest chain of dependences has entries
         F = F.with_values(swept(backend, A, F, there, squares=False)[0])
     if cholesky:
-        reference.ic0(A.indptr, A.indices, A.data, want)
+        reference.elimination.ic0(A.indptr, A.indices, A.data, want)
     else:
-        reference.ilu0(A.indptr, A.indices, A.diag, A.data, want)
+        reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, want)
     assert_close(F.data, want, 8)
 
 
@@ -279,7 +283,7 @@ def test_a_pivot_of_zero_is_refused_and_the_count_goes_on(backend):
     A = as_csr(sp.csr_matrix(np.array([[2.0, 1.0, 0.0], [2.0, 1.0, 1.0], [0.0, 1.0, 3.0]])))
     F = A.with_values(np.array([2.0, 1.0, 1.0, 5.0, 1.0, 0.5, 3.0]))  # l_10 u_01 = 1 = a_11
     out, refused = backend.xp.empty_like(backend.move(F.data)), backend.move(np.array([3, 2]))
-    kernels(backend).sweep(moved(backend, A), moved(backend, F), out, None, refused)
+    kernels(backend).sweeps.sweep(moved(backend, A), moved(backend, F), out, None, refused)
     np.testing.assert_array_equal(backend.fetch(refused), [4, 1])
     assert backend.fetch(out)[3] == 5.0
 
@@ -301,11 +305,11 @@ def test_a_square_that_is_not_positive_is_refused(backend, dtype, damping):
 def test_sweep_in_place_of_one_thread_is_its_twin(dtype, index, cholesky):
     A, F = pair(dtype, index, cholesky)
     threads.set_num_threads(1)
-    columns = reference.columns_of(F) if cholesky else None
+    columns = reference.pattern.columns_of(F) if cholesky else None
     mine, twin = F.with_values(F.data.copy()), F.with_values(F.data.copy())
     refused, twin_refused = np.array([0, NONE_YET]), np.array([0, NONE_YET])
-    parilut.sweep_in_place(A, mine, refused, columns)
-    reference.sweep_in_place(A, twin, twin_refused, columns)
+    sweeps.sweep_in_place(A, mine, refused, columns)
+    reference.sweeps.sweep_in_place(A, twin, twin_refused, columns)
     np.testing.assert_array_equal(mine.data, twin.data)
     np.testing.assert_array_equal(refused, twin_refused)
 
@@ -322,11 +326,11 @@ def test_sweeps_in_place_end_at_the_factorization_on_the_pattern(backend, dtype,
     )
     refused = backend.move(np.array([0, NONE_YET]))
     for _ in range(80):
-        kernels(backend).sweep_in_place(moved(backend, A), F, refused, there)
+        kernels(backend).sweeps.sweep_in_place(moved(backend, A), F, refused, there)
     if cholesky:
-        reference.ic0(A.indptr, A.indices, A.data, want)
+        reference.elimination.ic0(A.indptr, A.indices, A.data, want)
     else:
-        reference.ilu0(A.indptr, A.indices, A.diag, A.data, want)
+        reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, want)
     assert_close(backend.fetch(F.data), want, 8)
     np.testing.assert_array_equal(backend.fetch(refused), [0, NONE_YET])
 
@@ -336,7 +340,7 @@ def test_sweep_in_place_refuses_as_sweep_does(backend):
     F = moved(backend, A.with_values(np.array([1.0, 1.0, 1.0, 7.0])))  # u_11 = 1 - 1
     refused = backend.move(np.array([0, NONE_YET]))
     for _ in range(3):
-        kernels(backend).sweep_in_place(moved(backend, A), F, refused)
+        kernels(backend).sweeps.sweep_in_place(moved(backend, A), F, refused)
     np.testing.assert_array_equal(backend.fetch(F.data), [1, 1, 1, 7])
     np.testing.assert_array_equal(backend.fetch(refused), [3, 1])
 
@@ -357,7 +361,7 @@ def test_candidates_of_rows_of_more_than_1024_entries(backend, cholesky):
     S = long_rows(1300, dense=2, density=0.001)
     A = as_csr(sp.csr_matrix(sp.tril(S + S.T)) if cholesky else S)
     F = as_csr(sp.csr_matrix(sp.triu(sp.tril(A.tosparse(), 3), -3) + sp.triu(A.tosparse(), 1270)))  # A's rows are new
-    got = kernels(backend).candidates(moved(backend, A), moved(backend, F), tables(backend, F, cholesky)[1])
+    got = kernels(backend).candidates.candidates(moved(backend, A), moved(backend, F), tables(backend, F, cholesky)[1])
     indptr, indices, data = fetched(backend, got[:3])
     L, U = sp.tril(F.tosparse(), -1) + sp.eye(F.n), sp.triu(F.tosparse())
     product = sp.tril(F.tosparse() @ F.tosparse().T) if cholesky else L @ U
@@ -378,17 +382,19 @@ def test_candidates_and_their_adding_on_any_pattern(backend, S, T, cholesky, lea
     n = min(S.shape[0], T.shape[0])
     A, F = (as_csr(sp.csr_matrix(sp.tril(M[:n, :n]) if cholesky else M[:n, :n])) for M in (S, T))
     new = check_candidates(backend, A, F, cholesky, least)
-    got = fetched(backend, kernels(backend).add(moved(backend, F), *(backend.move(part) for part in new)))
-    same_pattern(got, reference.add(F, *new))
+    got = fetched(backend, kernels(backend).pattern.add(moved(backend, F), *(backend.move(part) for part in new)))
+    same_pattern(got, reference.pattern.add(F, *new))
 
 
 def test_where_nothing_is_new_there_are_no_candidates(backend):
     A = as_csr(sp.csr_matrix(np.ones((5, 5)) + 5 * np.eye(5)))
-    indptr, indices, data, squares, left_out = kernels(backend).candidates(moved(backend, A), moved(backend, A))
+    indptr, indices, data, squares, left_out = kernels(backend).candidates.candidates(
+        moved(backend, A), moved(backend, A)
+    )
     assert indices.size == data.size == int(left_out) == 0
     np.testing.assert_array_equal(backend.fetch(indptr), np.zeros(6))
     np.testing.assert_array_equal(backend.fetch(squares)[1], np.zeros(5))
-    got = kernels(backend).add(moved(backend, A), indptr, indices, data)
+    got = kernels(backend).pattern.add(moved(backend, A), indptr, indices, data)
     same_pattern(fetched(backend, got), (A.indptr, A.indices, A.data, A.diag))
 
 
@@ -398,10 +404,10 @@ def test_where_nothing_is_new_there_are_no_candidates(backend):
 def test_no_more_candidates_than_allowed_and_those_of_the_largest_products(backend, cholesky, dtype, share):
     A, F = pair(dtype, "int32", cholesky)
     columns, there = tables(backend, F, cholesky)
-    twin = partial(reference.candidates, A, F, columns)
+    twin = partial(reference.candidates.candidates, A, F, columns)
     everything = twin()[1].size
     most = int(share * everything)
-    indptr, indices, data, _, left_out = kernels(backend).candidates(
+    indptr, indices, data, _, left_out = kernels(backend).candidates.candidates(
         moved(backend, A), moved(backend, F), there, most=most
     )
     indptr, indices, data = fetched(backend, (indptr, indices, data))
@@ -425,15 +431,15 @@ def test_no_more_candidates_than_allowed_and_those_of_the_largest_products(backe
 
 def test_a_limit_that_is_not_reached_changes_nothing(backend):
     A, F = pair()
-    without = kernels(backend).candidates(moved(backend, A), moved(backend, F))
-    with_limit = kernels(backend).candidates(moved(backend, A), moved(backend, F), most=without[1].size)
+    without = kernels(backend).candidates.candidates(moved(backend, A), moved(backend, F))
+    with_limit = kernels(backend).candidates.candidates(moved(backend, A), moved(backend, F), most=without[1].size)
     same_pattern(fetched(backend, with_limit[:4]), fetched(backend, without[:4]))
     assert int(with_limit[4]) == 0
 
 
 def test_entries_of_A_stay_however_few_candidates_are_allowed(backend):
     A, F = pair()
-    indptr, indices, *_ = kernels(backend).candidates(moved(backend, A), moved(backend, F), most=1)
+    indptr, indices, *_ = kernels(backend).candidates.candidates(moved(backend, A), moved(backend, F), most=1)
     rows = np.repeat(np.arange(F.n), np.diff(backend.fetch(indptr)))
     got = set(zip(rows.tolist(), backend.fetch(indices).tolist(), strict=True))
     own = set(zip(*A.tosparse().nonzero(), strict=True)) - set(zip(*F.tosparse().nonzero(), strict=True))
@@ -448,10 +454,12 @@ def test_entries_of_A_stay_however_few_candidates_are_allowed(backend):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_add_is_its_twin(backend, dtype, index, cholesky, scaled):
     A, F = pair(dtype, index, cholesky)
-    columns = reference.columns_of(F) if cholesky else None
-    new = reference.candidates(A, F, columns)[:3]
-    want = reference.add(F, *new, scaled=scaled)
-    got = fetched(backend, kernels(backend).add(moved(backend, F), *(backend.move(x) for x in new), scaled=scaled))
+    columns = reference.pattern.columns_of(F) if cholesky else None
+    new = reference.candidates.candidates(A, F, columns)[:3]
+    want = reference.pattern.add(F, *new, scaled=scaled)
+    got = fetched(
+        backend, kernels(backend).pattern.add(moved(backend, F), *(backend.move(x) for x in new), scaled=scaled)
+    )
     same_pattern([got[0], got[1], got[3]], [want[0], want[1], want[3]])
     assert_close(got[2], want[2], ulps(backend))
     assert (got[1][got[3]] == np.arange(F.n)).all()
@@ -459,15 +467,15 @@ def test_add_is_its_twin(backend, dtype, index, cholesky, scaled):
 
 def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
     A, F = pair()
-    new = parilut.candidates(A, F)
-    monkeypatch.setattr(parilut, "INT32_LIMIT", F.nnz + new[1].size - 1)
-    G = parilut.add(F, *new[:3])
+    new = candidates.candidates(A, F)
+    monkeypatch.setattr(pattern, "INT32_LIMIT", F.nnz + new[1].size - 1)
+    G = pattern.add(F, *new[:3])
     assert {G.indptr.dtype, G.indices.dtype, G.diag.dtype} == {np.dtype(np.int64)}
-    want = reference.add(F, *new[:3])
+    want = reference.pattern.add(F, *new[:3])
     for got, part in zip((G.indptr, G.indices, G.data, G.diag), want, strict=True):
         np.testing.assert_array_equal(got, part)
-    monkeypatch.setattr(parilut, "INT32_LIMIT", new[1].size - 1)
-    wide = parilut.candidates(A, F)
+    monkeypatch.setattr(pattern, "INT32_LIMIT", new[1].size - 1)
+    wide = candidates.candidates(A, F)
     assert wide[0].dtype == np.int64
     for got, part in zip(wide[:4], new[:4], strict=True):
         np.testing.assert_array_equal(got, part)
@@ -480,7 +488,7 @@ def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
 @IN_TYPES
 def test_magnitudes_are_those_of_the_strict_triangles(backend, dtype, index, cholesky):
     F = pair(dtype, index, cholesky)[1]
-    below, above = fetched(backend, kernels(backend).magnitudes(moved(backend, F)))
+    below, above = fetched(backend, kernels(backend).pattern.magnitudes(moved(backend, F)))
     rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
     assert below.dtype == above.dtype == F.data.real.dtype
     assert_close(below, abs(F.data[F.indices < rows]), 2)
@@ -498,7 +506,7 @@ def few_values(F, dtype, seed=0):
 
 def removed(backend, F, least, drop):
     least = backend.move(np.array(least, F.data.real.dtype))
-    return fetched(backend, kernels(backend).remove(moved(backend, F), least, drop))
+    return fetched(backend, kernels(backend).pattern.remove(moved(backend, F), least, drop))
 
 
 @KINDS
@@ -508,7 +516,7 @@ def test_remove_is_its_twin(backend, dtype, index, cholesky):
     for least, shares in (((0.5, 0.5), (0.3, 0.4)), ((1.0, 0.25), (0.45, 0.1)), ((9.0, 2.0), (0.5, 1.0))):
         sides = [F.below, F.nnz - F.n - F.below]
         drop = tuple(int(share * side) for share, side in zip(shares, sides, strict=True))
-        same_pattern(removed(backend, F, least, drop), reference.remove(F, np.array(least), np.array(drop)))
+        same_pattern(removed(backend, F, least, drop), reference.pattern.remove(F, np.array(least), np.array(drop)))
 
 
 @given(S=dominant_matrices(), least=st.tuples(*[st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0])] * 2), data=st.data())
@@ -517,14 +525,14 @@ def test_remove_drops_on_any_pattern_what_it_is_told_to(backend, S, least, data)
     F = few_values(as_csr(S), "float64")
     drop = tuple(data.draw(st.integers(0, side + 2)) for side in (F.below, F.nnz - F.n - F.below))
     got = removed(backend, F, least, drop)
-    same_pattern(got, reference.remove(F, np.array(least), np.array(drop)))
+    same_pattern(got, reference.pattern.remove(F, np.array(least), np.array(drop)))
     assert (got[1][got[3]] == np.arange(F.n)).all()
 
 
 def test_thresholds_of_the_magnitudes_remove_exactly_as_many_as_wanted(backend):
     S = gallery.poisson7(8, 8, 8)
     F = as_csr(sp.csr_matrix((values(S.nnz, "float64"), S.indices, S.indptr)))
-    parts = fetched(backend, kernels(backend).magnitudes(moved(backend, F)))
+    parts = fetched(backend, kernels(backend).pattern.magnitudes(moved(backend, F)))
     drop = [part.size // 3 for part in parts]
     least = [np.partition(part, k)[k] for part, k in zip(parts, drop, strict=True)]
     _, indices, data, diag = removed(backend, F, least, drop)
@@ -556,7 +564,7 @@ def test_a_value_that_is_not_a_number_stays():
     data = F.data.copy()
     spoilt = np.flatnonzero(F.indices > np.repeat(np.arange(F.n), np.diff(F.indptr)))[::3]
     data[spoilt] = np.nan
-    got = parilut.remove(F.with_values(data), (np.inf, np.inf), (0, 0))
+    got = pattern.remove(F.with_values(data), (np.inf, np.inf), (0, 0))
     assert np.isnan(got.data).sum() == spoilt.size
     assert got.nnz == F.n + spoilt.size
 
@@ -566,15 +574,15 @@ def test_a_value_that_is_not_a_number_stays():
 
 def everything(A, F, cholesky):
     """What each deterministic block makes of A and F."""
-    columns = parilut.columns_of(F) if cholesky else None
+    columns = pattern.columns_of(F) if cholesky else None
     made = list(columns or ())
     out, squares, refused = np.empty_like(F.data), np.empty(F.n), np.array([0, NONE_YET])
-    parilut.sweep(A, F, out, squares, refused, columns)
-    *new, left_out = parilut.candidates(A, F, columns)
-    *few, few_left_out = parilut.candidates(A, F, columns, most=new[1].size // 2)
-    G = parilut.add(F, *new[:3])
-    H = parilut.remove(G, (0.2, 0.3), (G.nnz // 3, G.nnz // 4))
-    made += [out, squares, refused, *new, left_out, *few, few_left_out, *parilut.magnitudes(G)]
+    sweeps.sweep(A, F, out, squares, refused, columns)
+    *new, left_out = candidates.candidates(A, F, columns)
+    *few, few_left_out = candidates.candidates(A, F, columns, most=new[1].size // 2)
+    G = pattern.add(F, *new[:3])
+    H = pattern.remove(G, (0.2, 0.3), (G.nnz // 3, G.nnz // 4))
+    made += [out, squares, refused, *new, left_out, *few, few_left_out, *pattern.magnitudes(G)]
     for X in (G, H):
         made += [X.indptr, X.indices, X.data, X.diag]
     return made
@@ -596,7 +604,7 @@ def test_the_bits_do_not_depend_on_threads_or_blocks(monkeypatch, cholesky, dtyp
     ):
         with monkeypatch.context() as m:
             for name, value in changes.items():
-                m.setattr(parilut, name, value)
+                m.setattr(candidates if name in ("WAITING", "ROOM") else row_blocks, name, value)
             threads.set_num_threads(count)
             for got, expected in zip(everything(A, F, cholesky), want, strict=True):
                 np.testing.assert_array_equal(got, expected)
@@ -609,7 +617,7 @@ def test_columns_are_sorted_whether_few_or_many_near_or_far(count, n):
     columns = np.random.default_rng(count).permutation(n)[:count].astype(np.uint32)
     words, pages = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
     want = np.sort(columns)
-    parilut._sort(columns, np.uint64(count), words, pages)
+    sort_by_bitmap(columns, np.uint64(count), words, pages)
     np.testing.assert_array_equal(columns, want)
     assert not words.any() and not pages.any()
 

@@ -17,7 +17,7 @@ import pytest
 
 import finelu as fl
 from finelu.kernels import compiling
-from finelu.kernels.cpu import compiled as cache
+from finelu.kernels.cpu.runtime import jit as cache
 
 # In the place of Numba's own folders: those that a package that is read-only, and no home, leave
 NOWHERE = """
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_any_more_is_as_none(tmp_path, monkeypat
 
 ONE_KERNEL = """
 import finelu as fl
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.jit import compiled
 
 
 @compiled
@@ -336,7 +336,7 @@ from numba.core import event
 
 import finelu
 from finelu.kernels import compiling
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.jit import compiled
 
 class Compiled(event.Listener):
     count = 0

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from finelu import MatrixError, ParameterError, set_num_threads, threads
+from finelu.device import require_gpu
 from finelu.errors import DeviceError
-from finelu.kernels import cpu, kernels_for, reference, require_gpu
+from finelu.kernels import cpu, kernels_for, reference
 from finelu.kernels.cpu import selection as cpu_selection
 from finelu.selection import kth_smallest, threshold
 
@@ -152,7 +153,7 @@ def test_any_values(backend, values, share, method):
 def test_below_counts_what_is_less(backend, kind, order):
     values = backend.move(numbers(kind, 20_001))
     for exact in (True, False):
-        plan = kernels_for(values).Selection(values.size, values.dtype, order=order, exact=exact)
+        plan = kernels_for(values).selection.Selection(values.size, values.dtype, order=order, exact=exact)
         for rank in ranks(values.size)[:-1]:
             found = plan.select(values, rank)[0]
             fetched = backend.fetch(values)
@@ -196,9 +197,9 @@ def test_approximate_is_exact_where_values_are_few(backend, kind):
 def test_approximate_on_the_cpu_is_the_median_of_thresholds():
     values = numbers("normal", 123_457)
     for k in (0, 17, 60_000, 123_456):
-        plan = cpu.Selection(values.size, values.dtype, exact=False)
+        plan = cpu.selection.Selection(values.size, values.dtype, exact=False)
         got = plan.select(values, k)[0], plan.below[0]
-        assert got == reference.median_of_thresholds(values, k, cpu_selection.SUBSETS)
+        assert got == reference.selection.median_of_thresholds(values, k, cpu_selection.SUBSETS)
 
 
 def test_results_on_the_cpu_do_not_depend_on_the_number_of_threads():
@@ -269,7 +270,7 @@ def test_parameters_without_meaning_are_refused(backend):
         threshold(values, 1, method="bogo")
     with pytest.raises(ParameterError, match="exact=False"):
         threshold(values, 1, exact=False, method="quickselect")
-    Selection = kernels_for(values).Selection
+    Selection = kernels_for(values).selection.Selection
     with pytest.raises(ParameterError, match="order='size'"):
         Selection(3, "float64", order="size")
     with pytest.raises(ParameterError, match="n_max=-1"):
@@ -294,9 +295,9 @@ def test_parameters_without_meaning_are_refused(backend):
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_plan_forgets_what_it_was_asked_before(backend, exact):
     xp = backend.xp
-    plan = kernels_for(xp.zeros(1)).Selection(40_000, "float64", exact=exact)
+    plan = kernels_for(xp.zeros(1)).selection.Selection(40_000, "float64", exact=exact)
     fresh = lambda values, rank: (  # noqa: E731
-        kernels_for(values).Selection(values.size, "float64", exact=exact).select(values, rank)[0]
+        kernels_for(values).selection.Selection(values.size, "float64", exact=exact).select(values, rank)[0]
     )
     for n, kind, rank in (
         (40_000, "normal", 100),
@@ -319,9 +320,9 @@ def test_count_limits_what_takes_part(backend, n, exact):
     values = numbers("normal", n)
     values[n // 2 :] = np.nan
     moved = backend.move(values)
-    plan = kernels_for(moved).Selection(n, "float64", exact=exact)
+    plan = kernels_for(moved).selection.Selection(n, "float64", exact=exact)
     cut = backend.move(values[: n // 2])
-    want = kernels_for(moved).Selection(n // 2, "float64", exact=exact).select(cut, 123)[0]
+    want = kernels_for(moved).selection.Selection(n // 2, "float64", exact=exact).select(cut, 123)[0]
     for count in (n // 2, *(backend.move(np.array([n // 2], index)) for index in ("int32", "int64"))):
         assert plan.select(moved, 123, count=count)[0] == want
         plan.check()
@@ -330,7 +331,7 @@ def test_count_limits_what_takes_part(backend, n, exact):
 @pytest.mark.parametrize("n", [900, 20_000])
 def test_keep_leaves_as_many(backend, n):
     values = backend.move(numbers("normal", n))
-    plan = kernels_for(values).Selection(n, "float64")
+    plan = kernels_for(values).selection.Selection(n, "float64")
     for keep in (0, 1, n // 4, n, n + 7):
         for given_as in (keep, backend.move(np.array([keep], "int32")), backend.move(np.array([keep], "int64"))):
             plan.select(values, keep=given_as)
@@ -340,7 +341,7 @@ def test_keep_leaves_as_many(backend, n):
 
 def test_rank_may_be_an_array_of_one(backend):
     values = backend.move(numbers("normal", 9000))
-    plan = kernels_for(values).Selection(9000, "float64")
+    plan = kernels_for(values).selection.Selection(9000, "float64")
     want = plan.select(values, 4321)[0].copy()
     for index in ("int32", "int64"):
         assert plan.select(values, backend.move(np.array([4321], index)))[0] == want
@@ -372,8 +373,8 @@ def test_a_sample_that_leads_astray_costs_time_only(monkeypatch):
 
 def test_method_on_the_cpu_has_its_effect(monkeypatch):
     passes = []
-    count = cpu.Selection._count
-    monkeypatch.setattr(cpu.Selection, "_count", lambda *args: passes.append(1) or count(*args))
+    count = cpu.selection.Selection._count
+    monkeypatch.setattr(cpu.selection.Selection, "_count", lambda *args: passes.append(1) or count(*args))
     values = numbers("normal", 300_000)
     threshold(values, 1000, method="quickselect")
     assert not passes
@@ -399,12 +400,15 @@ def test_every_counting_gives_the_same(cuda, counting, kind):
     values = numbers(kind, 60_001)
     moved = cupy.asarray(values)
     want, below = reference.select(values, 33_333)
-    approximate = cuda.Selection(60_001, "float64", exact=False).select(moved, 33_333)[0]
-    plan = cuda.Selection(60_001, "float64", counting=counting)
+    approximate = cuda.selection.Selection(60_001, "float64", exact=False).select(moved, 33_333)[0]
+    plan = cuda.selection.Selection(60_001, "float64", counting=counting)
     assert plan.select(moved, 33_333)[0] == want and plan.below[0] == below
-    assert cuda.Selection(60_001, "float64", exact=False, counting=counting).select(moved, 33_333)[0] == approximate
+    assert (
+        cuda.selection.Selection(60_001, "float64", exact=False, counting=counting).select(moved, 33_333)[0]
+        == approximate
+    )
     if counting != "lanes":
-        plan = cuda.Selection(60_001, "float64", method="quickselect", counting=counting)
+        plan = cuda.selection.Selection(60_001, "float64", method="quickselect", counting=counting)
         assert plan.select(moved, 33_333)[0] == want and plan.below[0] == below
 
 
@@ -421,10 +425,10 @@ def test_counting_and_method_choose_the_kernels(cuda, monkeypatch):
     for counting in COUNTINGS[1:]:
         for method, function in (("sampleselect", "count_buckets"), ("quickselect", "partition")):
             asked.clear()
-            cuda.Selection(20_001, "float64", method=method, counting=counting).select(values, 5)
+            cuda.selection.Selection(20_001, "float64", method=method, counting=counting).select(values, 5)
             assert {key[3] for key in asked if key[0] == function} == {counting.upper()}
     with pytest.raises(ParameterError, match="quickselect offers shared"):
-        cuda.Selection(9, "float64", method="quickselect", counting="lanes")
+        cuda.selection.Selection(9, "float64", method="quickselect", counting="lanes")
 
 
 @pytest.mark.gpu
@@ -433,7 +437,7 @@ def test_a_bucket_without_room_is_searched_in_place(cuda, room):
     import cupy
 
     values = numbers("normal", 200_000)
-    plan = cuda.Selection(200_000, "float64", room=room)
+    plan = cuda.selection.Selection(200_000, "float64", room=room)
     for rank in (0, 1000, 150_000):
         assert plan.select(cupy.asarray(values), rank)[0] == reference.select(values, rank)[0]
         plan.check()
@@ -446,7 +450,7 @@ def test_numbers_on_the_device_that_are_out_of_range_are_told(cuda):
     for n in (900, 20_000):
         values = cupy.asarray(numbers("normal", n))
         for exact in (True, False):
-            plan = cuda.Selection(n, "float64", exact=exact)
+            plan = cuda.selection.Selection(n, "float64", exact=exact)
             for arguments, what in (
                 ({"rank": 3, "count": cupy.asarray([n + 1])}, "count"),
                 ({"rank": 3, "count": cupy.asarray([-1])}, "count"),
@@ -474,10 +478,10 @@ def test_more_values_than_a_grid_has_threads(cuda, kind, dtype):
     moved = cupy.asarray(values)
     sizes = np.sort(magnitudes(values))
     for method in ("sampleselect", "quickselect"):
-        plan = cuda.Selection(n, dtype, method=method)
+        plan = cuda.selection.Selection(n, dtype, method=method)
         for rank in (0, 7, n // 2, n - 1):
             assert same(float(plan.select(moved, rank)[0]), sizes[rank], dtype), (method, rank)
-    plan = cuda.Selection(n, dtype, exact=False)
+    plan = cuda.selection.Selection(n, dtype, exact=False)
     for rank in (0, 7, n // 2, n - 1):
         found = plan.select(moved, rank)[0].item()
         reached = np.searchsorted(sizes, found, side="left"), np.searchsorted(sizes, found, side="right")
@@ -492,7 +496,7 @@ def test_select_never_waits_for_the_host(cuda, arguments):
 
     n = 50_000
     values, count = cupy.asarray(numbers("normal", n)), cupy.asarray([n])
-    plan = cuda.Selection(n, "float64", **arguments)
+    plan = cuda.selection.Selection(n, "float64", **arguments)
     plan.select(values, keep=20_000, count=count)  # compiles
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()

@@ -41,7 +41,7 @@ def dense(blocks, periodic=OPEN):
     A = np.zeros((I * J * K, n, I * J * K, n), blocks.dtype)
     for cell in np.ndindex(I, J, K):
         for place, offset in enumerate(OFFSETS):
-            other = reference.neighbour(cell, offset, (I, J, K), periodic)
+            other = reference.stencil.neighbour(cell, offset, (I, J, K), periodic)
             if other is not None:
                 r, c = (np.ravel_multi_index(v, (I, J, K)) for v in (cell, other))
                 A[r, :, c, :] += blocks[place][cell]
@@ -120,9 +120,9 @@ def test_the_residual_is_its_twin(backend, n, dtype):
         x, b = values(24 * n, dtype, 1), values(24 * n, dtype, 2)
         for right in (b, None):
             want, got = np.empty_like(x), backend.move(np.empty_like(x))
-            reference.stencil_residual(A, periodic, x, right, want)
+            reference.stencil.stencil_residual(A, periodic, x, right, want)
             moved = [v if v is None else backend.move(v) for v in (A, x, right)]
-            kernels_for(got).stencil_residual(moved[0], periodic, *moved[1:], got)
+            kernels_for(got).stencil.stencil_residual(moved[0], periodic, *moved[1:], got)
             assert_close(backend.fetch(got), want, 0 if backend.name == "cpu" else 64)
 
 

@@ -10,8 +10,9 @@ from test_stencil import OPEN, random_blocks
 
 import finelu as fl
 from finelu import BlockILU0, ParameterError, SingularBlock, StencilMatrix, correct
+from finelu.device import require_gpu
 from finelu.errors import DeviceError
-from finelu.kernels import cpu, require_gpu
+from finelu.kernels import cpu
 
 pytestmark = pytest.mark.gpu
 
@@ -63,13 +64,13 @@ def problem(shape, n, dtype, *, pivots=False, seed=0):
 
 def factor_on_host(blocks, pivoting):
     d = np.empty(blocks.shape[1:], blocks.dtype)
-    assert cpu.block_ilu_factor(blocks, d, pivoting) == -1
+    assert cpu.stencil.block_ilu_factor(blocks, d, pivoting) == -1
     return d
 
 
 def solve_on_host(blocks, d, b, trans):
     x = np.empty_like(b)
-    cpu.block_ilu_solve(blocks, d, b, x, trans)
+    cpu.stencil.block_ilu_solve(blocks, d, b, x, trans)
     return x
 
 
@@ -119,7 +120,7 @@ def test_the_residual_is_that_of_the_cpu(cupy, stencil, n, dtype, periodic):
     there, got = cupy.asarray(blocks), cupy.full(x.shape, 7, dtype)
     for right in (None, b):
         want = np.empty_like(x)
-        cpu.stencil_residual(blocks, periodic, x, right, want)
+        cpu.stencil.stencil_residual(blocks, periodic, x, right, want)
         stencil.stencil_residual(there, periodic, cupy.asarray(x), None if right is None else cupy.asarray(b), got)
         agree(got, want, blocks)
     over = cupy.asarray(b)

@@ -45,7 +45,7 @@ def kind(request):
 
 
 def exact_methods(backend):
-    methods = kernels_for(backend.move(np.ones(1))).TRIANGULAR_METHODS
+    methods = kernels_for(backend.move(np.ones(1))).triangular.TRIANGULAR_METHODS
     return [*(m for m in methods if m not in ("jacobi", "isai")), "auto"]
 
 
@@ -58,7 +58,7 @@ def dense_triangle(A, lower, unit, trans):
 
 def by_reference(A, b, lower, unit, trans):
     A = as_csr(A, diagonal=not unit)
-    return reference.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
+    return reference.triangular.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
 
 
 def well_conditioned(A, unit):
@@ -211,14 +211,14 @@ def test_jacobi_sweeps_have_the_bits_of_the_reference(kind, sweeps, dtype):
     A = as_csr(well_conditioned(in_dtype(gallery.convection_diffusion(8, 7, 2, peclet=50), dtype), kind["unit"]))
     for shape in SHAPES:
         b = values((A.n, *shape), dtype)
-        want = reference.jacobi_sweeps(triangle(A, **kind), A.data, b, sweeps)
+        want = reference.triangular.jacobi_sweeps(triangle(A, **kind), A.data, b, sweeps)
         np.testing.assert_array_equal(TriangularSolver(A, method="jacobi", sweeps=sweeps, **kind).solve(b), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_sparse_approximate_inverse_is_that_of_the_reference(backend, kind, dtype):
     A = as_csr(well_conditioned(in_dtype(gallery.poisson7(5, 4, 3), dtype), kind["unit"]))
-    want = reference.isai(triangle(A, **kind), A.data)
+    want = reference.triangular.isai(triangle(A, **kind), A.data)
     solver = TriangularSolver(backend.move(A.tosparse()), method="isai", **kind)
     W = backend.fetch(solver.solve(backend.move(np.eye(A.n, dtype=dtype))))
     assert_close(W, want, 64, scale=abs(want).max())
@@ -525,8 +525,8 @@ def test_the_levels_of_any_pattern_are_those_of_the_reference(backend, A):
     A = as_csr(A)
     on_device = as_csr(backend.move(A.tosparse()))
     for lower, trans in product((True, False), ("N", "T")):
-        want, depth = reference.levels(triangle(A, lower, True, trans))
+        want, depth = reference.levels.levels(triangle(A, lower, True, trans))
         operand = triangle(on_device, lower, True, trans)
-        level, found = kernels_for(on_device.data).levels(operand)
+        level, found = kernels_for(on_device.data).levels.levels(operand)
         assert found == depth
         np.testing.assert_array_equal(backend.fetch(level), want)

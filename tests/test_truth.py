@@ -131,8 +131,8 @@ def test_residual_kernels(backend, dtype, factor, n):
         S, y, c = as_csr(move(A), diagonal=False), move(x), move(b)
         kernels = kernels or kernels_for(c)
         r, bound, twice = c * 0, abs(c), c * 0
-        kernels.residual(S.indptr, S.indices, S.data, y, c, factor, r, bound)
-        kernels.residual_twice(S.indptr, S.indices, S.data, y, c, factor, twice)
+        kernels.products.residual(S.indptr, S.indices, S.data, y, c, factor, r, bound)
+        kernels.products.residual_twice(S.indptr, S.indices, S.data, y, c, factor, twice)
         collect.extend(backend.fetch(v) for v in (r, bound, twice))
     assert (abs(wanted[0] - got[0]) <= 2 * wanted[1]).all() and (abs(got[0] - got[2]) <= got[1]).all()
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-4)
@@ -148,8 +148,8 @@ def test_residuals_do_not_depend_on_the_number_of_threads():
         for threads in (1, 3):
             finelu.set_num_threads(threads)
             r, bound, twice = np.empty_like(b), np.empty_like(b), np.empty_like(b)
-            kernels_for(b).residual(S.indptr, S.indices, S.data, x, b, 1.0, r, bound)
-            kernels_for(b).residual_twice(S.indptr, S.indices, S.data, x, b, 1.0, twice)
+            kernels_for(b).products.residual(S.indptr, S.indices, S.data, x, b, 1.0, r, bound)
+            kernels_for(b).products.residual_twice(S.indptr, S.indices, S.data, x, b, 1.0, twice)
             results.append((r, bound, twice))
     finally:
         finelu.set_num_threads(before)
@@ -173,7 +173,7 @@ def test_a_norm_below_the_tolerance_is_none_of_rounding(form, dtype):
     product = as_operator(FORMS[form](A), "A", b, b.dtype)
     residual = Residual(product.matrix, product.__matmul__, b.dtype)
     exact = np.zeros(30, dtype)
-    reference.residual_twice(A.indptr, A.indices, A.data, x, b, 1.0, exact)
+    reference.products.residual_twice(A.indptr, A.indices, A.data, x, b, 1.0, exact)
     exact, eps = float(np.linalg.norm(exact)), float(np.finfo(dtype).eps)
     below = exact / 1000  # the plain residual, rounded like b, is exactly 0
     norm = residual(b, x, below)[1]
@@ -286,7 +286,7 @@ def test_breakdowns_do_not_depend_on_the_scaling(name, recipe, backend):
 def test_size_of_dot(backend, dtype):
     x, y = values(1000, dtype), values(1000, dtype)[::-1].copy()
     out = backend.xp.zeros(1, x.real.dtype)
-    kernels_for(out).size_of_dot(backend.move(x), backend.move(y), out)
+    kernels_for(out).vectors.size_of_dot(backend.move(x), backend.move(y), out)
     size = lambda v: abs(v.real) + abs(v.imag) if np.iscomplexobj(v) else abs(v)  # noqa: E731
     assert float(out[0]) == pytest.approx(float((size(x) * size(y)).sum()), rel=1e-4)
 

@@ -56,7 +56,7 @@ from benchmarks.common import (
 from benchmarks.papers.parilut import draw
 from benchmarks.peers import mkl
 from benchmarks.spine import have_gpu
-from finelu.kernels import namespace, require_gpu, to_host
+from finelu.device import namespace, require_gpu, to_host
 from finelu.kernels.cpu import stencil as cpu
 from finelu.stencil import StencilMatrix
 from finelu.threads import available_cores
@@ -422,7 +422,7 @@ def residual_by_arrays(A: StencilMatrix, x, b):
 
 def raise_if_bad(bad) -> None:
     """RuntimeError for a factorization on the GPU that met a bad pivot."""
-    from finelu.kernels.cuda.triangular import first_bad
+    from finelu.kernels.cuda.vectors import first_bad
 
     cell = int(first_bad(bad))
     if cell >= 0:

@@ -49,7 +49,8 @@ from benchmarks.common import (
     table,
 )
 from benchmarks.spine import have_gpu
-from finelu.kernels import kernels_for, monitor, namespace, on_gpu, to_host
+from finelu.device import namespace, on_gpu, to_host
+from finelu.kernels import kernels_for, monitor
 from finelu.krylov.operators import as_operator
 
 SEED, RTOL, RESTART, MAXITER = 0, 1e-8, 30, 500
@@ -370,7 +371,7 @@ def staged(A, apply, b, clock: Clock, *, on_host: bool = False, rtol=RTOL, resta
             with clock(COPIES):
                 copy(r, u)
         with clock(OTHER):
-            k.arnoldi_begin(state, norms, u if on_host else r, Q, g)
+            k.arnoldi.arnoldi_begin(state, norms, u if on_host else r, Q, g)
         for j in range(min(m, maxiter - done)):
             if int(state[monitor.CODE]) != monitor.RUNNING:  # a wait, outside of the stages
                 break
@@ -388,15 +389,15 @@ def staged(A, apply, b, clock: Clock, *, on_host: bool = False, rtol=RTOL, resta
                 with clock(COPIES):
                     copy(w, Q[:, j + 1])
             with clock(MGSO):
-                k.mgs_step(state, Q, j, H)
+                k.arnoldi.mgs_step(state, Q, j, H)
             with clock(OTHER):
-                k.givens_step(state, norms, history, H, c, s, g, j)
+                k.arnoldi.givens_step(state, norms, history, H, c, s, g, j)
         done = int(state[monitor.ITERATIONS])
         clock.forget(done)
         clock.iteration = done - 1
         with clock(OTHER):
-            k.hessenberg_solve(state, H, g, y)
-            k.combine(state, Q, y, u)
+            k.arnoldi.hessenberg_solve(state, H, g, y)
+            k.arnoldi.combine(state, Q, y, u)
         if on_host:
             with clock(COPIES):
                 copy(u, q)

@@ -51,8 +51,8 @@ from benchmarks.common import (
 )
 from benchmarks.parilut import BLOCKS, Blocks, all_steps, factor_time, problems, profile, spd, without_solves
 from benchmarks.spine import have_gpu
+from finelu.device import to_host
 from finelu.errors import FineluError, ZeroPivot
-from finelu.kernels import to_host
 from finelu.ordering import rcm
 
 SEED, RTOL, MAXITER, LONGEST = 0, 1e-10, 10_000, 1200  # LONGEST: the most iterations of full GMRES
@@ -547,7 +547,7 @@ def measure_selection(run: Run, budget: Budget) -> None:
         case = (f"{different} values", "float64", PAPER_SIZE, "gpu", 0)
         selection.ours(run, case, cupy.floor(different * x), cupy, gpu_time, SELECTIONS | AGGREGATED)
     for variant in ("approximate, as it comes", "sselect-s", "qselect-s"):
-        plan = kernels_for(x).Selection(x.size, x.dtype, **SELECTIONS[variant])
+        plan = kernels_for(x).selection.Selection(x.size, x.dtype, **SELECTIONS[variant])
         for _ in range(2):
             marks: list[tuple[str, Any, Any]] = []
             with timed_kernels(marks):

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import DeviceError, MatrixError
-from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
-from finelu.kernels.csr import INT32_LIMIT, sparse_module
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, DTYPES, BlockProducts, all_finite, as_csr
 
 
@@ -252,7 +253,7 @@ class BlockMatrix(BlockProducts):
         return self.n_block == other.n_block and self.pattern.same(other.pattern)
 
     def _product(self, x, b, out) -> None:
-        kernels_for(self.data).bsr_residual(self.indptr, self.indices, self.data, x, b, out)
+        kernels_for(self.data).blocks.bsr_residual(self.indptr, self.indices, self.data, x, b, out)
 
     def to_bsr(self):
         """A as a scipy.sparse.bsr_matrix that shares its arrays. Of a matrix on the GPU there is only `tocsr`: a

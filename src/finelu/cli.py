@@ -119,7 +119,7 @@ def solve(
     finelu.get_num_threads()  # a wrong FINELU_NUM_THREADS is told even where no kernel asks for it
 
     with _progress(enabled=not as_json and sys.stderr.isatty()) as progress:
-        from finelu.kernels import to_host
+        from finelu.device import to_host
         from finelu.krylov import RESTART, RESTARTED
         from finelu.matrix import as_csr
 
@@ -444,8 +444,8 @@ def _check_outputs(
 
 def _gpu(device: str):
     """cupy for "cuda", and for "auto" where a GPU can be used; None: work on the CPU."""
+    from finelu.device import require_gpu
     from finelu.errors import DeviceError
-    from finelu.kernels import require_gpu
 
     if device == "cpu":
         return None
@@ -497,7 +497,7 @@ def _method(recipe: str, A: CSR) -> str:
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):
     """Factor and solve: the factors (None without a recipe), the solution, and the seconds that each part took."""
     from finelu import krylov
-    from finelu.kernels import synchronize
+    from finelu.device import synchronize
 
     with _compile_time(progress) as compiled:
 

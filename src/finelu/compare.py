@@ -30,9 +30,9 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import SuperLU
 
 from finelu import krylov
+from finelu.arithmetic import judged
+from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, meant
-from finelu.kernels import on_gpu, require_gpu, synchronize, to_host
-from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator

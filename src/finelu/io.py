@@ -23,8 +23,8 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
+from finelu.device import free_memory, to_host
 from finelu.errors import FileError
-from finelu.kernels import free_memory, to_host
 from finelu.market import DEFLATED, check_memory, read_market
 from finelu.matlab import read_mat
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
+from finelu.device import free_memory, namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
-from finelu.kernels import free_memory, namespace, on_gpu, synchronize
-from finelu.kernels.cpu.mirror import signs
-from finelu.kernels.csr import Mirrored
+from finelu.kernels.cpu.inspection import signs
+from finelu.kernels.operands import Mirrored
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, norm
 from finelu.ordering import Fill, with_little_fill
@@ -84,7 +84,7 @@ SINGLE = 1e-5  # the least rtol that single precision is trusted with
 class Look:
     """What decides about the ladder. m_matrix: hardly an entry beside the diagonal has its sign or a row outweighs it.
 
-    mirrored : A beside its transpose, see kernels/reference.py.
+    mirrored : A beside its transpose, see kernels/reference.
     """
 
     n: int

@@ -19,8 +19,8 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
+from finelu.device import free_memory
 from finelu.errors import FileError
-from finelu.kernels import free_memory
 
 CHUNK = 2**24  # bytes of text that are held at once
 SPARE = 2**24  # bytes of comments, blank lines and padding in all, beside LONG for each entry

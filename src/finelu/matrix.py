@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, same_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError, ParameterError
-from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
-from finelu.kernels.arithmetic import judged
-from finelu.kernels.csr import CSR, INT32_LIMIT, sparse_module
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR, INT32_LIMIT
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -98,7 +99,7 @@ def rows_of_entries(counts, entries: int):
 def _inspect(kernels, xp, indptr, indices, data):
     n = indptr.size - 1
     diag = xp.empty(n, indices.dtype)
-    counts = kernels.inspect(indptr, indices, data, diag)
+    counts = kernels.inspection.inspect(indptr, indices, data, diag)
     names = ("corrupt", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
     return diag, dict(zip(names, (int(c) for c in counts), strict=True))
 
@@ -210,7 +211,7 @@ def norm(v) -> float:
     """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
     v = namespace(v).ascontiguousarray(v)
     out = namespace(v).zeros(1, v.real.dtype)
-    kernels_for(v).norm(v, out)
+    kernels_for(v).vectors.norm(v, out)
     return float(out[0])
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.arithmetic import judged
+from finelu.device import to_host
 from finelu.errors import MatrixError
-from finelu.kernels import kernels_for, to_host
-from finelu.kernels.arithmetic import judged
-from finelu.kernels.csr import Mirrored
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import Mirrored
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import levels, triangle
 
@@ -259,7 +260,7 @@ def level_sizes(A: CSR) -> tuple[np.ndarray, np.ndarray]:
     Cost: one pass over the entries a triangle.
     """
     kernels = kernels_for(A.data)
-    lower, upper = (to_host(kernels.levels(triangle(A, below, True))[0]) for below in (True, False))
+    lower, upper = (to_host(kernels.levels.levels(triangle(A, below, True))[0]) for below in (True, False))
     return np.bincount(lower), np.bincount(upper)
 
 

@@ -339,7 +339,7 @@ def machine(result: Comparison) -> str:
         pass
     text = f"{name or platform.machine()}, {get_num_threads()} threads"
     if any(m.device == "cuda" for m in result.measurements):
-        from finelu.kernels import require_gpu
+        from finelu.device import require_gpu
 
         cupy = require_gpu()
         text += f"; {cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)['name'].decode()}"

@@ -10,9 +10,9 @@ from time import perf_counter
 import numpy as np
 
 from finelu import krylov
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
-from finelu.kernels import namespace, on_gpu, synchronize
-from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.ladder import MAXITER, Ladder, precise, restart_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from finelu.kernels import kernels_for, namespace, to_host
+from finelu.device import namespace, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, norm
 
 NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
@@ -195,7 +196,7 @@ def _product(A: CSR, v, plus=None):
     xp = namespace(v)
     v = xp.ascontiguousarray(v.astype(A.dtype, copy=False))
     r, start = xp.empty_like(v), xp.zeros_like(v) if plus is None else -plus
-    kernels_for(v).residual_twice(A.indptr, A.indices, A.data, v, start, 1.0, r)
+    kernels_for(v).products.residual_twice(A.indptr, A.indices, A.data, v, start, 1.0, r)
     return -r
 
 

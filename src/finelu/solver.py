@@ -9,9 +9,9 @@ from time import perf_counter
 import numpy as np
 
 from finelu import krylov
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
-from finelu.kernels import namespace, on_gpu, require_gpu, to_host
-from finelu.kernels.arithmetic import judged
 from finelu.kernels.compiling import compile_clock, quietly
 from finelu.krylov import METHODS
 from finelu.ladder import Ladder, precise

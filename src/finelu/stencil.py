@@ -10,9 +10,10 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import namespace, on_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
-from finelu.kernels import kernels_for, namespace, on_gpu
-from finelu.kernels.csr import INT32_LIMIT, sparse_module
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES, BlockProducts, all_finite
 
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
@@ -133,7 +134,7 @@ class StencilMatrix(BlockProducts):
         return StencilMatrix._of(self.blocks.astype(dtype), self.periodic)
 
     def _product(self, x, b, out) -> None:
-        kernels_for(self.blocks).stencil_residual(self.blocks, self.periodic, x, b, out)
+        kernels_for(self.blocks).stencil.stencil_residual(self.blocks, self.periodic, x, b, out)
 
     def _block_pattern(self):
         """Block rows, columns and places (7 I J K,) of the blocks that point inside, sorted by rows, then columns."""

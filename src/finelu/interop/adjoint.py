@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
+from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.factors import Factors
-from finelu.kernels import namespace
 from finelu.krylov.progress import count
 from finelu.ladder import MAXITER, Ladder, keeps_definite, restart_of
 from finelu.matrix import CSR, as_csr, check_vector

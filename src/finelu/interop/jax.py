@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
-from finelu.kernels import namespace, require_gpu
 from finelu.matrix import DTYPES, as_csr, sparse_module
 
 try:

@@ -22,6 +22,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from finelu import threads
+from finelu.device import require_gpu, sparse_module
 from finelu.errors import (
     DeviceError,
     FineluError,
@@ -34,8 +35,7 @@ from finelu.errors import (
 )
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc_solve import Outcome, solve_mtx
-from finelu.kernels import require_gpu
-from finelu.kernels.csr import INT32_LIMIT, sparse_module
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES
 from finelu.preconditioners import ILU0, RECIPES
 from finelu.preconditioners.recipe import value_of

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
 from finelu.factors import Factors
-from finelu.kernels import kernels_for, namespace, on_gpu, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, ILUTFactors
@@ -189,7 +190,7 @@ class MatchedILUTFactors(Factors):
         if trans != "N":
             into, out = out, into
         assert self._inner is not None
-        return kernels.leave(*out, self._inner.solve(kernels.enter(*into, R), trans), None, None)
+        return kernels.vectors.leave(*out, self._inner.solve(kernels.vectors.enter(*into, R), trans), None, None)
 
     @property
     def nnz(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from finelu.device import require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
-from finelu.kernels import require_gpu
 from finelu.matrix import DTYPES, as_csr, sparse_module
 
 try:

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.blocks import BlockMatrix
+from finelu.device import namespace, on_gpu
 from finelu.errors import DeviceError, MatrixError, ParameterError, meant
-from finelu.kernels import namespace, on_gpu
 from finelu.kernels.cpu.products import Product
 from finelu.matrix import CSR, DTYPES, as_csr, shown
 from finelu.preconditioners import RECIPES, recipe_of

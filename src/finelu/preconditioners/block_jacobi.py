@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from finelu.blocks import BlockMatrix
+from finelu.device import namespace, to_host
 from finelu.factors import Factors, checked
-from finelu.kernels import kernels_for, namespace, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
@@ -125,7 +126,7 @@ def inverted(recipe, blocks, cell):
     scaled = blocks / xp.where(empty, 1, scale)[:, :, None]
     if n <= LARGEST_KERNEL:
         inverse = xp.empty_like(scaled)
-        kernels.invert_blocks(scaled, inverse, True)  # a singular one shows in the condition
+        kernels.blocks.invert_blocks(scaled, inverse, True)  # a singular one shows in the condition
     else:
         singular = empty.any(axis=1) | ~xp.isfinite(xp.linalg.slogdet(scaled)[1])  # LAPACK would stop without a name
         inverse = xp.linalg.inv(xp.where(singular[:, None, None], xp.eye(n, dtype=blocks.dtype), scaled))
@@ -155,6 +156,6 @@ def times(blocks, R, trans: str):
         out = xp.empty_like(columns)
         column = xp.empty(m * n, R.dtype)
         for c in range(columns.shape[1]):
-            kernels_for(R).blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
+            kernels_for(R).blocks.blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
             out[:, c] = column
     return out[: R.shape[0]].reshape(R.shape)

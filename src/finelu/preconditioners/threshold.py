@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host
-from finelu.kernels import namespace, on_gpu
 from finelu.matrix import CSR, INT32_LIMIT, is_number
 from finelu.properties import require_hermitian
 

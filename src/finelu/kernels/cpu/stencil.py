@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
-from finelu.kernels.cpu.dense import (
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
     multiply,
@@ -28,8 +28,8 @@ from finelu.kernels.cpu.dense import (
     subtract_product,
     subtract_transposed,
 )
-from finelu.kernels.cpu.levels import CALL, makespan
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import CALL, makespan
 from finelu.threads import get_num_threads, run
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
@@ -40,7 +40,7 @@ ONE, TWO, THREE, FOUR, FIVE, SIX = (np.uint64(k) for k in range(1, 7))  # an int
 
 
 def stencil_residual(blocks, periodic, x, b, out) -> None:
-    """out = b - A x, or A x where b is None; see kernels/reference.py."""
+    """out = b - A x, or A x where b is None; see kernels/reference/stencil.py."""
     _, I, J, K, n, _ = blocks.shape
     items = -(-I * J // PENCILS)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
@@ -49,7 +49,7 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
 
 
 def block_ilu_factor(blocks, d, pivoting) -> int:
-    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1. See reference.py."""
+    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1. See the specification."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, FACTOR * n**3 + 60.0, get_num_threads())
     state, done = np.array([0, I * J * K], np.int64), np.zeros(after.size, np.int8)
@@ -59,7 +59,7 @@ def block_ilu_factor(blocks, d, pivoting) -> int:
 
 
 def block_ilu_solve(blocks, d, b, x, trans) -> None:
-    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference.py. b may be x."""
+    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference/stencil.py. b may be x."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, SWEEP * 4 * n**2 + 40.0, get_num_threads())
     state, done = np.zeros(1, np.int64), np.zeros(2 * after.size, np.int8)

@@ -1,6 +1,6 @@
 // Block ILU(0) of 7-point block matrices on an I x J x K grid (Luo, Edwards, Luo, Mueller: "A fine-grained block ILU scheme
 // on regular structures for GPGPUs"): factorization, solve and residual, each one launch, and the paper's ACC style.
-// Twins: kernels/reference.py. Blocks of up to 32 are worked by n^2 threads (by_cells), up to 128 in tiles (by_tiles).
+// Twins: kernels/reference/stencil.py. Blocks of up to 32 are worked by n^2 threads (by_cells), up to 128 in tiles (by_tiles).
 //
 // blocks (7, cells, n, n): alpha, beta, gamma, delta, epsilon, zeta, eta of cell c = (i J + j) K + k; blocks that reach out
 // of the grid are never read, except by stencil_residual where the grid is periodic. d (cells, n, n) holds the INVERSES of
@@ -27,7 +27,7 @@
 // cells is asked for before the wait, so bytes and latency overlap. Beyond 65^3 the time is that of a cell over the number
 // of cells at work at once, which barriers and instructions make long: float64 with n = 5 to 8 has kernels without barriers
 // in stencil_warps.cu.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 #include "stencil.cuh"
 
 using namespace fl;

@@ -9,10 +9,10 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.launch import blocks as blocks_for
-from finelu.kernels.cuda.launch import device_limits, kernel
-from finelu.kernels.cuda.schedule import set_pending
-from finelu.kernels.cuda.triangular import new_bad
+from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
+from finelu.kernels.cuda.runtime.launch import device_limits, kernel
+from finelu.kernels.cuda.runtime.schedule import set_pending
+from finelu.kernels.cuda.vectors import new_bad
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
 TILE, MOST_TILES = 32, 4  # a larger block is cut into tiles x tiles of at most 32 x 32, so many elements a thread
