@@ -34,13 +34,13 @@ def test_the_way_in_and_out_are_their_twins(backend, dtype, index, shape):
     r = vector(n, shape, dtype)
     there = [backend.move(x) for x in (order, scale, r)]
     np.testing.assert_array_equal(
-        backend.fetch(kernels(backend).enter(*there)), reference.vectors.enter(order, scale, r)
+        backend.fetch(kernels(backend).enter(*there)), reference.vectors.gather_scaled(order, scale, r)
     )
     s, t, w = vector(pivots, shape, dtype, 2), vector(pivots, shape, dtype, 3), vector(n - pivots, shape, dtype, 4)
     got = kernels(backend).leave(*there[:2], *(backend.move(x) for x in (s, t, w)))
-    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.leave(order, scale, s, t, w))
+    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.scatter_scaled(order, scale, s, t, w))
     got = kernels(backend).leave(*there[:2], there[2], None, None)
-    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.leave(order, scale, r, None, None))
+    np.testing.assert_array_equal(backend.fetch(got), reference.vectors.scatter_scaled(order, scale, r, None, None))
 
 
 def test_a_vector_with_gaps_comes_in_as_well(backend):

@@ -190,7 +190,9 @@ class MatchedILUTFactors(Factors):
         if trans != "N":
             into, out = out, into
         assert self._inner is not None
-        return kernels.vectors.leave(*out, self._inner.solve(kernels.vectors.enter(*into, R), trans), None, None)
+        return kernels.vectors.scatter_scaled(
+            *out, self._inner.solve(kernels.vectors.gather_scaled(*into, R), trans), None, None
+        )
 
     @property
     def nnz(self) -> int:

@@ -562,12 +562,12 @@ class _Level:
     def enter(self, R, trans: str):
         """P_r D_r R (P_c^T D_c R for a transpose)."""
         rows, scale = (self._rows, self._row_scale) if trans == "N" else (self._columns, self._column_scale)
-        return kernels_for(R).vectors.enter(rows, scale, R)
+        return kernels_for(R).vectors.gather_scaled(rows, scale, R)
 
     def leave(self, s_B, t_B, w_C, trans: str):
         """D_c P_c (s_B - t_B, w_C) (D_r P_r^T for a transpose)."""
         places, scale = (self._columns, self._column_scale) if trans == "N" else (self._rows, self._row_scale)
-        return kernels_for(s_B).vectors.leave(places, scale, s_B, t_B, w_C)
+        return kernels_for(s_B).vectors.scatter_scaled(places, scale, s_B, t_B, w_C)
 
     def F(self, trans: str):
         """F of the matrix that trans means: that of the transpose is G^T."""

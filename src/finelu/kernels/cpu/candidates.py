@@ -20,7 +20,7 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     pattern_arrays,
     row_blocks,
     share_blocks,
-    square,
+    squared_size,
     workspace,
 )
 from finelu.kernels.cpu.runtime.schedule import unsigned
@@ -155,7 +155,7 @@ def _candidates(
             for p in range(lo, pivot):
                 k = np.uint64(indices[p])
                 l, d = f[p], np.uint64(diag[k])
-                held += square(w[k] - l * f[d])
+                held += squared_size(w[k] - l * f[d])
                 w[k] = 0
                 if rows is None:
                     for q in range(d + ONE, np.uint64(indptr[k + ONE])):
@@ -184,7 +184,7 @@ def _candidates(
                 s = w[indices[p]]
                 w[indices[p]] = 0
                 if rows is None:
-                    held += square(s - f[p])
+                    held += squared_size(s - f[p])
                 else:
                     r = np.float64(s.real - (f[p] * np.conj(f[p])).real)
                     held += r * r
@@ -196,7 +196,7 @@ def _candidates(
                 if least is not None and wanted[j] != i:
                     left_out += 1
                     continue
-                new += square(r)
+                new += squared_size(r)
                 mine[size] = j
                 mine_values[size] = r
                 size += ONE

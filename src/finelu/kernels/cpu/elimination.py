@@ -160,12 +160,12 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
 
 
 def ilu0(plan: Elimination, a, lu) -> int:
-    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1. See the specification."""
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
 
 
 def ic0(plan: Elimination, a, l) -> int:
-    """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1. See the specification."""
+    """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
     return _factor(_ic0, _ic0_scattered, plan, a, l)
 
 
@@ -356,7 +356,7 @@ def _cost(indptr, indices, diag, cost):
 
 
 def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
-    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1. See the specification."""
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]

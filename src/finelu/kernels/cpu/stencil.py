@@ -49,7 +49,7 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
 
 
 def block_ilu_factor(blocks, d, pivoting) -> int:
-    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1. See the specification."""
+    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, FACTOR * n**3 + 60.0, get_num_threads())
     state, done = np.array([0, I * J * K], np.int64), np.zeros(after.size, np.int8)

@@ -21,6 +21,7 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     pattern_arrays,
     row_blocks,
     share_blocks,
+    squared_size,
     workspace,
 )
 from finelu.kernels.cpu.runtime.schedule import unsigned
@@ -110,7 +111,7 @@ def _sweep(
                     new = old
                 out[p] = new
                 if squares is not None:
-                    square += square(s - old * f[d])
+                    square += squared_size(s - old * f[d])
                 if rows is None:
                     for q in range(d + ONE, np.uint64(indptr[k + ONE])):
                         w[indices[q]] -= old * f[q]
@@ -136,7 +137,7 @@ def _sweep(
                     new = old
                 out[p] = new
                 if squares is not None:
-                    square += square(residual)
+                    square += squared_size(residual)
             if squares is not None:
                 squares[i] = square
             if bad > bad_before:

@@ -29,7 +29,7 @@ def worth_sharing(entries: int) -> bool:
 
 
 @compiled
-def square(x):
+def squared_size(x):
     """|x|^2 in double precision."""
     re, im = np.float64(x.real), np.float64(x.imag)
     return re * re + im * im
