@@ -34,18 +34,18 @@ def test_the_way_in_and_out_are_their_twins(backend, dtype, index, shape):
     r = vector(n, shape, dtype)
     there = [backend.move(x) for x in (order, scale, r)]
     np.testing.assert_array_equal(
-        backend.fetch(kernels(backend).enter(*there)), reference.vectors.gather_scaled(order, scale, r)
+        backend.fetch(kernels(backend).vectors.gather_scaled(*there)), reference.vectors.gather_scaled(order, scale, r)
     )
     s, t, w = vector(pivots, shape, dtype, 2), vector(pivots, shape, dtype, 3), vector(n - pivots, shape, dtype, 4)
-    got = kernels(backend).leave(*there[:2], *(backend.move(x) for x in (s, t, w)))
+    got = kernels(backend).vectors.scatter_scaled(*there[:2], *(backend.move(x) for x in (s, t, w)))
     np.testing.assert_array_equal(backend.fetch(got), reference.vectors.scatter_scaled(order, scale, s, t, w))
-    got = kernels(backend).leave(*there[:2], there[2], None, None)
+    got = kernels(backend).vectors.scatter_scaled(*there[:2], there[2], None, None)
     np.testing.assert_array_equal(backend.fetch(got), reference.vectors.scatter_scaled(order, scale, r, None, None))
 
 
 def test_a_vector_with_gaps_comes_in_as_well(backend):
     order, scale, wide = np.arange(50)[::-1].copy(), np.ones(50), vector(50, (4,), "float64")
-    got = kernels(backend).enter(backend.move(order), backend.move(scale), backend.move(wide)[:, 1])
+    got = kernels(backend).vectors.gather_scaled(backend.move(order), backend.move(scale), backend.move(wide)[:, 1])
     np.testing.assert_array_equal(backend.fetch(got), wide[::-1, 1])
 
 
