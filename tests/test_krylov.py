@@ -781,7 +781,7 @@ def test_dotu_does_not_conjugate_and_dot_does(backend, dtype, n):
     out = backend.xp.zeros(1, dtype)
     tolerance = 10 * n**0.5 * float(np.finfo(dtype).eps)
     for form, expected in (("dotu", np.sum(x * y)), ("dot", np.sum(x.conj() * y))):
-        getattr(kernels_for(out), form)(backend.move(x), backend.move(y), out)
+        getattr(kernels_for(out).vectors, form)(backend.move(x), backend.move(y), out)
         assert complex(out[0]) == pytest.approx(complex(expected), abs=tolerance * n**0.5)
 
 

@@ -98,7 +98,7 @@ def test_threshold_is_the_one_of_the_reference(backend, dtype, kind):
         for k in ranks(n):
             got = threshold(backend.move(values), k)
             assert got.dtype == values.real.dtype
-            want, _ = reference.select(magnitudes(values), k)
+            want, _ = reference.selection.select(magnitudes(values), k)
             assert same(got, want, dtype), (n, k)
 
 
@@ -117,7 +117,7 @@ def test_methods_agree(backend, dtype, method):
     for kind in KINDS:
         values = numbers(kind, 30_011, dtype)
         got = threshold(backend.move(values), 12_345, method=method)
-        assert got == reference.select(values, 12_345)[0], kind
+        assert got == reference.selection.select(values, 12_345)[0], kind
         assert kth_smallest(backend.move(values), 12_345, method=method) == np.sort(values)[12_344], kind
 
 
@@ -191,7 +191,7 @@ def test_approximate_threshold_is_the_same_in_every_run(backend):
 def test_approximate_is_exact_where_values_are_few(backend, kind):
     values = numbers(kind, 150_001)
     for k in (0, 1, 70_000, 150_000):
-        assert threshold(backend.move(values), k, exact=False) == reference.select(values, k)[0]
+        assert threshold(backend.move(values), k, exact=False) == reference.selection.select(values, k)[0]
 
 
 def test_approximate_on_the_cpu_is_the_median_of_thresholds():
@@ -354,7 +354,7 @@ def test_values_may_begin_anywhere_in_memory(backend):
         values = numbers("normal", 40_003, dtype)
         moved = backend.move(values)
         for start in (1, 2, 3):
-            want, _ = reference.select(magnitudes(values[start:]), 20_000)
+            want, _ = reference.selection.select(magnitudes(values[start:]), 20_000)
             assert same(threshold(moved[start:], 20_000), want, dtype)
             assert kth_smallest(moved.real[start:].copy(), 7) == np.sort(values.real[start:])[6]
 
@@ -363,7 +363,7 @@ def test_a_sample_that_leads_astray_costs_time_only(monkeypatch):
     values = numbers("normal", 300_000)
     for place in (np.argmin(values), np.argmax(values)):
         monkeypatch.setattr(cpu_selection, "_sample_places", lambda n, place=place: np.full(1000, place))
-        assert threshold(values, 150_000) == reference.select(values, 150_000)[0]
+        assert threshold(values, 150_000) == reference.selection.select(values, 150_000)[0]
         assert kth_smallest(values, 150_000) == np.sort(values)[149_999]
         values[5] = np.nan
         with pytest.raises(MatrixError, match=r"values\[5\]"):
@@ -384,7 +384,7 @@ def test_method_on_the_cpu_has_its_effect(monkeypatch):
 
 def test_several_threads_may_search_at_once():
     values = numbers("normal", 400_000)
-    want = [reference.select(values, 1000 * t)[0] for t in range(6)]
+    want = [reference.selection.select(values, 1000 * t)[0] for t in range(6)]
     assert run_at_once(lambda t: threshold(values, 1000 * t)) == want
 
 
@@ -399,7 +399,7 @@ def test_every_counting_gives_the_same(cuda, counting, kind):
 
     values = numbers(kind, 60_001)
     moved = cupy.asarray(values)
-    want, below = reference.select(values, 33_333)
+    want, below = reference.selection.select(values, 33_333)
     approximate = cuda.selection.Selection(60_001, "float64", exact=False).select(moved, 33_333)[0]
     plan = cuda.selection.Selection(60_001, "float64", counting=counting)
     assert plan.select(moved, 33_333)[0] == want and plan.below[0] == below
@@ -439,7 +439,7 @@ def test_a_bucket_without_room_is_searched_in_place(cuda, room):
     values = numbers("normal", 200_000)
     plan = cuda.selection.Selection(200_000, "float64", room=room)
     for rank in (0, 1000, 150_000):
-        assert plan.select(cupy.asarray(values), rank)[0] == reference.select(values, rank)[0]
+        assert plan.select(cupy.asarray(values), rank)[0] == reference.selection.select(values, rank)[0]
         plan.check()
 
 

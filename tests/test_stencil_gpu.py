@@ -365,7 +365,7 @@ def test_streams_and_threads_share_a_plan(cupy, n):
 
 @pytest.mark.parametrize("n", [3, 6])
 def test_columns_are_solved_one_by_one_and_a_solve_can_be_recorded(cupy, n):
-    from finelu.kernels.cuda import Recorded
+    from finelu.kernels.cuda.recording import Recorded
 
     A = StencilMatrix(cupy.asarray(random_blocks((5, 4, 6), n)))
     F = BlockILU0().factor(A)
