@@ -1,4 +1,4 @@
-"""Old dotted names: modules and functions that have moved, still found under their old names, with a DeprecationWarning."""
+"""Modules that have moved can still be imported by their old names, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, _Finder) if name in MODULES else None  # type: ignore[arg-type]
+        return ModuleSpec(name, _Finder) if name in MODULES else None
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
@@ -58,4 +58,4 @@ class _Finder:
 def install() -> None:
     """Let the old names be imported."""
     if _Finder not in sys.meta_path:
-        sys.meta_path.append(_Finder)  # type: ignore[arg-type]
+        sys.meta_path.append(_Finder)
