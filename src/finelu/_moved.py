@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -38,24 +39,23 @@ class _OldModule(ModuleType):
         return dir(import_module(MODULES[self.__name__]))
 
 
-class _Finder:
+class _Finder(MetaPathFinder, Loader):
     """Makes the old modules; the last of sys.meta_path, so that it is asked only for what is not there."""
 
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, _Finder) if name in MODULES else None
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MODULES else None
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _OldModule(spec.name)
 
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
         warnings.warn(f"{old} has moved to {MODULES[old]}; import it from there.", DeprecationWarning, stacklevel=2)
 
 
 def install() -> None:
     """Let the old names be imported."""
-    if _Finder not in sys.meta_path:
-        sys.meta_path.append(_Finder)
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
