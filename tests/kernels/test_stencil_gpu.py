@@ -6,7 +6,7 @@ import pytest
 from checks import DTYPES, PATTERNS, assert_close, one_line, run_at_once, values
 from hypothesis import given
 from hypothesis import strategies as st
-from test_stencil import OPEN, random_blocks
+from stencil_cases import OPEN, random_blocks
 
 import finelu as fl
 from finelu import BlockILU0, ParameterError, SingularBlock, StencilMatrix, correct

@@ -14,7 +14,7 @@ import scipy.sparse.linalg as splinalg
 import finelu
 from finelu.errors import FileError, FineluError, ParameterError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import robustness, systems  # noqa: E402

@@ -13,7 +13,7 @@ from finelu.errors import ParameterError
 from finelu.preconditioners.block_ilu import BlockILU0, correct
 from finelu.stencil import StencilMatrix
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "channel_flow.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "channel_flow.py"
 if not EXAMPLE.exists():
     pytest.skip("examples/ is not here", allow_module_level=True)
 spec = importlib.util.spec_from_file_location("channel_flow", EXAMPLE)

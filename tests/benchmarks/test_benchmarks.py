@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import finelu
 from finelu.errors import DeviceError, FileError, ParameterError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import common, measure, solve_all, spine  # noqa: E402

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import finelu
 from finelu.errors import FineluError, ParameterError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import solve  # noqa: E402

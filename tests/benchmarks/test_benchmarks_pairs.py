@@ -10,7 +10,7 @@ import pytest
 
 from finelu.errors import FileError, FineluError, ParameterError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import common, pairs  # noqa: E402

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import spsolve
 
 import finelu
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 if not EXAMPLES.exists():
     pytest.skip("examples/ is not here", allow_module_level=True)
 SMALL = {

@@ -13,7 +13,7 @@ import pytest
 from finelu.kernels.cpu.handed import Handed, hand_over
 from finelu.kernels.cpu.recurrences import compiled
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "interrupts.py"
 NAMES = ("ilut", "ilut_crout", "ict", "iluk", "parilut", "multilevel", "multilevel_general", "solve")
 heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it, and what it starts

@@ -15,7 +15,7 @@ import finelu
 from finelu.errors import FileError
 from finelu.stencil import StencilMatrix
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.common import Record, Run, Timing  # noqa: E402

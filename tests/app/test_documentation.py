@@ -14,7 +14,7 @@ from checks import documented
 
 import finelu
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import calls, figures, solve  # noqa: E402

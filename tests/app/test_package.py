@@ -12,7 +12,7 @@ import pytest
 
 import finelu
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(finelu.__file__).parent
 CUDA = PACKAGE / "kernels" / "cuda"
 SOURCES = sorted(PACKAGE.rglob("*.py"))

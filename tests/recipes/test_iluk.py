@@ -7,19 +7,22 @@ from checks import (
     DTYPES,
     PATTERNS,
     assert_close,
+    assert_is_ilu0_of,
     dominant_matrices,
+    fetched,
     in_dtype,
+    iterations,
     long_rows,
     longest_chain,
     one_line,
     perturbed,
+    reference_factors,
     values,
     with_index,
 )
 from conftest import real_matrix
 from hypothesis import given
 from hypothesis import strategies as st
-from test_ilu0 import assert_is_ilu0_of, fetched, iterations, reference_factors
 
 from finelu import ILU0, ILUK, ParameterError, ZeroPivot, gallery
 from finelu.kernels import reference

@@ -6,7 +6,7 @@ import scipy.sparse.linalg
 from checks import DTYPES, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
-from test_stencil import OPEN, SHAPES, dense, random_blocks
+from stencil_cases import OPEN, SHAPES, dense, random_blocks
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery

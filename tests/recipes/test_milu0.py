@@ -8,8 +8,10 @@ from checks import (
     PATTERNS,
     assert_close,
     dominant_matrices,
+    fetched,
     full,
     in_dtype,
+    iterations,
     long_rows,
     longest_chain,
     one_line,
@@ -19,7 +21,6 @@ from checks import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from test_ilu0 import fetched, iterations
 
 import finelu as fl
 from finelu import ILU0, MILU0, ParameterError, ZeroPivot, gallery

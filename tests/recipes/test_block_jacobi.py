@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sp
+from block_cases import block_arrays, dense
 from checks import DTYPES, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
-from test_blocks import block_arrays, dense
-from test_stencil import random_blocks
+from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import BlockILU0, BlockJacobi, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix

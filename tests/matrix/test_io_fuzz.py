@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "tools" / "fuzz_files.py"
+SCRIPT = Path(__file__).parents[2] / "tools" / "fuzz_files.py"
 
 
 def test_damaged_files_end_with_an_answer_or_with_one_line():

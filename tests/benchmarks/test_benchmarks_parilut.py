@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import finelu
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import parilut  # noqa: E402

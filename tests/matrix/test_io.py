@@ -35,7 +35,7 @@ from finelu.io import (
 from finelu.matlab import read_mat
 
 MARKET = "%%MatrixMarket matrix coordinate "
-MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[2] / "shared" / "matrices"))
+MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[3] / "shared" / "matrices"))
 
 real = gallery.random_dominant(30, 0.1, dtype="float64")
 complex_ = gallery.random_dominant(30, 0.1, dtype="complex128")

@@ -5,10 +5,11 @@ import gc
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from block_cases import block_arrays, dense
 from checks import DTYPES, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
-from test_stencil import random_blocks
+from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import BlockMatrix, DeviceError, MatrixError, StencilMatrix
@@ -18,28 +19,8 @@ from finelu.kernels.cpu import blocks as cpu_blocks
 from finelu.kernels.cpu.levels import Blocks, Levels, in_level_order
 
 
-def block_arrays(rows, n, density=0.3, dtype="float64", seed=0):
-    """(data, indices, indptr) of a random pattern with a full and dominant block diagonal."""
-    rng = np.random.default_rng(seed)
-    pattern = (rng.random((rows, rows)) < density) | np.eye(rows, dtype=bool)
-    row, indices = np.nonzero(pattern)
-    data = values((row.size, n, n), dtype, seed)
-    data[row == indices] += (4 * n * np.sqrt(1 + density * rows) * np.eye(n)).astype(dtype)
-    return data, indices.astype(np.int32), np.searchsorted(row, np.arange(rows + 1)).astype(np.int32)
-
-
 def block_matrix(backend, *args, **kwargs):
     return BlockMatrix(*(backend.move(v) for v in block_arrays(*args, **kwargs)))
-
-
-def dense(data, indices, indptr):
-    """A by its definition, as a dense array; blocks that fall on the same place are added."""
-    rows, n = indptr.size - 1, data.shape[1]
-    A = np.zeros((rows, n, rows, n), data.dtype)
-    for i in range(rows):
-        for p in range(indptr[i], indptr[i + 1]):
-            A[i, :, indices[p], :] += data[p]
-    return A.reshape(rows * n, -1)
 
 
 # By definition

@@ -7,13 +7,17 @@ from checks import (
     DTYPES,
     PATTERNS,
     assert_close,
+    assert_is_ilu0_of,
     dominant_matrices,
+    fetched,
     full,
     in_dtype,
+    iterations,
     long_rows,
     longest_chain,
     one_line,
     perturbed,
+    reference_factors,
     values,
     with_index,
 )
@@ -23,37 +27,11 @@ from hypothesis import given
 import finelu as fl
 from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.errors import NoFactors
-from finelu.kernels import reference
 from finelu.kernels.cpu import ilu0, ilu0_analysis
 from finelu.matrix import as_csr
 
 VARIANTS = ("sequential", "levels", "auto")
 SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70")  # taken through all dtypes
-
-
-def reference_factors(A):
-    """The values of L and U in A's order, by kernels/reference.py."""
-    A = as_csr(A)
-    lu = np.empty_like(A.data)
-    assert reference.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
-    return lu
-
-
-def assert_is_ilu0_of(A, L, U, ulps=64):
-    """L unit lower, U upper, both inside the pattern of A; (L U)_ij = A_ij there, to a few ulps of (|L| |U|)_ij."""
-    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
-    for triangle, want in ((L, sp.tril(pattern)), (U, sp.triu(pattern))):
-        got = sp.csr_matrix((np.ones(triangle.nnz), triangle.indices, triangle.indptr), shape=A.shape)
-        assert abs(got - want).sum() == 0
-    np.testing.assert_array_equal(L.diagonal(), np.ones(A.shape[0]))
-    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    product = np.asarray((L @ U)[rows, A.indices]).ravel()
-    size = np.asarray((abs(L) @ abs(U))[rows, A.indices]).ravel()
-    assert_close(product, A.data, ulps, scale=size)
-
-
-def fetched(backend, F):
-    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
 
 
 # By definition
@@ -411,12 +389,6 @@ def test_factors_outlive_changes_to_the_matrix(backend):
 
 
 # By behaviour
-
-
-def iterations(A, M, method=fl.gmres, **options):
-    solution = method(A, np.ones(A.shape[0]), M=M, rtol=1e-8, **options)
-    assert solution.converged
-    return solution.iterations
 
 
 def test_ilu0_needs_far_fewer_iterations_than_jacobi():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg
+from block_cases import block_arrays, dense
 from checks import DTYPES, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
-from test_blocks import block_arrays, dense
-from test_stencil import random_blocks
+from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import ILU0, BlockILU0, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix, gallery
