@@ -54,6 +54,7 @@ class Line:
     skip: dict = field(default_factory=dict)  # case -> why it is not taken
     zero_pivot: str = r"the pivot of row 3 .*Try .*shift=1e-3"  # what the error for `singular()` says
     warning: str | None = None  # instead of an error: there are factors, and the warning of their report says this
+    needs_diagonal: bool = True  # a row that stores no diagonal entry is an error that names it
     same_update: bool = True  # an update has the bits of a fresh factorization; else it goes on from the old pattern
 
 
@@ -65,11 +66,15 @@ LINES = {
     "paric": Line({"sweeps": 8}, warning=REFUSED),
     "parilut": Line({"steps": 2}, warning=REFUSED, same_update=False),
     "parict": Line({"steps": 2}, warning=REFUSED, same_update=False),
-    "multilevel": Line({"dense_size": 8, "drop_tol": 1e-2}, zero_pivot=r"the pivot of row \d .*try a smaller drop_tol"),
+    "multilevel": Line(
+        {"dense_size": 8, "drop_tol": 1e-2},
+        zero_pivot=r"the pivot of row \d .*try a smaller drop_tol",
+        needs_diagonal=False,
+    ),
     "jacobi": Line(warning=""),  # its rows have nothing to do with one another: nothing is divided by but A_ii
     "block_jacobi": Line({"block_size": 2}, SIDE, BLOCK),
-    "block_ilu0": Line({"block_size": 2}, SIDE, BLOCK),
-    "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0"),
+    "block_ilu0": Line({"block_size": 2}, SIDE, BLOCK, needs_diagonal=False),
+    "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0", needs_diagonal=False),
 }
 
 

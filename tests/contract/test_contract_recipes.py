@@ -26,6 +26,15 @@ def inverse(backend, F):
     return backend.fetch(F.solve(backend.move(np.eye(F.shape[0], dtype=F.dtype))))
 
 
+def assert_same_parts(backend, F, G, ulps):
+    """L and U of both are alike, where such factors show them."""
+    for part in ("L", "U"):
+        if hasattr(F, part):
+            got, want = (getattr(X, part) for X in (F, G))
+            np.testing.assert_array_equal(backend.fetch(got.indices), backend.fetch(want.indices))
+            assert_close(backend.fetch(got.data), backend.fetch(want.data), ulps)
+
+
 def test_every_line_is_that_of_a_recipe():
     assert set(LINES) <= set(registered())
 
@@ -177,6 +186,7 @@ def test_update_is_a_fresh_factorization(backend, name, case):
     for got, want, before in zip(applied(backend, F, R), applied(backend, G, R), first, strict=True):
         if line(name).same_update:
             assert_close(got, want, exact)
+            assert_same_parts(backend, F, G, exact)
         assert case.A.shape == (1, 1) or abs(got - before).max() > 1e-3 * abs(before).max()
 
 
@@ -213,7 +223,8 @@ def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend, na
     before = backend.fetch(F.solve(r))
     with pytest.raises((FineluError, ArithmeticError)):
         F.update(backend.move(A * 0))
-    for use in (F.solve, F.matvec, F.rmatvec, F.__matmul__, lambda r: F.solve(r, trans="T")):
+    parts = [lambda r, part=part: getattr(F, part) for part in ("L", "U") if hasattr(type(F), part)]
+    for use in (F.solve, F.matvec, F.rmatvec, F.__matmul__, lambda r: F.solve(r, trans="T"), *parts):
         with pytest.raises(NoFactors, match="the last update failed") as error:
             use(r)
         one_line(error)
@@ -227,7 +238,7 @@ def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend, na
 
 
 @EVERY_RECIPE
-def test_nothing_of_the_caller_is_written_or_kept(backend, name):
+def test_nothing_of_the_caller_is_written_or_kept_and_nothing_of_the_factors_given_away(backend, name):
     A, R = gallery.poisson5(6, 5), values((30, 2), "float64")
     moved = backend.move(A.copy())
     if backend.name == "cpu":
@@ -238,9 +249,14 @@ def test_nothing_of_the_caller_is_written_or_kept(backend, name):
     F.update(moved)
     for now, then in ((moved.data, A.data), (moved.indices, A.indices), (moved.indptr, A.indptr)):
         np.testing.assert_array_equal(backend.fetch(now), then)
+    for part in ("L", "U"):
+        if hasattr(F, part):
+            getattr(F, part).data[:] = 0
     B = backend.move(A.copy())
     G = made(name).factor(B)
     B.data[:] = 0
+    if line(name).same_update:
+        np.testing.assert_array_equal(applied(backend, F, R), before)
     for got, want in zip(applied(backend, G, R), before, strict=True):
         assert_close(got, want, 0 if backend.name == "cpu" else 16)
 
@@ -277,6 +293,20 @@ def test_a_zero_pivot_is_an_error_that_names_it_or_there_are_factors(backend, na
     F = made(name).factor(backend.move(A))
     assert np.isfinite(applied(backend, F, values((A.shape[0], 2), dtype))).all()
     assert re.search(facts.warning, F.report.get("warning", ""))
+
+
+@EVERY_RECIPE
+def test_a_row_without_a_diagonal_entry_is_named_or_does_no_harm(backend, name):
+    A = gallery.tridiagonal(10).tolil()
+    A[4, 4] = 0
+    A = sp.csr_matrix(A)
+    A.eliminate_zeros()
+    if not line(name).needs_diagonal:
+        assert np.isfinite(inverse(backend, made(name).factor(backend.move(A)))).all()
+        return
+    with pytest.raises(MatrixError, match="row 4 ") as error:
+        made(name).factor(backend.move(A))
+    one_line(error)
 
 
 # Parameters

@@ -11,7 +11,6 @@ from checks import (
     full,
     in_dtype,
     one_line,
-    perturbed,
     values,
     with_index,
 )
@@ -250,16 +249,6 @@ def test_the_report_says_what_ran_where(backend):
     assert F.report["factored_on"] == "CPU"
     assert F.report["applied_on"] == ("CPU" if backend.name == "cpu" else "GPU")
     assert set(F.report["triangular"]) == {"lower", "lower H"}
-
-
-@pytest.mark.parametrize("problem", gallery.small_spd()[::3], ids=str)
-def test_update_is_a_fresh_factorization(backend, problem):
-    B = perturbed(problem.A)
-    F, G = (ICT(drop_tol=0.01).factor(backend.move(C)) for C in (problem.A, B))
-    assert F.update(backend.move(B)) is F
-    np.testing.assert_array_equal(fetched(backend, F).toarray(), fetched(backend, G).toarray())
-    r = backend.move(values((B.shape[0], 2), B.dtype))
-    np.testing.assert_array_equal(backend.fetch(F.solve(r)), backend.fetch(G.solve(r)))
 
 
 # By behaviour

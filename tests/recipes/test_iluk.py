@@ -17,7 +17,6 @@ from checks import (
     one_line,
     perturbed,
     reference_factors,
-    values,
     with_index,
 )
 from conftest import real_matrix
@@ -194,23 +193,6 @@ def test_the_report_says_what_ran_where(backend):
 
 
 # Update
-
-
-@pytest.mark.parametrize("problem", gallery.small()[::3], ids=str)
-def test_update_is_a_fresh_factorization_on_the_kept_pattern(backend, problem, monkeypatch):
-    B = perturbed(problem.A)
-    F = ILUK(level=2).factor(backend.move(problem.A))
-    r = backend.move(values((B.shape[0], 2), B.dtype))
-    F.solve(r, trans="T")
-    fresh = ILUK(level=2).factor(backend.move(B))
-    monkeypatch.setattr("finelu.preconditioners.iluk.pattern_of", None)
-    assert F.update(backend.move(B)) is F
-    for part in ("L", "U"):
-        got, want = (backend.fetch(getattr(X, part).data) for X in (F, fresh))
-        assert_close(got, want, 0 if backend.name == "cpu" else 16)
-    for trans in ("N", "T", "H"):
-        got, want = (backend.fetch(X.solve(r, trans=trans)) for X in (F, fresh))
-        assert_close(got, want, 0 if backend.name == "cpu" else 64)
 
 
 def test_later_updates_keep_plan_and_storage(backend):

@@ -24,9 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu as fl
-from finelu import ILU0, ILUT, MatrixError, ParameterError, ZeroPivot, gallery
+from finelu import ILU0, ILUT, ParameterError, ZeroPivot, gallery
 from finelu.cli import main
-from finelu.errors import NoFactors
 from finelu.kernels import cpu, reference
 from finelu.kernels.cpu.threshold import kth_largest, pop, push, sort, strongest, transposed
 from finelu.matrix import CSR, as_csr
@@ -432,11 +431,10 @@ def test_the_report_says_what_ran_where(backend):
 # Update
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("problem", gallery.small()[::4], ids=str)
-def test_update_is_a_fresh_factorization(backend, problem, form):
+@pytest.mark.parametrize("problem", gallery.small()[::8], ids=str)
+def test_update_of_crouts_form_is_a_fresh_factorization(backend, problem):
     B = perturbed(problem.A)
-    recipe = ILUT(drop_tol=0.03, form=form)
+    recipe = ILUT(drop_tol=0.03, form="crout")
     F, G = recipe.factor(backend.move(problem.A)), recipe.factor(backend.move(B))
     r = backend.move(values((B.shape[0], 2), B.dtype))
     F.solve(r, trans="T")
@@ -447,37 +445,6 @@ def test_update_is_a_fresh_factorization(backend, problem, form):
             np.testing.assert_array_equal(backend.fetch(got), backend.fetch(want))
     for trans in ("N", "T", "H"):
         np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))
-
-
-def test_update_with_another_pattern_is_refused():
-    with pytest.raises(MatrixError, match="update needs the pattern"):
-        ILUT().factor(gallery.poisson7(5, 4, 3)).update(gallery.poisson7(3, 4, 5))
-
-
-def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend):
-    A = gallery.poisson7(5, 4, 3)
-    F = ILUT().factor(backend.move(A))
-    r = backend.move(values(60, "float64"))
-    before = backend.fetch(F.solve(r))
-    bad = A.copy()
-    bad.data[A.indptr[5] : A.indptr[6]] = 0.0
-    with pytest.raises(ZeroPivot, match="row 5 "):
-        F.update(backend.move(bad))
-    with pytest.raises(NoFactors):
-        F.solve(r)
-    np.testing.assert_array_equal(backend.fetch(F.update(backend.move(A)).solve(r)), before)
-
-
-def test_nothing_of_the_caller_is_written_or_kept(backend):
-    A = gallery.poisson7(5, 4, 3)
-    for form in FORMS:
-        moved = backend.move(A.copy())
-        F = ILUT(form=form, shift=0.1).factor(moved)
-        r = backend.move(values(60, "float64"))
-        before = backend.fetch(F.solve(r))
-        np.testing.assert_array_equal(backend.fetch(moved.data), A.data)
-        moved.data[:] = 0
-        np.testing.assert_array_equal(backend.fetch(F.solve(r, trans="N")), before)
 
 
 # By behaviour
@@ -612,22 +579,3 @@ def test_parameters_without_a_meaning_are_refused(backend, options, named):
     with pytest.raises(ParameterError, match=named) as error:
         ILUT(**options).factor(backend.move(gallery.poisson7(3)))
     one_line(error)
-
-
-def test_a_misspelt_parameter_is_a_type_error():
-    with pytest.raises(TypeError, match="droptol"):
-        ILUT(droptol=1e-3)
-
-
-def test_a_recipe_prints_as_the_call_that_makes_it():
-    assert repr(ILUT()) == "ILUT()"
-    assert repr(ILUT(nnz=500, form="crout", drop_tol=0.1)) == "ILUT(drop_tol=0.1, form='crout', nnz=500)"
-
-
-def test_a_missing_diagonal_is_refused_by_name(backend):
-    A = gallery.tridiagonal(9).tolil()
-    A[4, 4] = 0
-    A = sp.csr_matrix(A)
-    A.eliminate_zeros()
-    with pytest.raises(MatrixError, match="row 4 "):
-        ILUT().factor(backend.move(A))
