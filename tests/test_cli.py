@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -24,6 +25,7 @@ from finelu.cli.progress import Progress
 from finelu.kernels import compiling, require_gpu
 from finelu.krylov import METHODS
 from finelu.preconditioners import RECIPES
+from finelu.preconditioners.recipe import Recipe
 
 SMALL = "gallery:poisson7:6"
 LARGER = "gallery:poisson7:8"  # more rows than are solved directly at once
@@ -678,6 +680,25 @@ def test_help_names_every_recipe_and_method(capsys):
     assert status == 0
     for name in (*RECIPES, *METHODS):
         assert name in out
+
+
+def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, monkeypatch):
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class Weighted(Recipe):
+        steps: int = 1
+
+        def factor(self, A):
+            return finelu.Jacobi().factor(A)
+
+    monkeypatch.setitem(RECIPES, "weighted", Weighted)
+    for command in ("solve", "compare"):
+        status, out, _ = run(capsys, command, "--help")
+        words = re.sub(r"[│\s]+", " ", out)
+        assert status == 0 and "sparse_lu, weighted, none" in words and "{names}" not in words
+    _, out, _ = run(capsys, "solve", "--help")
+    assert "steps of parilut, parict, weighted" in re.sub(r"[│\s]+", " ", out)
+    status, result = run_json(capsys, "solve", SMALL, "--recipe", "weighted", "--steps", "2")
+    assert status == 0 and result["recipe"] == "Weighted(steps=2)"
 
 
 def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch, tmp_path):

@@ -221,6 +221,14 @@ def test_memory_counts_each_array_once_and_not_those_of_A():
     assert held_bytes(F, A) == once + 800
 
 
+def test_memory_counts_what_factors_of_another_package_hold():
+    class Foreign:
+        def __init__(self):
+            self.inverse = np.ones(216)
+
+    assert held_bytes(Foreign(), as_csr(finelu.gallery.problem("poisson7:6"))) == 216 * 8
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_memory_counts_what_superlu_holds(precision):
     A = as_csr(finelu.gallery.problem("poisson7:6"))

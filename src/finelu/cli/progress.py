@@ -42,12 +42,12 @@ class Progress:
 
     @contextmanager
     def compile_clock(self) -> Iterator[Callable[[], float]]:
-        """`finelu.kernels.compiling.compile_clock`; the stage says so while kernels are compiled."""
+        """`finelu.kernels.compiling.compile_clock`; a stage of its own while kernels are compiled."""
         from finelu.kernels.compiling import compile_clock
 
         before = ""
 
-        def tell(seconds: float | None) -> None:
+        def show(seconds: float | None) -> None:
             nonlocal before
             if seconds is None:
                 before = self.text
@@ -55,7 +55,7 @@ class Progress:
             else:
                 self.stage(before)
 
-        with compile_clock(tell) as compiled:
+        with compile_clock(show) as compiled:
             yield compiled
 
 
