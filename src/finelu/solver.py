@@ -117,7 +117,8 @@ def known_method(method) -> str:
     if isinstance(name, str) and name.lower() in ("auto", *METHODS):
         return name.lower()
     raise ParameterError(
-        f"there is no method {shown(method)}; one of auto, {', '.join(METHODS)} is needed." + meant(method, METHODS)
+        f"there is no method {shown(method)}; one of auto, {', '.join(sorted(METHODS))} is needed."
+        + meant(method, METHODS)
     )
 
 

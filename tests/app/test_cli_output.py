@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from finelu.cli import LIKENESS, main
+from finelu.cli import main
+from finelu.cli.output import ASCII
 
 FINELU = [sys.executable, "-m", "finelu"]
 SOLVE = ["solve", "gallery:poisson7:4"]
@@ -76,7 +77,7 @@ def test_names_and_messages_that_a_stream_cannot_encode(tmp_path):
 
 
 def test_every_character_has_a_likeness_in_ascii():
-    assert all(len(key) == 1 and not key.isascii() and value.isascii() for key, value in LIKENESS.items())
+    assert all(len(key) == 1 and not key.isascii() and value.isascii() for key, value in ASCII.items())
 
 
 @pytest.mark.parametrize("arguments", [SOLVE, [*SOLVE, "--json"]])

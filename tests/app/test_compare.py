@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,18 +23,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import finelu
-import finelu.compare as compare_module
 from finelu import report
 from finelu.cli import main
 from finelu.compare import (
-    HERMITIAN_RECIPES,
     REFERENCES,
     Candidate,
     Comparison,
     Measurement,
-    _row,
-    _Share,
-    _Worker,
     best,
     candidates,
     compare,
@@ -44,11 +38,14 @@ from finelu.compare import (
     script,
     stages,
 )
+from finelu.compare.measure import GRACE, Worker
+from finelu.compare.worker import Share
 from finelu.matrix import as_csr
-from finelu.preconditioners import RECIPES
+from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import density, dominance, level_sizes, properties
 from finelu.report import advice, comparison_facts
+from finelu.report.charts import chart
 
 SMALL = "gallery:poisson7:6"
 HISTORY = np.column_stack([np.arange(9), np.linspace(0, 1, 9), 10.0 ** -np.arange(9)])
@@ -224,6 +221,14 @@ def test_memory_counts_each_array_once_and_not_those_of_A():
     assert held_bytes(F, A) == once + 800
 
 
+def test_memory_counts_what_factors_of_another_package_hold():
+    class Foreign:
+        def __init__(self):
+            self.inverse = np.ones(216)
+
+    assert held_bytes(Foreign(), as_csr(finelu.gallery.problem("poisson7:6"))) == 216 * 8
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_memory_counts_what_superlu_holds(precision):
     A = as_csr(finelu.gallery.problem("poisson7:6"))
@@ -292,7 +297,7 @@ def test_scipys_rows_are_judged_as_ours_are():
 
 def test_compiling_takes_nothing_of_a_share():
     spent = [0.0]
-    share = _Share(10.0, time.monotonic() + 5.0, lambda: spent[0])
+    share = Share(10.0, time.monotonic() + 5.0, lambda: spent[0])
     assert share.left <= 5.0
     spent[0] = 1000.0
     assert 990.0 < share.left <= 1005.0
@@ -300,10 +305,9 @@ def test_compiling_takes_nothing_of_a_share():
 
 def test_a_candidate_is_not_ended_while_it_compiles(monkeypatch):
     """The clock and the process are made up: 1000 s of compiling, of a share of 10 s and a budget of 20 s."""
-    now = [0.0]
-    monkeypatch.setattr(finelu.compare, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = Clock(monkeypatch)
     candidate = Candidate("none", None, "cg", "cpu")
-    row = _row(candidate, "converged", "")
+    row = candidate.row("converged", "")
     course = [(0, ("stage", "cg", "the solve")), (1, ("compiling", None)), (1001, ("compiling", 1000.0)), (1005, row)]
     course += [(1006, ("end",))]
 
@@ -312,13 +316,13 @@ def test_a_candidate_is_not_ended_while_it_compiles(monkeypatch):
             pass
 
         def poll(self, seconds):
-            now[0] += seconds
-            return now[0] >= course[0][0]
+            clock.ahead += seconds
+            return clock.ahead >= course[0][0]
 
         def recv(self):
             return course.pop(0)[1]
 
-    worker = object.__new__(_Worker)
+    worker = object.__new__(Worker)
     worker.channel, worker.system, worker.compiled, worker.ended = Channel(), None, 0.0, False
     assert list(worker.measure(candidate, 10.0, 20.0, math.inf, lambda text: None)) == [row]
     assert worker.compiled == 1000.0 and not worker.ended
@@ -343,13 +347,11 @@ def test_dominance_is_diagonal_over_the_rest():
 
 
 class Clock:
-    """In the place of `time` in compare.py: its clock goes as the tests say."""
-
-    perf_counter = staticmethod(time.perf_counter)
+    """In the place of `time` in compare/measure.py: its clock goes as the tests say."""
 
     def __init__(self, monkeypatch, now=lambda: 0.0):
         self.ahead, self.plain = 0.0, now
-        monkeypatch.setattr(sys.modules["finelu.compare"], "time", self)
+        monkeypatch.setattr("finelu.compare.measure.time", self)
 
     def monotonic(self):
         return self.plain() + self.ahead
@@ -384,14 +386,14 @@ class Silent:
 )
 def test_what_takes_too_long_is_ended_a_second_after_its_share(monkeypatch, messages, end):
     clock, ended = Clock(monkeypatch, lambda: 100.0), []
-    worker = object.__new__(compare_module._Worker)
+    worker = object.__new__(Worker)
     worker.channel, worker.system, worker.ended, worker.compiled = Silent(clock, *messages), None, False, 0.0
     monkeypatch.setattr(worker, "end", lambda: ended.append(clock.monotonic()), raising=False)
     A = as_csr(finelu.gallery.problem("poisson7:4"))
     todo, _ = candidates(A, properties(A), ["ic0"], ["cpu"])
     (row,) = worker.measure(todo[0], 3.0, 110.0, math.inf, lambda text: None)
     assert row.outcome == "time limit" and row.setup is None
-    assert ended == [pytest.approx(100 + end + compare_module.GRACE, abs=1e-9)]
+    assert ended == [pytest.approx(100 + end + GRACE, abs=1e-9)]
 
 
 def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
@@ -411,7 +413,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
         def end(self):
             """Nothing to end."""
 
-    monkeypatch.setattr(compare_module, "_Worker", Instead)
+    monkeypatch.setattr("finelu.compare.measure.Worker", Instead)
     A = finelu.gallery.problem("poisson7:6")
     result = compare(A, np.ones(216), budget=90, device="cpu", recipes=["none", "ilu0", "ic0", "jacobi"])
     names = [m.name for m in result.measurements]
@@ -543,7 +545,7 @@ def test_a_preconditioner_that_is_useless_is_not_called_solved(odd):
 
 
 def test_a_solve_that_cannot_win_is_given_up(monkeypatch):
-    monkeypatch.setattr("finelu.compare.LEAST_PATIENCE", 0.0)
+    monkeypatch.setattr("finelu.compare.measure.LEAST_PATIENCE", 0.0)
     A = finelu.gallery.problem("ani4")
     result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["ic0", "milu0"])
     milu0 = next(m for m in result.measurements if m.name == "milu0")
@@ -735,7 +737,7 @@ def test_no_legend_of_a_picture_lies_over_its_curves(monkeypatch, tmp_path, draw
         figures.append(Figure(*args, **options))
         return figures[-1]
 
-    monkeypatch.setattr(report, "_figure", lambda: figure)
+    monkeypatch.setattr("matplotlib.figure.Figure", figure)
     if draw == "convergence":
         curves = {f"curve number {k}": np.geomspace(1, 10.0**-k, 20) for k in range(1, 9)}
         report.plot_convergence(str(tmp_path / "a.png"), curves, 1e-8)
@@ -797,7 +799,7 @@ def test_a_page_without_figures(tmp_path, rows):
 def test_the_chart_shows_the_points_where_they_belong():
     rows = [made_up("ic0", 1.0, 1.0), made_up("ilu0", 1.0, 2.0, outcome="stagnated")]
     x, y = HISTORY[:, 0], HISTORY[:, 2]
-    c = report.chart("t", [(0, rows[0], x, y), (1, rows[1], 3 * x, 1e5 * y)], "iteration", "r", goal=("rtol", 1e-8))
+    c = chart("t", [(0, rows[0], x, y), (1, rows[1], 3 * x, 1e5 * y)], "iteration", "r", goal=("rtol", 1e-8))
     left, top, right, bottom = c["box"]
     points = [tuple(map(float, p.split(","))) for p in c["curves"][0]["points"].split()]
     assert points[0][0] == left and points[-1][1] == pytest.approx(bottom, abs=0.1) == c["goal"]["at"]
@@ -921,9 +923,9 @@ def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, argum
     ("text", "wanted"), [("60", 60.0), ("60s", 60.0), ("1.5m", 90.0), ("2H", 7200.0), (" .5 s", 0.5)]
 )
 def test_budgets_that_are_understood(text, wanted):
-    from finelu.cli import _duration
+    from finelu.cli.arguments import duration
 
-    assert _duration("--budget", text) == wanted
+    assert duration("--budget", text) == wanted
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])

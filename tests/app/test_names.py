@@ -143,9 +143,9 @@ def test_what_is_suggested_is_near_to_what_was_typed(call, match):
 
 @pytest.mark.parametrize("recipes", ["ilu0", "ILU0", fl.ILU0, fl.ILU0(), [fl.ILU0], ["ilu0", fl.ILU0()]])
 def test_one_recipe_is_compared_however_it_is_meant(recipes):
-    from finelu.compare import _names
+    from finelu.compare.choose import requested_names
 
-    assert _names(recipes) == ["ilu0"]
+    assert requested_names(recipes) == ["ilu0"]
 
 
 @pytest.mark.parametrize("recipes", [3, fl.ILU0(shift=0.1), [fl.ILU0(shift=0.1)], [3], b])

@@ -17,6 +17,15 @@ PACKAGE = Path(finelu.__file__).parent
 CUDA = PACKAGE / "kernels" / "cuda"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# (name, module that it is imported from) of the stub, as type checkers read it; of modules the latter is "finelu".
+STUB = [
+    (alias.asname, node.module)
+    for node in ast.parse((PACKAGE / "__init__.pyi").read_text()).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.asname == alias.name
+]
+MODULES = {name for name, module in STUB if module == "finelu"}
 
 
 def unit(path: Path) -> str:
@@ -67,13 +76,24 @@ def test_a_file_imports_only_from_floors_below(path):
 def test_public_names_exist_and_are_listed():
     for name in finelu.__all__:
         assert getattr(finelu, name) is not None
-    assert set(finelu.__all__) <= set(dir(finelu))
-    assert set(finelu._MODULE_OF) | {"gallery", "__version__"} == set(finelu.__all__)
+    names = {name for name, _ in STUB}
+    assert names | {"__version__"} == set(dir(finelu))
+    assert names - MODULES | {"gallery", "__version__"} == set(finelu.__all__)
+    assert len(finelu.__all__) == len(set(finelu.__all__)) and len(STUB) == len(names)
 
 
-def test_a_public_name_is_the_one_of_its_module():
-    for name, module in finelu._MODULE_OF.items():
-        assert getattr(finelu, name) is getattr(import_module(f"finelu.{module}"), name)
+@pytest.mark.parametrize(("name", "module"), STUB)
+def test_a_public_name_is_what_the_stub_says(name, module):
+    expected = import_module(f"finelu.{name}") if name in MODULES else getattr(import_module(module), name)
+    assert getattr(finelu, name) is expected
+
+
+def test_the_stub_has_nothing_but_imports_that_export_and_the_version():
+    *lines, version = [
+        line for line in (PACKAGE / "__init__.pyi").read_text().splitlines() if line[:1] not in ("", "#")
+    ]
+    assert version == "__version__: str"
+    assert lines == [f"from {module} import {name} as {name}" for name, module in STUB]
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
@@ -96,18 +116,16 @@ def test_modules_are_found_without_an_import_of_their_own():
     )
     expected = f"{[f'finelu.{name}' for name in names]} True"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == expected
-    assert set(finelu._MODULES) <= {unit(path) for path in SOURCES}
 
 
-def test_everything_of_the_package_is_offered_for_completion():
-    assert set(finelu._MODULES) | set(finelu.__all__) == set(dir(finelu))
+def test_every_module_that_is_not_hidden_is_offered_for_completion():
     hidden = ["ladder", "market", "matlab", "residual", "singular", "start", "warmup"]
     private = {"__init__", "__main__", "cli", "kernels", *hidden}
-    assert {unit(path) for path in SOURCES} - private == set(finelu._MODULES)
+    assert {unit(path) for path in SOURCES} - private == MODULES
 
 
 def test_a_star_import_brings_no_module_but_the_gallery():
-    assert set(finelu._MODULES) & set(finelu.__all__) == {"gallery"}
+    assert MODULES & set(finelu.__all__) == {"gallery"}
 
 
 def test_modules_of_interop_are_found_and_say_what_they_need():
