@@ -101,7 +101,7 @@ def test_modules_are_found_without_an_import_of_their_own():
 
 def test_everything_of_the_package_is_offered_for_completion():
     assert set(finelu._MODULES) | set(finelu.__all__) == set(dir(finelu))
-    hidden = ["ladder", "market", "matlab", "residual", "singular", "start", "warmup"]
+    hidden = ["ladder", "residual", "singular", "start", "warmup"]
     private = {"__init__", "__main__", "cli", "kernels", *hidden}
     assert {unit(path) for path in SOURCES} - private == set(finelu._MODULES)
 
