@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         ZeroPivot,
     )
     from finelu.factors import Factors
-    from finelu.interop.superlu import spilu
+    from finelu.interop.scipy import spilu
     from finelu.io import read_matrix
     from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
     from finelu.matrix import as_csr
@@ -129,7 +129,7 @@ _MODULE_OF = {
     "read_matrix": "io",
     "set_num_threads": "threads",
     "solve": "solver",
-    "spilu": "interop.superlu",
+    "spilu": "interop.scipy",
     "sqmr": "krylov",
 }
 
