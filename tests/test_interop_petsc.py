@@ -722,6 +722,18 @@ def system(tmp_path_factory):
     (folder / "word.mtx").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n1 x 2\n" + "1 1 1\n" * 999)
     (folder / "wide.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 4 1\n1 1 1.0\n")
     (folder / "none.mtx").write_text("nothing\n")
+    lines = ["%%MatrixMarket matrix coordinate real symmetric", "3 3 5", "1 1 1", "2 2 1", "3 3 1", "2 1 1", "1 2 1"]
+    (folder / "both.mtx").write_text("\n".join(lines) + "\n")  # (2, 1) and (1, 2) in different shares of the lines
+    lines = [
+        "%%MatrixMarket matrix coordinate real general",
+        "3 3 3",
+        "1 1 1.0D+05",
+        "% half of it",
+        "",
+        "2 2 1",
+        "3 3 1",
+    ]
+    (folder / "fortran.mtx").write_text("\n".join(lines))
     viewer = PETSc.Viewer().createBinary(str(folder / "A.petsc"), "w", comm=PETSc.COMM_SELF)
     matrix(S).view(viewer)
     viewer.destroy()
@@ -762,6 +774,13 @@ def test_solve_mtx(system, name, rhs_file, tmp_path):
     assert np.linalg.norm(S @ x - rhs) <= 1.01e-8 * np.linalg.norm(rhs)
 
 
+def test_entries_are_read_as_on_one_process(system, tmp_path):
+    np.save(tmp_path / "b.npy", [1e5, 1.0, 2.0])
+    words = (f"path={system[0] / 'fortran.mtx'}", f"b={tmp_path / 'b.npy'}", f"output={tmp_path / 'x.npy'}")
+    mpi(2, "from_file", *words)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), [1.0, 1.0, 2.0])
+
+
 def test_symmetric_storage_and_a_partition(system, tmp_path):
     folder, *_ = system
     words = (f"path={folder / 's.mtx'}", f"output={tmp_path / 'x.npy'}")
@@ -792,9 +811,10 @@ def test_metis_cuts_less_than_equal_shares(system):
         ("absent.mtx", "there is no such file"),
         ("b.npy", "a matrix is read from .mtx"),
         ("short.mtx", "entries are announced, but there are"),
-        ("word.mtx", "cannot be read as Matrix Market"),
+        ("word.mtx", r"line (?!2:)\d{3}: '1 x 2': expected: row, column"),
+        ("both.mtx", r"\(2, 1\) and \(1, 2\) are both stored, where one stands for both"),
         ("wide.mtx", r"A has shape \(3, 4\)"),
-        ("none.mtx", "is not a Matrix Market file"),
+        ("none.mtx", "line 1: 'nothing': not a Matrix Market file"),
         ("b.petsc", "PETSc cannot load it: .* does not begin like one"),
         ("head.petsc", "does not begin like one"),
         ("rows.petsc", r"ends after 100 of \d+ bytes or more; it is truncated"),

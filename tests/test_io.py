@@ -560,6 +560,25 @@ def test_pieces_of_a_file_are_put_together(tmp_path, monkeypatch):
         read_matrix(path)
 
 
+@pytest.mark.parametrize("name", ["A.mtx", "A.mtx.gz"])
+@pytest.mark.parametrize("chunk", [100, 2**24])
+def test_shares_of_the_lines_are_the_whole_file(tmp_path, monkeypatch, name, chunk):
+    monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
+    entries = [f"{i} {max(i - k, 1)} {i}.{k}D0" for i in range(1, 40) for k in range(2) if i > k]
+    entries[30:30] = ["% a comment", "", " "]
+    lines = [f"{MARKET}real symmetric", "%", f"40 40 {len(entries) - 3}", *entries]
+    path, compressed = text_file(tmp_path, name, *lines), name.endswith(".gz")
+    layout = finelu.io.market.read_layout(path, compressed)
+    for parts in (1, 2, 3, 7, 200):
+        found = [finelu.io.market.read_part(path, compressed, layout, k, parts) for k in range(parts)]
+        i, j, value = finelu.io.market.expanded(layout, *(np.concatenate(part) for part in zip(*found, strict=True)))
+        assert same_bits(sp.csr_matrix((value, (i, j)), shape=(40, 40)), read_matrix(path))
+    for wrong, expected in (("5 6 x", "5 6 x': expected: row, column"), ("41 1 1", "41 1 1': outside of a matrix")):
+        path = text_file(tmp_path, name, *lines[:-5], wrong, *lines[-4:])
+        with pytest.raises(FileError, match=f"line {len(lines) - 4}: '{expected}"):
+            finelu.io.market.read_part(path, compressed, layout, 3, 4)
+
+
 @pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
 def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, place):
     for name in ("CHUNK", "SPARE"):

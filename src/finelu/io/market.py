@@ -329,9 +329,9 @@ def _share_of_lines(file: io.BufferedIOBase, layout: Layout, part: int, parts: i
             0 if line <= number else int(ends[line - number - 1]) if line - number <= ends.size else len(chunk)
             for line in (first, last)
         )
-        if not found:
-            begin = at + low
-        found.append(chunk[low : None if to_the_end else high])
+        if text := chunk[low : None if to_the_end else high]:
+            begin = begin if found else at + low
+            found.append(text)
         number, at = number + ends.size, at + len(chunk)
     return begin, b"".join(found)
 
