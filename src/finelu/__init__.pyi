@@ -32,7 +32,7 @@ from finelu.errors import StructurallySingular as StructurallySingular
 from finelu.errors import UnstableFactors as UnstableFactors
 from finelu.errors import ZeroPivot as ZeroPivot
 from finelu.factors import Factors as Factors
-from finelu.interop.superlu import spilu as spilu
+from finelu.interop.scipy import spilu as spilu
 from finelu.io import read_matrix as read_matrix
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab

@@ -23,7 +23,7 @@ MODULES = {  # old module : new module
     "finelu.market": "finelu.io.market",
     "finelu.matlab": "finelu.io.matlab",
     "finelu.interop.superlu": "finelu.interop.scipy",
-    "finelu.interop.petsc_solve": "finelu.interop.petsc.solve",
+    "finelu.interop.petsc_solve": "finelu.interop.petsc_command",
 }
 
 

@@ -17,7 +17,7 @@ import scipy.sparse as sp  # noqa: E402
 from petsc4py import PETSc  # noqa: E402
 
 import finelu as fl  # noqa: E402
-from finelu.interop import petsc, petsc_solve  # noqa: E402
+from finelu.interop import petsc, petsc_command  # noqa: E402
 from finelu.interop.petsc import PC  # noqa: E402
 
 COMM = PETSc.COMM_WORLD
@@ -208,7 +208,7 @@ def no_way():
             os.close(2)
             sys.stderr.close()
         else:
-            petsc._writable = lambda _: memoryview(b"")[1, 1]
+            petsc.pc.writable = lambda _: memoryview(b"")[1, 1]
     return solved(ksp, right_hand_side(A))
 
 
@@ -216,14 +216,14 @@ def error_of_one():
     """PETSc has no memory in the solver of the last process alone."""
 
     def solver_without_memory(*_):
-        petsc_solve._petsc_calls(PETSc, out_of_memory)
+        petsc.processes.in_one_line(out_of_memory)
 
     def out_of_memory():
         raise PETSc.Error(55)
 
     if COMM.getSize() - 1 == RANK:
-        petsc_solve._solver = solver_without_memory
-    sys.exit(petsc_solve.command([word for word in ARGUMENTS if "." in word]))
+        petsc.solve._solver = solver_without_memory
+    sys.exit(petsc_command.command([word for word in ARGUMENTS if "." in word]))
 
 
 def threads():

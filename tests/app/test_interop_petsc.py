@@ -41,7 +41,7 @@ try:
 except ImportError as error:
     pytest.skip(f"no petsc4py that can be imported: {error}", allow_module_level=True)
 petsc = pytest.importorskip("finelu.interop.petsc")
-petsc_solve = pytest.importorskip("finelu.interop.petsc_solve")
+petsc_command = pytest.importorskip("finelu.interop.petsc_command")
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 # Parameters that a recipe cannot do without, and a matrix that all can work on.
@@ -204,7 +204,7 @@ def test_entries_elsewhere_in_the_same_matrix_are_noticed():
 
 def test_the_rows_of_a_matrix_are_read_where_petsc_keeps_them():
     M = matrix(A)
-    indptr, indices, data = petsc._csr(M, None)
+    indptr, indices, data = petsc.memory.csr_arrays(M, None)
     np.testing.assert_array_equal(data, A.data)
     np.testing.assert_array_equal(indices, A.indices)
     np.testing.assert_array_equal(indptr, A.indptr)
@@ -227,14 +227,14 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
             text, want = {"precision": ("float32", "float32"), "ordering": ("rcm", "rcm")}.get(field.name, ("3", 3))
             if field.name in ("symmetric", "low_memory", "matching"):
                 text, want = "no", False
-        made, device = petsc._from_options(*given(name, {field.name: text}))
+        made, device = petsc.options.from_options(*given(name, {field.name: text}))
         assert made == replace(recipe, **{field.name: want}), field.name
         assert type(getattr(made, field.name)) is type(want)
         assert device == "cpu"
 
 
 def given(name, values):
-    """The arguments of _from_options, after options of a prefix that nobody else has."""
+    """The arguments of from_options, after options of a prefix that nobody else has."""
     Alone.count += 1
     prefix = f"t{Alone.count}_"
     database = PETSc.Options(prefix)
@@ -246,7 +246,7 @@ def given(name, values):
 def test_an_option_without_a_value_is_true():
     prefix = given("parilut", {})[0]
     PETSc.Options(prefix).setValue("finelu_progressive", None)
-    assert petsc._from_options(prefix, None, "cpu")[0] == fl.ParILUT(progressive=True)
+    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ParILUT(progressive=True)
 
 
 @pytest.mark.parametrize(
@@ -264,25 +264,25 @@ def test_an_option_without_a_value_is_true():
 def test_a_wrong_option_says_what_there_is(values, told):
     name = values.pop("recipe", "ilu0")
     with pytest.raises(ParameterError, match=told) as error:
-        petsc._from_options(*given(name, values))
+        petsc.options.from_options(*given(name, values))
     one_line(error)
 
 
 def test_options_of_all_levels_hold_for_each_and_its_own_go_first():
-    assert list(petsc._prefixes("a_mg_levels_2_sub_")) == ["a_mg_levels_2_sub_", "a_mg_levels_sub_"]
-    assert list(petsc._prefixes("mg_levels_2_block_10_")) == [
+    assert list(petsc.options.prefixes("a_mg_levels_2_sub_")) == ["a_mg_levels_2_sub_", "a_mg_levels_sub_"]
+    assert list(petsc.options.prefixes("mg_levels_2_block_10_")) == [
         "mg_levels_2_block_10_", "mg_levels_block_10_", "mg_levels_block_", "mg_levels_2_block_", "mg_levels_block_"
     ]  # fmt: skip
     prefix = given("ilut", {"drop_tol": "0.5"})[0]
     level = f"{prefix}7_"
     PETSc.Options(level).setValue("finelu_fill", "9")
-    assert petsc._from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.5, fill=9.0)
+    assert petsc.options.from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.5, fill=9.0)
     PETSc.Options(level).setValue("finelu_drop_tol", "0.25")
-    assert petsc._from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.25, fill=9.0)
-    assert petsc._from_options(prefix, None, "cpu")[0] == fl.ILUT(drop_tol=0.5)
+    assert petsc.options.from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.25, fill=9.0)
+    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ILUT(drop_tol=0.5)
     PETSc.Options(prefix).setValue("finelu_drop", "1")
     with pytest.raises(ParameterError, match=f"^-{prefix}finelu_drop: no such option with recipe ilut"):
-        petsc._from_options(level, None, "cpu")
+        petsc.options.from_options(level, None, "cpu")
 
 
 def test_a_program_gives_a_recipe_and_options_go_before_it():
@@ -324,7 +324,7 @@ def test_a_thread_that_keeps_what_a_kernel_was_given_keeps_nothing_of_petscs(nam
 
 
 class OnGPU:
-    """What _to_host looks at of an array of CuPy."""
+    """What copy_to_host looks at of an array of CuPy."""
 
     def __init__(self, array):
         self.array, self.dtype, self.flags = array, array.dtype, array.flags
@@ -344,20 +344,19 @@ class OnGPU:
 def test_what_the_gpu_gives_comes_into_any_array_of_the_host(order, dtype):
     found = np.arange(12, dtype=dtype).reshape(4, 3)
     for host in (np.empty((4, 3), order=order), np.empty((8, 3))[::2]):
-        petsc._to_host(OnGPU(found), host)
+        petsc.memory.copy_to_host(OnGPU(found), host)
         np.testing.assert_array_equal(host, found)
 
 
 def test_the_gpu_is_where_petsc_has_the_block_else_that_of_the_process(monkeypatch):
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 4)))
     there = []
-    monkeypatch.setattr(petsc, "_number_of", lambda *_: there[0])
+    monkeypatch.setattr(petsc.device, "gpu_of", lambda *_: there[0])
     monkeypatch.setenv("MPI_LOCALRANKID", "6")
 
     def chosen(device, number):
-        context = petsc.PC(device=device)
-        context._gpu, there[:] = cupy, [number]
-        return context._chosen(None)
+        there[:] = [number]
+        return petsc.device.chosen_gpu(cupy, device, None)
 
     assert [chosen("cuda", 3), chosen("cuda", None), chosen("cuda:1", None), chosen("cuda:1", 1)] == [3, 2, 1, 1]
     with pytest.raises(DeviceError, match="device cuda:1 was given, but PETSc has this block on cuda:3"):
@@ -367,18 +366,18 @@ def test_the_gpu_is_where_petsc_has_the_block_else_that_of_the_process(monkeypat
 
 
 def test_launchers_say_how_many_processes_a_machine_has(monkeypatch):
-    for name in (*petsc.LOCAL_RANK, *petsc.LOCAL_SIZE, *petsc_solve.RANK):
+    for name in (*petsc.device.LOCAL_RANK, *petsc.device.LOCAL_SIZE, *petsc_command.RANK):
         monkeypatch.delenv(name, raising=False)
-    assert petsc._from_launcher(petsc.LOCAL_SIZE) is None
-    assert petsc_solve._launched_first()
+    assert petsc.device.from_launcher(petsc.device.LOCAL_SIZE) is None
+    assert petsc_command.launched_first()
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "12(x2),3")
-    assert petsc._from_launcher(petsc.LOCAL_SIZE) == 12
+    assert petsc.device.from_launcher(petsc.device.LOCAL_SIZE) == 12
     monkeypatch.setenv("FLUX_TASK_LOCAL_ID", "5")
-    assert petsc._local_rank() == 5
+    assert petsc.device.local_rank() == 5
     monkeypatch.setenv("SLURM_PROCID", "5")
-    assert not petsc_solve._launched_first()
+    assert not petsc_command.launched_first()
     monkeypatch.setenv("PMI_RANK", "0")
-    assert petsc_solve._launched_first()
+    assert petsc_command.launched_first()
 
 
 @pytest.mark.parametrize("kind", ["baij", "sbaij", "dense"])
@@ -498,8 +497,8 @@ def test_view_shows_what_there_is():
 def test_memory_counts_each_array_once():
     F = fl.ILU0().factor(A)
     own = {id(v): v.nbytes for v in (F.pattern.data, F.pattern.indices, F.pattern.indptr, F._triangles.data)}
-    assert sum(own.values()) <= petsc._bytes(F) <= 6 * sum(own.values())
-    assert petsc._bytes([F, F]) == petsc._bytes(F)
+    assert sum(own.values()) <= petsc.memory.bytes_of(F) <= 6 * sum(own.values())
+    assert petsc.memory.bytes_of([F, F]) == petsc.memory.bytes_of(F)
 
 
 def test_without_petsc4py_the_error_says_where_to_look(tmp_path):
@@ -723,6 +722,18 @@ def system(tmp_path_factory):
     (folder / "word.mtx").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n1 x 2\n" + "1 1 1\n" * 999)
     (folder / "wide.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 4 1\n1 1 1.0\n")
     (folder / "none.mtx").write_text("nothing\n")
+    lines = ["%%MatrixMarket matrix coordinate real symmetric", "3 3 5", "1 1 1", "2 2 1", "3 3 1", "2 1 1", "1 2 1"]
+    (folder / "both.mtx").write_text("\n".join(lines) + "\n")  # (2, 1) and (1, 2) in different shares of the lines
+    lines = [
+        "%%MatrixMarket matrix coordinate real general",
+        "3 3 3",
+        "1 1 1.0D+05",
+        "% half of it",
+        "",
+        "2 2 1",
+        "3 3 1",
+    ]
+    (folder / "fortran.mtx").write_text("\n".join(lines))
     viewer = PETSc.Viewer().createBinary(str(folder / "A.petsc"), "w", comm=PETSc.COMM_SELF)
     matrix(S).view(viewer)
     viewer.destroy()
@@ -763,6 +774,13 @@ def test_solve_mtx(system, name, rhs_file, tmp_path):
     assert np.linalg.norm(S @ x - rhs) <= 1.01e-8 * np.linalg.norm(rhs)
 
 
+def test_entries_are_read_as_on_one_process(system, tmp_path):
+    np.save(tmp_path / "b.npy", [1e5, 1.0, 2.0])
+    words = (f"path={system[0] / 'fortran.mtx'}", f"b={tmp_path / 'b.npy'}", f"output={tmp_path / 'x.npy'}")
+    mpi(2, "from_file", *words)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), [1.0, 1.0, 2.0])
+
+
 def test_symmetric_storage_and_a_partition(system, tmp_path):
     folder, *_ = system
     words = (f"path={folder / 's.mtx'}", f"output={tmp_path / 'x.npy'}")
@@ -793,9 +811,10 @@ def test_metis_cuts_less_than_equal_shares(system):
         ("absent.mtx", "there is no such file"),
         ("b.npy", "a matrix is read from .mtx"),
         ("short.mtx", "entries are announced, but there are"),
-        ("word.mtx", "cannot be read as Matrix Market"),
+        ("word.mtx", r"line (?!2:)\d{3}: '1 x 2': expected: row, column"),
+        ("both.mtx", r"\(2, 1\) and \(1, 2\) are both stored, where one stands for both"),
         ("wide.mtx", r"A has shape \(3, 4\)"),
-        ("none.mtx", "is not a Matrix Market file"),
+        ("none.mtx", "line 1: 'nothing': not a Matrix Market file"),
         ("b.petsc", "PETSc cannot load it: .* does not begin like one"),
         ("head.petsc", "does not begin like one"),
         ("rows.petsc", r"ends after 100 of \d+ bytes or more; it is truncated"),

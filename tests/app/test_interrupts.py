@@ -69,7 +69,7 @@ import numpy as np
 
 import finelu as fl
 from finelu.errors import ParameterError
-from finelu.interop.superlu import spilu
+from finelu.interop.scipy import spilu
 from finelu.krylov import METHODS
 from finelu.ordering import ORDERS
 from finelu.preconditioners import RECIPES

@@ -12,7 +12,7 @@ from hypothesis import given
 
 import finelu as fl
 from finelu.errors import MatrixError, ParameterError, StructurallySingular, ZeroPivot
-from finelu.interop.superlu import MatchedILUT
+from finelu.interop.scipy import MatchedILUT
 
 
 def permuted_problem(n=60, dtype="float64", seed=3):

@@ -19,8 +19,10 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-import finelu.io
-import finelu.market
+import finelu.io.limits
+import finelu.io.market
+import finelu.io.replace
+import finelu.io.write
 from finelu import gallery
 from finelu.errors import FileError
 from finelu.io import (
@@ -32,7 +34,7 @@ from finelu.io import (
     read_vector,
     write_array,
 )
-from finelu.matlab import read_mat
+from finelu.io.matlab import read_mat
 
 MARKET = "%%MatrixMarket matrix coordinate "
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).parents[3] / "shared" / "matrices"))
@@ -502,11 +504,11 @@ def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, layou
     header = f"%%MatrixMarket matrix {layout} {field} {'general' if symmetry == 'general' else 'symmetric'}"
     path = text_file(tmp_path, "A.mtx", header, sizes, *lines)
     chunk = 2**16
-    monkeypatch.setattr(finelu.market, "CHUNK", chunk)
+    monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
     asked = []
-    monkeypatch.setattr(finelu.market, "free_memory", lambda xp: 2**40)
-    check = finelu.market.check_memory
-    monkeypatch.setattr(finelu.market, "check_memory", lambda *given: (asked.append(given), check(*given)))
+    monkeypatch.setattr(finelu.io.limits, "free_memory", lambda xp: 2**40)
+    check = finelu.io.market.check_memory
+    monkeypatch.setattr(finelu.io.market, "check_memory", lambda *given: (asked.append(given), check(*given)))
     read_matrix(path)  # SciPy's reader is imported
     asked.clear()
     tracemalloc.start()
@@ -516,7 +518,7 @@ def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, layou
     finally:
         tracemalloc.stop()
     ((_, rows, columns, of_entries), *_) = asked
-    assert peak <= finelu.market.ROW * (rows + columns) // 2 + of_entries + 20 * chunk
+    assert peak <= finelu.io.limits.ROW * (rows + columns) // 2 + of_entries + 20 * chunk
 
 
 @pytest.mark.parametrize("field", ["real", "double", "integer", "complex", "unsigned-integer"])
@@ -548,20 +550,39 @@ def test_pieces_of_a_file_are_put_together(tmp_path, monkeypatch):
     write_by_its_own_tool(path, A)
     text = path.read_text()
     for chunk in (100, 1000, 1001):
-        monkeypatch.setattr(finelu.market, "CHUNK", chunk)
+        monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
         assert same_bits(read_matrix(path), A)
         last = text_file(tmp_path, "B.mtx", text.rstrip().rpartition("\n")[0], f"{A.shape[0]} 1 x")
         with pytest.raises(FileError, match=f"line {text.count(chr(10))}: '{A.shape[0]} 1 x'"):
             read_matrix(last)
-    monkeypatch.setattr(finelu.market, "CHUNK", 4)
+    monkeypatch.setattr(finelu.io.market, "CHUNK", 4)
     with pytest.raises(FileError, match=r"line \d+: \d+ bytes and still no end"):
         read_matrix(path)
+
+
+@pytest.mark.parametrize("name", ["A.mtx", "A.mtx.gz"])
+@pytest.mark.parametrize("chunk", [100, 2**24])
+def test_shares_of_the_lines_are_the_whole_file(tmp_path, monkeypatch, name, chunk):
+    monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
+    entries = [f"{i} {max(i - k, 1)} {i}.{k}D0" for i in range(1, 40) for k in range(2) if i > k]
+    entries[30:30] = ["% a comment", "", " "]
+    lines = [f"{MARKET}real symmetric", "%", f"40 40 {len(entries) - 3}", *entries]
+    path, compressed = text_file(tmp_path, name, *lines), name.endswith(".gz")
+    layout = finelu.io.market.read_layout(path, compressed)
+    for parts in (1, 2, 3, 7, 200):
+        found = [finelu.io.market.read_part(path, compressed, layout, k, parts) for k in range(parts)]
+        i, j, value = finelu.io.market.expanded(layout, *(np.concatenate(part) for part in zip(*found, strict=True)))
+        assert same_bits(sp.csr_matrix((value, (i, j)), shape=(40, 40)), read_matrix(path))
+    for wrong, expected in (("5 6 x", "5 6 x': expected: row, column"), ("41 1 1", "41 1 1': outside of a matrix")):
+        path = text_file(tmp_path, name, *lines[:-5], wrong, *lines[-4:])
+        with pytest.raises(FileError, match=f"line {len(lines) - 4}: '{expected}"):
+            finelu.io.market.read_part(path, compressed, layout, 3, 4)
 
 
 @pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
 def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, place):
     for name in ("CHUNK", "SPARE"):
-        monkeypatch.setattr(finelu.market, name, 2**14)
+        monkeypatch.setattr(finelu.io.market, name, 2**14)
     head, entry = f"{MARKET}real general\n", "2 2 1\n1 1 1"
     text = {
         "comments": head + "% so much to say\n" * 20000 + entry,
@@ -646,7 +667,7 @@ def test_a_header_that_numpy_does_not_write(tmp_path, wrong):
 
 def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, monkeypatch):
     path = text_file(tmp_path, "A.mtx", f"{MARKET}real general", "2000000000 2000000000 1", "1 1 1")
-    monkeypatch.setattr(finelu.market, "free_memory", lambda array: 100 * 10**9)
+    monkeypatch.setattr(finelu.io.limits, "free_memory", lambda array: 100 * 10**9)
     with pytest.raises(FileError, match=r"2000000000 x 2000000000: .* about 200 GB .* 100 GB are free"):
         read_matrix(path)
 
@@ -766,7 +787,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         file.write(b"half of it")
         raise failure
 
-    monkeypatch.setitem(finelu.io._WRITERS, ".npy", fail)
+    monkeypatch.setitem(finelu.io.write.WRITERS, ".npy", fail)
     wanted = FileError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(
         wanted, match=r"x\.npy: cannot be written \(No space.*\); x was not" if wanted is FileError else None
@@ -875,7 +896,7 @@ def test_what_is_written_into_has_a_complete_copy_until_that_is_done(tmp_path, m
             raise OSError(5, "Input/output error")
         return open(descriptor, mode)
 
-    monkeypatch.setattr(finelu.io, "open", failing, raising=False)
+    monkeypatch.setattr(finelu.io.replace, "open", failing, raising=False)
     with pytest.raises(FileError, match=r"x\.npy: was left half written \(Input/output error\); x is complete in") as e:
         write_array(path, np.ones(400))
     (part,) = tmp_path.glob(".*.part")

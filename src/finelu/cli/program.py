@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["solve"] and "--petsc" in arguments and "--help" not in arguments:
-        from finelu.interop.petsc_solve import command
+        from finelu.interop.petsc_command import command
 
         return command(arguments[1:])
     try:

@@ -1,13 +1,14 @@
 """MATLAB files up to version 7: the arrays of numbers in them, sparse matrices, and the fields of a structure.
 
-SciPy's reader ends the process on some structures that are damaged. Here a length is compared with what holds it
-before it is believed.
+SciPy's reader ends the process on some damaged structures. Here each length is compared with the bytes that are there
+before it is used.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import scipy.sparse as sp
 
 from finelu.device import free_memory
 from finelu.errors import FileError
-from finelu.market import DEFLATED, check_memory
+from finelu.io.arrays import only
+from finelu.io.limits import DEFLATED, check_memory
+from finelu.io.paths import FilePath
 
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15  # elements that hold others
@@ -26,9 +29,23 @@ _COMPLEX = 0x0800
 _VERSION_4, _TEXT_4, _SPARSE_4 = ("f8", "f4", "i4", "i2", "u2", "u1"), 1, 2
 
 
-def read_mat(path) -> dict[str, Any]:
+def read_variable(path: FilePath, what: str) -> Any:
+    """The field A (what "matrix") or b ("vector") of SuiteSparse's `Problem`, or the only variable of that kind."""
+    variables = read_mat(path)
+    problem, field = variables.get("Problem"), "A" if what == "matrix" else "b"
+    if isinstance(problem, dict) and problem.get(field) is not None:
+        return problem[field]
+    numbers = {name: x for name, x in variables.items() if sp.issparse(x) or _is_numeric(x)}
+    return only(path, what, {name: x for name, x in numbers.items() if sp.issparse(x) == (what == "matrix")}, numbers)
+
+
+def _is_numeric(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind in "biufc"
+
+
+def read_mat(path: FilePath) -> dict[str, Any]:
     """Name -> variable: an array of at least two dimensions, a csc_matrix, or for a structure (the first of several) a
-    dict of its fields, where None stands for what holds no numbers and for a structure within a structure.
+    dict of its fields. None stands for variables and fields without numbers, and for a structure within a structure.
 
     Raises FileError for a file of version 7.3, and for lengths and kinds that do not fit together.
     """
@@ -47,13 +64,13 @@ def read_mat(path) -> dict[str, Any]:
         if kind != _MATRIX:
             raise data.damaged(f"holds an element of kind {kind} where a variable is needed")
         name, value = _variable(data, whole=True)
-        if name:  # MATLAB's own notes have none
+        if name:  # MATLAB's own annotations have none
             variables[name] = value
     return variables
 
 
-def _version_4(path, content: bytes) -> dict[str, Any]:
-    """Each variable is a header of five integers, a name, and one array, whatever it stands for."""
+def _version_4(path: FilePath, content: bytes) -> dict[str, Any]:
+    """Each variable is a header of five integers, a name, and one array, also where it is text or a sparse matrix."""
     variables = {}
     order = "<" if 0 <= int.from_bytes(content[:4], "little") <= 5000 else ">"
     part = _Bytes(path, order, memoryview(content))
@@ -80,7 +97,7 @@ def _version_4(path, content: bytes) -> dict[str, Any]:
 
 
 def _sparse_4(part: _Bytes, x: np.ndarray) -> sp.csc_matrix:
-    """From rows, columns, real and perhaps imaginary parts, a line an entry; the shape is in the last line."""
+    """From a row of `x` for each entry: row, column, real and perhaps imaginary part; the last one holds the shape."""
     if x.shape[0] < 1 or x.shape[1] not in (3, 4):
         raise part.damaged(f"holds a sparse matrix as {x.shape[0]} x {x.shape[1]} numbers")
     places = x[:, :2]
@@ -97,7 +114,7 @@ def _sparse_4(part: _Bytes, x: np.ndarray) -> sp.csc_matrix:
 class _Bytes:
     """A part of the file, and how far it has been read."""
 
-    path: Any
+    path: FilePath
     order: str
     data: memoryview
     at: int = 0
@@ -106,7 +123,7 @@ class _Bytes:
         return FileError(f"{self.path}: truncated or damaged: it {what}.")
 
     def numbers(self, kind: int) -> np.ndarray:
-        """What an element of this kind holds."""
+        """The numbers in an element of this kind."""
         if kind not in _STORED:
             raise self.damaged(f"holds an element of kind {kind} where numbers are needed")
         dtype = np.dtype(self.order + _STORED[kind])
@@ -133,12 +150,13 @@ def _element(part: _Bytes) -> tuple[int, _Bytes]:
     return kind, _Bytes(part.path, part.order, part.data[begin : begin + size])
 
 
-def _elements(part: _Bytes):
+def _elements(part: _Bytes) -> Iterator[tuple[int, _Bytes]]:
     while part.at < len(part.data):
         yield _element(part)
 
 
 def _inflated(part: _Bytes) -> tuple[int, _Bytes]:
+    """The element that is compressed in `part`."""
     stream = zlib.decompressobj()
     tag = stream.decompress(part.data, 8)
     if len(tag) < 8:
@@ -152,7 +170,7 @@ def _inflated(part: _Bytes) -> tuple[int, _Bytes]:
 
 
 def _variable(part: _Bytes, whole: bool) -> tuple[str, Any]:
-    """The name and the value of a variable. whole : structures, too."""
+    """The name and the value of a variable. whole : read structures, too."""
     if not part.data:  # an empty one, in a structure
         return "", np.zeros((0, 0))
     kind, data = _element(part)
@@ -184,7 +202,7 @@ def _array(part: _Bytes, shape: tuple[int, ...], what: int, is_complex: bool) ->
 
 
 def _values(part: _Bytes, is_complex: bool, count: int | None = None) -> np.ndarray:
-    """Real parts and imaginary ones where there are such; `count` of them."""
+    """Real numbers, or complex ones from their two parts. count : how many there must be."""
     parts = []
     for _ in range(1 + is_complex):
         kind, data = _element(part)
