@@ -2,8 +2,8 @@
 
 Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [STEM ...]
 
-The template instances come from `kernels/cuda/instances.py`. Each `<stem>.cu` is compiled alone, once an architecture,
-by nvcc where one is found (PATH, or /usr/local/cuda/bin), else by NVRTC from PyPI's nvidia-cuda-nvrtc. Ends with status
+The template instances come from the `instances.py` of each folder. Each `<stem>.cu` is compiled alone, once for each
+architecture, by nvcc where one is found (PATH, or /usr/local/cuda/bin), else by NVRTC from nvidia-cuda-nvrtc. Status is
 1 if a file does not compile, has no instances, or holds a kernel that none of them names; 2 if there is no compiler.
 """
 
@@ -24,7 +24,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parents[1] / "src" / "finelu" / "kernels" / "cuda"
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ROOT / "src" / "finelu" / "kernels" / "cuda"
+FOLDERS = (KERNELS, ROOT / "benchmarks" / "papers")  # of .cu files, each with their instances in its instances.py
+INCLUDES = [f"-I{folder}" for folder in FOLDERS]
 ARCHITECTURES = ("sm_80", "sm_90")
 KERNEL_NAME = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
@@ -46,7 +49,7 @@ def compile_by_nvcc(stem: str, instances: Sequence[str], architecture: str) -> s
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / f"{stem}_instances.cu"
         source.write_text("\n".join(lines) + "\n")
-        command = [str(find_nvcc()), "-std=c++17", f"-arch={architecture}", f"-I{KERNELS}", "-c", str(source)]
+        command = [str(find_nvcc()), "-std=c++17", f"-arch={architecture}", *INCLUDES, "-c", str(source)]
         done = subprocess.run([*command, "-o", os.path.join(folder, "out.o")], capture_output=True, text=True)
     return "" if done.returncode == 0 else (done.stderr + done.stdout).strip()
 
@@ -71,7 +74,7 @@ def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> 
     try:
         for name in instances:
             nvrtc.nvrtcAddNameExpression(program, name.encode())
-        options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode(), f"-I{KERNELS}".encode()]
+        options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode(), *(i.encode() for i in INCLUDES)]
         code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         if code == 0:
             return ""
@@ -86,7 +89,8 @@ def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> 
 
 def kernel_names(stem: str) -> list[str]:
     """The names of the `__global__` functions that `<stem>.cu` defines."""
-    return KERNEL_NAME.findall(COMMENT.sub("", (KERNELS / f"{stem}.cu").read_text()))
+    (path,) = [path for folder in FOLDERS for path in folder.glob(f"{stem}.cu")]
+    return KERNEL_NAME.findall(COMMENT.sub("", path.read_text()))
 
 
 def missing_instances(stems: Sequence[str], instances: dict[str, Sequence[str]]) -> list[str]:
@@ -118,13 +122,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     compile_one: Compile = compile_by_nvcc if compiler == "nvcc" else compile_by_nvrtc
 
-    instances: dict[str, Sequence[str]] = runpy.run_path(str(KERNELS / "instances.py"))["INSTANCES"]
-    stems = sorted(path.stem for path in KERNELS.glob("*.cu"))
+    instances: dict[str, Sequence[str]] = {}
+    for folder in FOLDERS:
+        instances |= runpy.run_path(str(folder / "instances.py"))["INSTANCES"]
+    stems = sorted(path.stem for folder in FOLDERS for path in folder.glob("*.cu"))
     problems = missing_instances(stems, instances)
     unknown = set(options.stems) - set(stems)
-    problems += [f"there is no {stem}.cu in {KERNELS}" for stem in sorted(unknown)]
+    problems += [f"there is no {stem}.cu in {' or '.join(map(str, FOLDERS))}" for stem in sorted(unknown)]
     if not stems:
-        problems.append(f"there is no .cu file in {KERNELS}")
+        problems.append(f"there is no .cu file in {' or '.join(map(str, FOLDERS))}")
     chosen = [stem for stem in stems if not options.stems or stem in options.stems]
 
     jobs = [(stem, tuple(instances.get(stem, ())), arch) for stem in chosen for arch in options.arch]
