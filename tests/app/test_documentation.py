@@ -1,6 +1,5 @@
 """The documentation: pages are reached, pictures are small and shown, figures are those of the records."""
 
-import json
 import math
 import re
 import runpy
@@ -17,9 +16,11 @@ import finelu
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import calls, figures, solve  # noqa: E402
-from benchmarks.common import Record, Run  # noqa: E402
-from benchmarks.papers import fgbilu  # noqa: E402
+from benchmarks import figures  # noqa: E402
+from benchmarks.claims import calls, solve_tables  # noqa: E402
+from benchmarks.harness import RESULTS  # noqa: E402
+from benchmarks.harness.record import ENDING, Record, Run, read  # noqa: E402
+from benchmarks.papers import fgbilu_tables  # noqa: E402
 
 DOCS = ROOT / "docs"
 SOURCE = Path(finelu.__file__).resolve().parents[1]
@@ -217,7 +218,7 @@ def test_cholesky_factors_take_as_much_memory_as_their_pages_say():
 
 def test_every_figure_has_a_peer_a_record_and_its_worst_matrix():
     for row in figures.figures():
-        assert row.called and row.peer and row.machine and (ROOT / f"benchmarks/results/{row.record}.json").exists()
+        assert row.called and row.peer and row.machine and (RESULTS / f"{row.record}{ENDING}").exists()
         assert row.found and min(row.found.values()) == row.found[row.worst]
         assert row.worst in row.cells("{}")[6]
 
@@ -240,8 +241,8 @@ def test_the_counts_of_solve_are_those_of_its_record():
             solves[r.variant].add(r.matrix)
     ours = solves.pop("finelu.solve")
     assert set().union(*solves.values()) == ours  # what the pages say of all others together
-    count, singular = len(run.matrices), len(solve.called_singular(run))
-    assert not solve.false_claims(run) and (len(ours), count, singular) == (68, 77, 4)
+    count, singular = len(run.matrices), len(solve_tables.called_singular(run))
+    assert not solve_tables.false_claims(run) and (len(ours), count, singular) == (68, 77, 4)
     guide, readme, page = (" ".join(text.split()) for text in (GUIDE, README, MEASURED))
     assert f"`fl.solve` solves {len(ours)} of the {count}." in guide and f"solve the same {len(ours)}." in guide
     assert f"`solve` solves {len(ours)} of them" in readme and f"solve the same {len(ours)}." in readme
@@ -266,7 +267,7 @@ def test_the_counts_of_what_ilu0_alone_solves_are_those_of_its_record():
 
 
 def test_the_times_of_selection_are_those_of_their_record():
-    run = json.loads((ROOT / "benchmarks/results/selection-gpu-nvidia-h200-2026-11-21.json").read_text())
+    run = read(RESULTS / f"selection-gpu-nvidia-h200-2026-11-21{ENDING}")
     table = (ROOT / "benchmarks/results/selection-gpu-nvidia-h200-2026-11-21.md").read_text()
     exact, approximate = (
         float(re.search(rf"^\| finelu {how} +\|.*\| (\S+) +\|$", table, re.MULTILINE).group(1))
@@ -334,7 +335,7 @@ def test_the_crossover_is_that_of_the_gpu_page(measured):
 
 
 def records(name):
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["records"]
+    return read(RESULTS / f"{name}{ENDING}")["records"]
 
 
 def test_the_whole_solves_are_those_of_the_gpu_page():
@@ -372,7 +373,7 @@ def test_the_times_of_block_ilu_are_those_of_the_pages():
     ours = {"device": "gpu", "variant": "CL, pivoting"}
     two = {"device": "cpu", "who": "finelu", "threads": 2}
     (factor, solve), (by_two, solve_by_two), (slow, slow_solve), (bare, _) = (
-        tuple(fgbilu.ms(run, grid, work, **which) for work in ("factor", "solve"))
+        tuple(fgbilu_tables.ms(run, grid, work, **which) for work in ("factor", "solve"))
         for which in (ours, two, {"who": "sequential"}, {"device": "gpu", "variant": "CL"})
     )
     text = " ".join(GUIDE.split())
@@ -380,8 +381,8 @@ def test_the_times_of_block_ilu_are_those_of_the_pages():
     assert f"takes {by_two:.0f} ms and {solve_by_two:.0f} ms, a sequential code as one writes it" in text
     assert f"{slow:.0f} ms and {slow_solve:.0f} ms on one core" in text
     assert f"takes {bare:.2f} ms instead of {factor:.2f} ms" in " ".join(MEASURED.split())
-    small = {t: fgbilu.ms(run, "15x15x15", "overall", **two | {"threads": t}) for t in (1, 2, 16)}
-    small_gpu = fgbilu.ms(run, "15x15x15", "overall", **ours)
+    small = {t: fgbilu_tables.ms(run, "15x15x15", "overall", **two | {"threads": t}) for t in (1, 2, 16)}
+    small_gpu = fgbilu_tables.ms(run, "15x15x15", "overall", **ours)
     text = " ".join(GPU.split())
     assert f"takes {small_gpu:.2f} ms for a factorization, four solves and three residuals" in text
     assert f"it takes {small[2]:.1f} ms with 2 threads, and more with 1 or 16" in text
@@ -405,7 +406,7 @@ def test_the_gain_of_padding_is_within_that_of_its_record():
 def test_the_tables_of_scaling_are_those_of_their_records():
     text = (DOCS / "scaling.md").read_text()
     two, many = (
-        json.loads((ROOT / "benchmarks/results" / f"petsc-scaling-{name}.json").read_text())["results"]
+        read(RESULTS / f"petsc-scaling-{name}{ENDING}")["results"]
         for name in ("2-core-intel-xeon-2026-11-21", "nvidia-h200-x2-2026-11-22")
     )
     same = [r["petsc_iterations"] == r["finelu_iterations"] for r in two["agreement"]

@@ -153,18 +153,19 @@ def test_import_is_light(statement):
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_every_kernel_has_a_launcher_and_instances():
+@pytest.mark.parametrize("folder", [CUDA, ROOT / "benchmarks" / "papers"], ids=str)
+def test_every_kernel_has_a_launcher_and_instances(folder):
     tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
-    instances = runpy.run_path(str(CUDA / "instances.py"))["INSTANCES"]
-    stems = [path.stem for path in CUDA.glob("*.cu")]
+    instances = runpy.run_path(str(folder / "instances.py"))["INSTANCES"]
+    stems = [path.stem for path in folder.glob("*.cu")]
     assert stems
     assert tool["missing_instances"](stems, instances) == []
-    launchers = [ast.parse(path.read_text()) for path in CUDA.glob("*.py") if path.stem != "instances"]
+    launchers = [ast.parse(path.read_text()) for path in folder.glob("*.py") if path.stem != "instances"]
     launched = {node.value for tree in launchers for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     for stem in stems:
         names = [stem, *tool["kernel_names"](stem)]  # a launcher may write f"{stem}_match" for ilu0_match
         unused = [name for name in names if not {name, name.removeprefix(stem)} & launched]
-        assert not unused, f"no launcher in kernels/cuda names {unused} of {stem}.cu"
+        assert not unused, f"no launcher in {folder} names {unused} of {stem}.cu"
 
 
 def examples():

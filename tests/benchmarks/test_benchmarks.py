@@ -1,7 +1,6 @@
 """The benchmarks on the CPU: the suite, the records and tables, the peers that run here, and small whole runs."""
 
 import gzip
-import json
 import math
 import os
 import sys
@@ -13,13 +12,16 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu.errors import DeviceError, FileError, ParameterError
+from finelu.errors import FileError, ParameterError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import common, measure, solve_all, spine  # noqa: E402
-from benchmarks.common import Problem, Record, Run  # noqa: E402
+from benchmarks.claims import solve_all, spine  # noqa: E402
+from benchmarks.harness import clock, measure, options, record, suite, table  # noqa: E402
+from benchmarks.harness.case import SIDES, UNWRITTEN, Case, backward_error, relative_error  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
+from benchmarks.harness.suite import Problem  # noqa: E402
 from benchmarks.papers import syncfree  # noqa: E402
 from benchmarks.peers import PeerError, cupy_spilu, cusparse, mkl  # noqa: E402
 
@@ -43,59 +45,58 @@ def folder(tmp_path):
 
 
 def test_suite_takes_the_large_matrices_and_the_gallery(folder):
-    names = [p.name for p in common.suite(folder)]
+    names = [p.name for p in suite.suite(folder)]
     assert {"large", "hollow", "packed"} <= set(names) and "small" not in names
-    assert set(common.GALLERY) <= set(names) and names[-1] == common.WORST_CASE
+    assert set(suite.GALLERY) <= set(names) and names[-1] == suite.WORST_CASE
 
 
 def test_only_the_worst_case_stands_apart(folder):
-    assert [p.name for p in common.suite(folder) if p.apart] == [common.WORST_CASE]
+    assert [p.name for p in suite.suite(folder) if p.apart] == [suite.WORST_CASE]
 
 
 def test_suite_by_name_reaches_small_matrices_and_gallery_problems(folder):
-    problems = common.suite(folder, ["small", "poisson5:7,9"])
+    problems = suite.suite(folder, ["small", "poisson5:7,9"])
     assert [p.load().shape[0] for p in problems] == [50, 63]
 
 
 def test_suite_refuses_an_unknown_name(folder):
     with pytest.raises(ParameterError, match="no matrix smal in"):
-        common.suite(folder, ["smal"])
+        suite.suite(folder, ["smal"])
 
 
 def test_quick_suite_needs_no_folder(tmp_path):
-    assert [p.name for p in common.suite(tmp_path / "absent", quick=True)] == ["poisson7:24", "poisson5:120,120"]
+    assert [p.name for p in suite.suite(tmp_path / "absent", quick=True)] == ["poisson7:24", "poisson5:120,120"]
 
 
 def test_a_matrix_without_diagonal_is_left_out_with_the_row(folder):
-    (problem,) = common.suite(folder, ["hollow"])
-    with pytest.raises(common.LeftOut, match=r"in 1 rows \(first: 77\)"):
+    (problem,) = suite.suite(folder, ["hollow"])
+    with pytest.raises(suite.LeftOut, match=r"in 1 rows \(first: 77\)"):
         problem.load()
 
 
 def test_folder_of_the_environment_comes_first(monkeypatch, folder):
     monkeypatch.setenv("FINELU_MATRICES", str(folder))
-    assert common.matrix_folder() == folder
+    assert suite.matrix_folder() == folder
     monkeypatch.delenv("FINELU_MATRICES")
-    assert common.matrix_folder() == ROOT.parent / "shared" / "matrices"
+    assert suite.matrix_folder() == ROOT.parent / "shared" / "matrices"
 
 
-def test_a_run_names_the_commit_it_was_measured_at_and_an_old_one_its_date(monkeypatch):
-    monkeypatch.setattr(common, "revision", lambda: "abc-dirty")
-    run = common.new_run("any", gpu=False, machine_name="box")
-    assert run.machine["commit"] == "abc-dirty" and "- commit: abc-dirty" in run.heading().splitlines()
+def test_a_run_names_the_commit_it_was_measured_at_and_an_old_one_its_date():
+    run, commit = record.new_run("any", gpu=False, machine_name="box"), record.revision()
+    assert commit and run.machine["commit"] == commit and f"- commit: {commit}" in run.heading().splitlines()
     old = Run("any", {"name": "box", "finelu": "0.1.0"}, "2026-01-02")
     assert "- commit: not recorded; finelu 0.1.0 as of 2026-01-02" in old.heading().splitlines()
 
 
 def test_pack_keeps_the_matrices_and_their_names(folder, tmp_path):
-    assert common.pack(folder, tmp_path / "out", limit_mib=1.0) == []
-    packed = common.files(tmp_path / "out")
+    assert suite.pack(folder, tmp_path / "out", limit_mib=1.0) == []
+    packed = suite.files(tmp_path / "out")
     assert set(packed) == {"large", "packed"}
-    assert (Problem("large", packed["large"]).load() != common.suite(folder, ["large"])[0].load()).nnz == 0
+    assert (Problem("large", packed["large"]).load() != suite.suite(folder, ["large"])[0].load()).nnz == 0
 
 
 def test_pack_stops_at_the_limit(folder, tmp_path):
-    left = common.pack(folder, tmp_path / "out", limit_mib=1e-3)
+    left = suite.pack(folder, tmp_path / "out", limit_mib=1e-3)
     assert set(left) == {"large", "packed"} and not list((tmp_path / "out").glob("*.npz"))
 
 
@@ -109,14 +110,14 @@ def test_pack_stops_at_the_limit(folder, tmp_path):
     ],
 )
 def test_names_keep_the_arguments_of_gallery_problems(text, names):
-    assert common.names_of(text) == names
+    assert suite.names_of(text) == names
 
 
 # Numbers and tables -------------------------------------------------------------------------------------------------
 
 
 def test_table_is_aligned_and_marks_what_is_absent():
-    text = common.table(("name", "ms"), [("a|b", 0.123456), ("c", None), ("d", float("nan")), ("e", 12345.6), ("f", 7)])
+    text = table.table(("name", "ms"), [("a|b", 0.123456), ("c", None), ("d", float("nan")), ("e", 12345.6), ("f", 7)])
     lines = text.splitlines()
     assert len({len(line) for line in lines}) == 1
     assert [line.split(" | ")[1].strip(" |") for line in lines[2:]] == ["0.123", "-", "-", "12346", "7"]
@@ -124,31 +125,31 @@ def test_table_is_aligned_and_marks_what_is_absent():
 
 
 def test_mean_and_ratio_skip_what_is_absent():
-    assert common.mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert common.mean([None]) is None
-    assert common.ratio(6.0, 2.0) == 3.0 and common.ratio(None, 2.0) is None and common.ratio(6.0, None) is None
-    assert common.smallest([3, None, 2]) == 2 and common.smallest([]) is None
+    assert table.mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert table.mean([None]) is None
+    assert table.ratio(6.0, 2.0) == 3.0 and table.ratio(None, 2.0) is None and table.ratio(6.0, None) is None
+    assert table.smallest([3, None, 2]) == 2 and table.smallest([]) is None
 
 
 def test_backward_error_sees_a_wrong_entry_and_nan():
     T = sp.csr_matrix(np.tril(np.arange(1.0, 17.0).reshape(4, 4)))
     x = np.array([1.0, -2.0, 3.0, -4.0])
-    assert common.backward_error(T, T @ x, x) == 0.0
+    assert backward_error(T, T @ x, x) == 0.0
     x[2] += 1e-3
-    assert 1e-6 < common.backward_error(T, T @ np.array([1.0, -2.0, 3.0, -4.0]), x) < 1e-3
+    assert 1e-6 < backward_error(T, T @ np.array([1.0, -2.0, 3.0, -4.0]), x) < 1e-3
     x[3] = np.nan
-    assert math.isnan(common.backward_error(T, np.ones(4), x))
-    assert math.isnan(common.relative_error(x, np.ones(4)))
+    assert math.isnan(backward_error(T, np.ones(4), x))
+    assert math.isnan(relative_error(x, np.ones(4)))
 
 
 def test_cpu_time_warms_up_and_takes_the_median():
     calls = []
-    timing = common.cpu_time(calls.append, repeats=5)
+    timing = clock.cpu_time(calls.append, repeats=5)
     assert calls == [0, 1, 0, 1, 2, 3, 4] and timing.repeats == 5 and timing.low <= timing.ms <= timing.high
 
 
 def test_budget_is_over_once_spent():
-    assert common.Budget(0).over() and not common.Budget(None).over() and not common.Budget(100).over()
+    assert clock.Budget(0).over() and not clock.Budget(None).over() and not clock.Budget(100).over()
 
 
 def a_run(name="spine-gpu", gpu="NVIDIA H200"):
@@ -159,20 +160,28 @@ def test_run_survives_saving_and_loading(tmp_path):
     run = a_run()
     run.records.append(Record("m", "ilu0", "gpu", "finelu", "auto", 1.5, 0.5, float("nan"), chosen="vect"))
     run.matrices["m"] = {"n": np.int64(3), "levels": 2, "apart": False}
-    path = run.save(tmp_path, "text")
-    assert path.name == "spine-gpu-box-2026-01-02.json" and path.with_suffix(".md").read_text() == "text"
-    assert json.loads(path.read_text())["records"][0]["error"] is None  # JSON has no NaN
+    page = run.publish(tmp_path, "text")
+    path = tmp_path / "spine-gpu-box-2026-01-02.json.gz"
+    assert page == page_of(path) and page.read_text() == "text"
+    assert record.read(path)["records"][0]["error"] is None  # JSON has no NaN
+    assert path.read_bytes() == run.save(tmp_path / "again").read_bytes()  # no time stamp in it
     again = Run.load(path)
     assert again.one(matrix="m").total_ms == 2.0 and again.matrices["m"]["n"] == 3
     assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".part")] == []
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"records": []}', '{"records": [{"x": 1}]}'])
-def test_loading_something_else_says_so(tmp_path, text):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(FileError, match="not the JSON of a benchmark run"):
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"records": []}', b'{"records": [{"x": 1}]}'])
+@pytest.mark.parametrize("packed", [gzip.compress, bytes, lambda content: gzip.compress(content)[:-9]])
+def test_loading_something_else_says_so(tmp_path, content, packed):
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(packed(content))
+    with pytest.raises(FileError, match="not the record of a benchmark"):
         Run.load(path)
+
+
+def test_a_record_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileError, match=r"absent.json.gz: No such file"):
+        Run.load(tmp_path / "absent.json.gz")
 
 
 def test_a_failed_attempt_is_written_down_and_the_run_goes_on(capsys):
@@ -182,7 +191,7 @@ def test_a_failed_attempt_is_written_down_and_the_run_goes_on(capsys):
     assert run.failures == [{"matrix": "m", "what": "a peer", "error": "PeerError: out of order"}]
     assert "a peer failed" in capsys.readouterr().err
     assert "out of order" in run.footing()
-    with pytest.raises(common.RunEnded), run.attempt("m", "the device", fatal=True):
+    with pytest.raises(record.RunEnded), run.attempt("m", "the device", fatal=True):
         raise RuntimeError("gone")
 
 
@@ -192,18 +201,18 @@ def test_a_failed_attempt_is_written_down_and_the_run_goes_on(capsys):
 @needs_mkl
 @pytest.mark.parametrize("name", ["poisson7:9", "convection_diffusion:20,20", "random_dominant:300"])
 def test_mkl_agrees_with_finelu(name):
-    case = measure.Case.load(Problem(name))
+    case = Case.load(Problem(name))
     lu = mkl.ILU0(case.A).factor()
     np.testing.assert_allclose(lu, case.lu, rtol=1e-11, atol=1e-13)
     b = np.random.default_rng(0).standard_normal(case.A.n)
-    for side in measure.SIDES:
+    for side in SIDES:
         lower = side == "lower"
         peer = mkl.TriangularSolve(case.triangle(side), lower=lower, unit=lower)
-        x = peer.solve(b, np.full_like(b, measure.UNWRITTEN))
+        x = peer.solve(b, np.full_like(b, UNWRITTEN))
         peer.close()
         ours = finelu.TriangularSolver(case.factors, lower=lower, unit=lower).solve(b)
         np.testing.assert_allclose(x, ours, rtol=1e-10, atol=1e-12)
-        assert common.backward_error(case.full_triangle(side), b, x) < 1e-14
+        assert backward_error(case.full_triangle(side), b, x) < 1e-14
 
 
 @needs_mkl
@@ -236,17 +245,15 @@ def test_cusparse_without_csrilu02_is_named():
             return type("function", (), {})()
 
     with pytest.raises(PeerError, match="cusparseDcsrilu02_analysis"):
-        cusparse.declare(Newer())
+        cusparse.declare(Newer(), cusparse.SIGNATURES)
 
 
-def test_a_gpu_asked_for_where_there_is_none_is_one_line(monkeypatch, tmp_path, capsys):
-    def absent():
-        raise DeviceError("no GPU can be used here")
-
-    monkeypatch.setattr(common, "require_gpu", absent)
+@pytest.mark.skipif(options.have_gpu(), reason="for a machine without a GPU")
+def test_a_gpu_asked_for_where_there_is_none_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
-        common.command(lambda: spine.main(["--gpu", "--out", str(tmp_path)]))
-    assert capsys.readouterr().err == "error: no GPU can be used here\n" and not list(tmp_path.iterdir())
+        options.command(lambda: spine.main(["--gpu", "--out", str(tmp_path)]))
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_right_hand_side_of_gmres_is_the_same_for_everyone():
@@ -258,7 +265,7 @@ def test_right_hand_side_of_gmres_is_the_same_for_everyone():
 
 
 def test_case_knows_its_levels_and_factors():
-    case = measure.Case.load(Problem("poisson5:6,9"))
+    case = Case.load(Problem("poisson5:6,9"))
     facts = case.facts()
     assert facts["levels"] == 6 + 9 - 1 and facts["n"] == 54 and facts["ic0"] and facts["symmetric"]
     LU = (case.full_triangle("lower") @ case.full_triangle("upper")).toarray()
@@ -269,20 +276,20 @@ def test_case_knows_its_levels_and_factors():
 
 
 def test_case_without_symmetry_has_no_ic0():
-    case = measure.Case.load(Problem("convection_diffusion:8,8"))
+    case = Case.load(Problem("convection_diffusion:8,8"))
     assert not case.symmetric and case.cholesky is None
 
 
 def test_a_zero_pivot_leaves_the_matrix_out(tmp_path):
     sp.save_npz(tmp_path / "pivot.npz", sp.csr_matrix([[1.0, 1.0], [1.0, 1.0]]))
-    with pytest.raises(common.LeftOut, match="zero pivot in row 1"):
-        measure.Case.load(Problem("pivot", tmp_path / "pivot.npz"))
+    with pytest.raises(suite.LeftOut, match="zero pivot in row 1"):
+        Case.load(Problem("pivot", tmp_path / "pivot.npz"))
 
 
 def test_spine_on_the_cpu(tmp_path, capsys):
     arguments = ["--cpu", "--matrices", "poisson5:20,20", "--threads", f"1,{os.cpu_count() + 1}", "--machine", "box"]
     assert spine.main([*arguments, "--out", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("spine-cpu-box-*.json")
+    (path,) = tmp_path.glob("spine-cpu-box-*.json.gz")
     run = Run.load(path)
     assert run.failures == []
     assert f"{os.cpu_count() + 1}" in run.left_out["threads"]
@@ -291,13 +298,13 @@ def test_spine_on_the_cpu(tmp_path, capsys):
     assert max(r.error for r in direct) < 1e-14 and min(r.numeric_ms for r in direct) > 0
     assert {r.who for r in direct} == ({"finelu", "mkl"} if mkl.available() else {"finelu"})
     assert "poisson5:20,20: 39 levels" in capsys.readouterr().out
-    assert "## Every variant of ilu0, CPU, 1 thread" in path.with_suffix(".md").read_text()
+    assert "## Every variant of ilu0, CPU, 1 thread" in page_of(path).read_text()
 
 
 def test_a_spent_budget_names_what_was_left_out(tmp_path):
     arguments = ["--cpu", "--matrices", "poisson5:20,20,poisson7:5", "--budget", "0", "--out", str(tmp_path)]
     assert spine.main(arguments) == 0
-    (path,) = tmp_path.glob("*.json")
+    (path,) = tmp_path.glob("*.json.gz")
     assert Run.load(path).left_out == dict.fromkeys(["poisson5:20,20", "poisson7:5"], "the budget was spent")
 
 
@@ -328,8 +335,8 @@ def test_bars_take_the_better_policy_and_leave_the_worst_case_out():
 
 def test_a_single_slow_matrix_misses_the_bar():
     run = gpu_run()
-    for record in run.find(matrix="many", who="cusparse"):
-        record.numeric_ms /= 2
+    for slow in run.find(matrix="many", who="cusparse"):
+        slow.numeric_ms /= 2
     (line,) = [li for li in spine.bar_table(run).splitlines() if li.startswith("| ILU0 numeric, GPU")]
     assert line.rstrip(" |").endswith("no")
 
@@ -411,7 +418,7 @@ def test_syncfree_without_a_gpu_says_what_is_absent(tmp_path, capsys):
     assert syncfree.main(arguments) == 0
     out = capsys.readouterr().out
     assert "no GPU" in out and "finelu on a GPU and cuSPARSE" in out
-    run = Run.load(next(tmp_path.glob("syncfree-box-*.json")))
+    run = Run.load(next(tmp_path.glob("syncfree-box-*.json.gz")))
     assert run.failures == [] and {r.device for r in run.records} == {"cpu"}
     assert bool(list(tmp_path.glob("*-fig4.png"))) == mkl.available()
 
@@ -421,8 +428,8 @@ def test_syncfree_without_a_gpu_says_what_is_absent(tmp_path, capsys):
 
 def solved_all(folder: Path, out: Path, *arguments: str):
     assert solve_all.main(["--matrix-folder", str(folder), "--out", str(out), *arguments]) == 0
-    (path,) = out.glob("solve-all-cpu-*.json")
-    return json.loads(path.read_text())["matrices"], path.with_suffix(".md").read_text()
+    (path,) = out.glob("solve-all-cpu-*.json.gz")
+    return record.read(path)["matrices"], page_of(path).read_text()
 
 
 def test_solve_all_follows_the_rule_and_says_why_there_are_no_factors(tmp_path):

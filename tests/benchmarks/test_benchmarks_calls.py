@@ -9,8 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import calls  # noqa: E402
-from benchmarks.common import Problem, Record, Run  # noqa: E402
+from benchmarks.claims import calls  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
+from benchmarks.harness.suite import Problem  # noqa: E402
 from benchmarks.peers import mkl  # noqa: E402
 
 
@@ -69,13 +70,13 @@ def test_every_input_is_taken_and_slow_calls_are_fewer(monkeypatch):
 def test_it_runs_whole(tmp_path):
     arguments = ["--matrices", "poisson5:15,15", "--out", str(tmp_path), "--machine", "box", "--threads", "1"]
     assert calls.main(arguments) == 0
-    (path,) = tmp_path.glob("calls-box-*.json")
+    (path,) = tmp_path.glob("calls-box-*.json.gz")
     run = Run.load(path)
     ours = run.find(who="finelu")
     assert [r.work for r in ours] == list(calls.WORKS)
     assert not run.failures and all(calls.sound(r) and r.numeric_ms > 0 for r in run.records)
     assert ("mkl" in run.left_out) == (not mkl.available())
-    text = path.with_suffix(".md").read_text()
+    text = page_of(path).read_text()
     assert "as called" in text and "- commit: " in text
     assert calls.main(["--from", str(path), "--out", str(tmp_path / "again")]) == 0
     assert next((tmp_path / "again").glob("*.md")).read_text() == text

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import numpy_for_cupy
 import pytest
 import scipy.sparse as sp
 
@@ -18,9 +19,16 @@ from finelu.stencil import StencilMatrix
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.common import Record, Run, Timing  # noqa: E402
-from benchmarks.papers import fgbilu  # noqa: E402
-from benchmarks.peers import PeerError, cusparse_bsr  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
+from benchmarks.papers import (  # noqa: E402
+    fgbilu,
+    fgbilu_cpu,
+    fgbilu_gpu,
+    fgbilu_measure,
+    fgbilu_systems,
+    fgbilu_tables,
+)
+from benchmarks.peers import PeerError, cusparse, cusparse_bsr  # noqa: E402
 
 
 def stencil(shape, n, seed=0, device="cpu"):
@@ -34,7 +42,7 @@ def stencil(shape, n, seed=0, device="cpu"):
 @pytest.fixture
 def flow(monkeypatch):
     """Stands in for the channel flow, whose Jacobians take longer to make."""
-    monkeypatch.setattr(fgbilu, "flow", lambda shape, n, device: stencil(shape, n))
+    monkeypatch.setattr(fgbilu_systems, "flow", lambda shape, n, device: stencil(shape, n))
 
 
 def cells(text: str, begin: str) -> list[str]:
@@ -50,32 +58,32 @@ def cells(text: str, begin: str) -> list[str]:
 def test_bytes_that_must_move_are_those_of_the_arrays(shape, n):
     A, b = stencil(shape, n)
     d, off = 8 * A.cells * n * n, 8 * A.nnz - 8 * A.cells * n * n
-    assert fgbilu.bytes_to_move("residual", n, shape) == 8 * A.nnz + 3 * b.nbytes
-    assert fgbilu.bytes_to_move("factor", n, shape) == 8 * A.nnz + d
-    assert fgbilu.bytes_to_move("solve", n, shape) == off + 2 * d + 4 * b.nbytes
+    assert fgbilu_tables.bytes_to_move("residual", n, shape) == 8 * A.nnz + 3 * b.nbytes
+    assert fgbilu_tables.bytes_to_move("factor", n, shape) == 8 * A.nnz + d
+    assert fgbilu_tables.bytes_to_move("solve", n, shape) == off + 2 * d + 4 * b.nbytes
 
 
-@pytest.mark.parametrize("work", fgbilu.WORKS)
+@pytest.mark.parametrize("work", fgbilu_tables.WORKS)
 def test_the_paper_counts_as_its_tables_say(work):
-    _, flop, data, rate, gflops = fgbilu.TABLE_4[work]
-    threads, point = fgbilu.threads_of_a_point(work, 6), fgbilu.TABLE_3[work][1]
-    assert fgbilu.flops(work, 6) == flop * threads and fgbilu.bytes_of_paper(work, 6) == data * threads
+    _, flop, data, rate, gflops = fgbilu_tables.TABLE_4[work]
+    threads, point = fgbilu_tables.threads_of_a_point(work, 6), fgbilu_tables.TABLE_3[work][1]
+    assert fgbilu_tables.flops(work, 6) == flop * threads and fgbilu_tables.bytes_of_paper(work, 6) == data * threads
     # its throughput follows from its own times; GFLOPS of the factorization too, to its rounding
-    assert fgbilu.bytes_of_paper(work, 6) / point == pytest.approx(rate, rel=0.01)
-    assert fgbilu.flops(work, 6) / point == pytest.approx(gflops, rel=0.02)
+    assert fgbilu_tables.bytes_of_paper(work, 6) / point == pytest.approx(rate, rel=0.01)
+    assert fgbilu_tables.flops(work, 6) / point == pytest.approx(gflops, rel=0.02)
 
 
 def test_digits():
-    assert fgbilu.digits(2.0, 2.0) == 16
-    assert fgbilu.digits(1.001, 1.0) == pytest.approx(3)
-    assert fgbilu.digits(*fgbilu.TABLE_1[19]) == pytest.approx(7.456, abs=1e-3)
+    assert fgbilu_tables.digits(2.0, 2.0) == 16
+    assert fgbilu_tables.digits(1.001, 1.0) == pytest.approx(3)
+    assert fgbilu_tables.digits(*fgbilu_tables.TABLE_1[19]) == pytest.approx(7.456, abs=1e-3)
 
 
 def test_edges_keep_the_number_of_entries():
     for n in fgbilu.UNKNOWNS:
-        edge = fgbilu.edge_for(n, fgbilu.ENTRIES)
+        edge = fgbilu_systems.edge_for(n, fgbilu_systems.ENTRIES)
         below, above = (n**2 * (edge + s) ** 3 for s in (-0.5, 0.5))
-        assert below <= fgbilu.ENTRIES <= above
+        assert below <= fgbilu_systems.ENTRIES <= above
 
 
 # The systems --------------------------------------------------------------------------------------------------------
@@ -83,18 +91,18 @@ def test_edges_keep_the_number_of_entries():
 
 @pytest.mark.parametrize("n", [4, 6, *range(8, 66, 2)])
 def test_every_even_n_is_made_of_4_and_6(n):
-    parts = fgbilu.parts_of(n)
+    parts = fgbilu_systems.parts_of(n)
     assert sum(parts) == n and set(parts) <= {4, 6} and parts.count(4) <= 2
 
 
 @pytest.mark.parametrize("n", [4, 6, 10, 14])
 def test_the_construction_solves_the_given_systems_side_by_side(flow, n):
     shape = (3, 2, 4)
-    A, b = fgbilu.system(shape, n, "cpu")
+    A, b = fgbilu_systems.system(shape, n, "cpu")
     assert A.n_block == n and A.shape_cells == shape
     x = finelu.BlockILU0(pivoting=False).factor(A).solve(b).reshape(*shape, n)
     at = 0
-    for m in fgbilu.parts_of(n):
+    for m in fgbilu_systems.parts_of(n):
         given, right = stencil(shape, m)
         alone = finelu.BlockILU0(pivoting=False).factor(given).solve(right)
         np.testing.assert_allclose(x[..., at : at + m].reshape(-1), alone, rtol=1e-12, atol=1e-14)
@@ -104,7 +112,7 @@ def test_the_construction_solves_the_given_systems_side_by_side(flow, n):
 @pytest.mark.parametrize("shape", [(4, 3, 5), (1, 6, 2), (5, 1, 1)])
 def test_bsr_is_that_of_the_matrix(shape):
     A, _ = stencil(shape, 3)
-    B, expected = fgbilu.bsr(A), A.to_bsr()
+    B, expected = fgbilu_systems.bsr(A), A.to_bsr()
     assert np.array_equal(B.indptr, expected.indptr) and np.array_equal(B.indices, expected.indices)
     assert np.array_equal(B.data, expected.data) and np.array_equal(B.data[B.diag], A.blocks[3].reshape(-1, 3, 3))
     assert {v.dtype.name for v in (B.indptr, B.indices, B.diag)} == {"int32"} and B.data.flags.c_contiguous
@@ -114,7 +122,7 @@ def test_bsr_is_that_of_the_matrix(shape):
 def test_the_residual_that_results_are_compared_with(shape):
     A, b = stencil(shape, 4)
     x = np.linspace(-1, 1, b.size)
-    np.testing.assert_allclose(fgbilu.residual_by_arrays(A, x, b), b - A.tocsr() @ x, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(fgbilu_systems.residual_by_arrays(A, x, b), b - A.tocsr() @ x, rtol=1e-13, atol=1e-14)
 
 
 # Measuring on the CPU -----------------------------------------------------------------------------------------------
@@ -122,30 +130,30 @@ def test_the_residual_that_results_are_compared_with(shape):
 
 def test_the_reference_is_block_ilu_by_definition():
     A, b = stencil((3, 4, 2), 6)
-    reference = fgbilu.Reference(A, b, timed=False)
+    reference = fgbilu_cpu.Reference(A, b, timed=False)
     F = finelu.BlockILU0(pivoting=False).factor(A)
     assert reference.error("factor", F.d) < 1e-13
     assert reference.error("solve", F.solve(b)) < 1e-13
     assert reference.error("residual", b - A.tocsr() @ F.solve(b)) < 1e-13
     assert reference.error("solve", 1.001 * F.solve(b)) == pytest.approx(1e-3)
-    assert not reference.error("solve", np.full_like(b, np.nan)) <= fgbilu.AGREE
+    assert not reference.error("solve", np.full_like(b, np.nan)) <= fgbilu_cpu.AGREE
 
 
 def test_table_1_is_the_correction_iteration():
     A, b = stencil((4, 3, 5), 6)
     F = finelu.BlockILU0(pivoting=False).factor(A)
     expected = finelu.correct(A, F, b, steps=3, rtol=0.0).history[1:] ** 2
-    for sums in (fgbilu.sequential_history(A, b, 3), fgbilu.finelu_history(A, b, 3)):
+    for sums in (fgbilu_measure.sequential_history(A, b, 3), fgbilu_measure.finelu_history(A, b, 3)):
         assert len(sums) == 3
         np.testing.assert_allclose(sums, expected, rtol=1e-6)
 
 
-def test_a_measurement_that_fails_is_written_down_and_the_next_goes_on(monkeypatch):
+def test_a_measurement_that_fails_is_written_down_and_the_next_goes_on():
     run = Run("fgbilu", {"name": "box"}, "2026-01-02")
     A, b = stencil((3, 3, 3), 4)
-    reference = fgbilu.Reference(A, b, timed=False)
-    monkeypatch.setattr(fgbilu.cpu, "block_ilu_factor", lambda *_: 5)
-    fgbilu.on_threads(run, "3x3x3", A, b, 1, reference)
+    reference = fgbilu_cpu.Reference(A, b, timed=False)
+    A.blocks[:, 0, 1, 2] = 0.0  # cell 5, after the reference was made
+    fgbilu_cpu.on_threads(run, "3x3x3", A, b, 1, reference)
     assert [f["what"] for f in run.failures] == ["finelu factor, 1 threads"] and "cell 5" in run.failures[0]["error"]
     assert {r.work for r in run.records} == {"solve", "residual"}
 
@@ -153,7 +161,7 @@ def test_a_measurement_that_fails_is_written_down_and_the_next_goes_on(monkeypat
 def test_scalar_peers_make_the_same_factorization():
     run = Run("fgbilu", {"name": "box"}, "2026-01-02")
     A, b = stencil((4, 3, 3), 4)
-    fgbilu.scalar_peers(run, "4x3x3", A, b, 1, fgbilu.Reference(A, b, timed=False))
+    fgbilu_cpu.scalar_peers(run, "4x3x3", A, b, 1, fgbilu_cpu.Reference(A, b, timed=False))
     assert not run.failures and set(run.left_out.values()) <= {"not installed"}
     assert len(run.records) + 2 * ("MKL" in run.left_out) + ("ilupp" in run.left_out) == 3
     assert all(r.error < 1e-10 for r in run.records)
@@ -170,7 +178,7 @@ class Library:
 
     def __init__(self, without=()):
         self.calls, self._keep, self._next = [], {}, 100
-        for name, arguments in (cusparse_bsr._SIGNATURES | self.more()).items():
+        for name, arguments in (cusparse_bsr.SIGNATURES | self.more()).items():
             if name in without:
                 continue
             prototype = ctypes.CFUNCTYPE(c_int, *arguments)
@@ -194,7 +202,7 @@ class Library:
             arguments[-1][0] = 256
         elif name.endswith("zeroPivot"):
             arguments[-1][0] = 7
-            return cusparse_bsr.STATUS_ZERO_PIVOT
+            return cusparse.STATUS_ZERO_PIVOT
         elif name == "cusparseDbsrilu02":
             blocks, size = arguments[3], arguments[8]
             values = cast(arguments[5], POINTER(ctypes.c_double))
@@ -216,9 +224,8 @@ class Array(np.ndarray):
 @pytest.fixture
 def library(monkeypatch):
     fake = Library()
-    monkeypatch.setattr(cusparse_bsr, "library", lambda: fake)
-    monkeypatch.setattr(cusparse_bsr.cusparse, "library", lambda: fake)
-    monkeypatch.setattr(cusparse_bsr.cusparse, "handle", lambda: c_void_p(11))
+    monkeypatch.setattr(cusparse, "library", lambda: fake)
+    monkeypatch.setattr(cusparse, "handle", lambda: c_void_p(11))
     cupy = SimpleNamespace(
         empty=lambda size, dtype: np.empty(size, dtype).view(Array),
         uint8=np.uint8,
@@ -232,7 +239,7 @@ def library(monkeypatch):
 @pytest.mark.parametrize("policy", ["NO_LEVEL", "USE_LEVEL"])
 def test_cusparse_is_called_as_its_header_says(library, policy, direction):
     A, b = stencil((2, 3, 2), 3)
-    B = SimpleNamespace(**{k: v.view(Array) for k, v in vars(fgbilu.bsr(A)).items()})
+    B = SimpleNamespace(**{k: v.view(Array) for k, v in vars(fgbilu_systems.bsr(A)).items()})
     before = np.array(B.data)
     peer = cusparse_bsr.BlockILU0(B.indptr, B.indices, B.data, policy, direction)
     peer.load()
@@ -274,7 +281,7 @@ def test_cusparse_is_called_as_its_header_says(library, policy, direction):
 
 def test_cusparse_without_bsrsv2_is_named():
     with pytest.raises(PeerError, match="cusparseDbsrsv2_solve"):
-        cusparse_bsr.declare(Library(without=["cusparseDbsrsv2_solve"]))
+        cusparse.declare(Library(without=["cusparseDbsrsv2_solve"]), cusparse_bsr.SIGNATURES)
 
 
 def test_cusparse_is_not_asked_beyond_its_counts(library):
@@ -292,9 +299,9 @@ def a_run(**changes) -> Run:
     """A run in which every bar is reached by a little; changes : milliseconds of "who variant work"."""
     run = Run("fgbilu", {"name": "box", "cpu": "a cpu"}, "2026-01-02", {"copy GB/s": 4000.0})
     shape = [EDGE] * 3
-    run.matrices["65x65x65"] = fgbilu.facts(shape, 6, "sizes")
-    run.matrices["15x15x15"] = fgbilu.facts([15] * 3, 6, "sizes")
-    limit = fgbilu.bytes_to_move("residual", 6, shape) / 4000 / 1e6
+    run.matrices["65x65x65"] = fgbilu_systems.facts(shape, 6, "sizes")
+    run.matrices["15x15x15"] = fgbilu_systems.facts([15] * 3, 6, "sizes")
+    limit = fgbilu_tables.bytes_to_move("residual", 6, shape) / 4000 / 1e6
     times = {
         ("65x65x65", "cpu", "sequential", "natural order", 1): (300.0, 90.0, 80.0),
         ("65x65x65", "cpu", "finelu", "wavefronts", 2): (170.0, 50.0, 45.0),
@@ -307,7 +314,7 @@ def a_run(**changes) -> Run:
         ("15x15x15", "gpu", "finelu", "CL", 0): (2.0, 1.0, None),
     }
     for (matrix, device, who, variant, threads), values in times.items():
-        for work, ms in zip(fgbilu.WORKS, values, strict=True):
+        for work, ms in zip(fgbilu_tables.WORKS, values, strict=True):
             if ms is not None:
                 ms = changes.get(f"{who} {variant} {work}".replace(" ", "_"), ms)
                 error = None if variant == "ACC" else 1e-15
@@ -316,12 +323,12 @@ def a_run(**changes) -> Run:
     for device, who, variant, apart in (("cpu", "sequential", "natural order", 0.0), ("gpu", "finelu", "CL", 1e-13)):
         detail = {"history": [s * (1 + apart) for s in sums]}
         run.records.append(Record("51x97x63", "steps", device, who, variant, 1.0, detail=detail))
-    run.matrices["51x97x63"] = fgbilu.facts([51, 97, 63], 6, "steps")
+    run.matrices["51x97x63"] = fgbilu_systems.facts([51, 97, 63], 6, "steps")
     return run
 
 
 def verdicts(run):
-    return {(what, peer): (reached, holds) for what, _, peer, _, _, _, reached, holds in fgbilu.bars(run)}
+    return {(what, peer): (reached, holds) for what, _, peer, _, _, _, reached, holds in fgbilu_tables.bars(run)}
 
 
 def test_bars_that_are_reached():
@@ -353,9 +360,9 @@ def test_digits_of_table_1_count_from_the_first_residual():
     run = a_run()
     sums = run.one(work="steps", device="gpu").detail["history"]
     sums[-1] *= 1.1  # 10^-17 of ||b||^2
-    assert fgbilu.norm_digits(run, "GPU CL") == pytest.approx(-math.log10(10**-9.5 * (1.1**0.5 - 1)), abs=0.01)
-    assert min(fgbilu.agreement(run)["GPU CL"]) == pytest.approx(1.0, abs=0.01)
-    assert [holds for *_, holds in fgbilu.bars(run)][-2:] == ["no", ""]
+    assert fgbilu_tables.norm_digits(run, "GPU CL") == pytest.approx(-math.log10(10**-9.5 * (1.1**0.5 - 1)), abs=0.01)
+    assert min(fgbilu_tables.agreement(run)["GPU CL"]) == pytest.approx(1.0, abs=0.01)
+    assert [holds for *_, holds in fgbilu_tables.bars(run)][-2:] == ["no", ""]
 
 
 def test_a_wrong_result_counts_nowhere():
@@ -365,22 +372,22 @@ def test_a_wrong_result_counts_nowhere():
     found = verdicts(run)
     assert found["factorization, GPU", "cuSPARSE bsrilu02"][0] == pytest.approx(19 / 1.4)
     assert not any(what == "triangular solve, GPU" for what, _ in found)
-    assert len(fgbilu.wrong_table(run).splitlines()) == 4
+    assert len(fgbilu_tables.wrong_table(run).splitlines()) == 4
 
 
 def test_tables_say_what_was_measured():
     run = a_run()
-    line = cells(fgbilu.point_table(run, "sizes", "overall"), "65x65x65")
-    header = cells(fgbilu.point_table(run, "sizes", "overall"), "matrix")
+    line = cells(fgbilu_tables.point_table(run, "sizes", "overall"), "65x65x65")
+    header = cells(fgbilu_tables.point_table(run, "sizes", "overall"), "matrix")
     whole = (300 + 4 * 90 + 3 * 80) * 1e6 / EDGE**3
     assert float(line[header.index("sequential")]) == pytest.approx(whole, rel=1e-3)
     residual = run.one(work="residual", variant="CL").numeric_ms  # of which there is one kernel for both styles
     assert float(line[header.index("GPU ACC")]) == pytest.approx((40 + 36 + 3 * residual) * 1e6 / EDGE**3, rel=5e-3)
     assert "cuSPARSE" not in header  # which has no residual
-    assert float(cells(fgbilu.table_3(run), "factorization    | 65")[4]) == pytest.approx(300 / 1.4, rel=5e-3)
-    ours = cells(fgbilu.table_4(run), "residual         | 65")
+    assert float(cells(fgbilu_tables.table_3(run), "factorization    | 65")[4]) == pytest.approx(300 / 1.4, rel=5e-3)
+    ours = cells(fgbilu_tables.table_4(run), "residual         | 65")
     assert ours[3:5] == ["42", "360"] and float(ours[-1]) == pytest.approx(100 / 1.4, rel=5e-3)
-    text = fgbilu.table_1(run)
+    text = fgbilu_tables.table_1(run)
     assert cells(text, "0 ")[2:4] == ["1.000000000000e+02", "13.0"] and cells(text, "19")[-1] == "7.5"
 
 
@@ -392,23 +399,23 @@ def test_what_one_run_lacks_comes_from_another(tmp_path):
     second.machine["name"] = "other"
     two = second.save(tmp_path / "two")
     run = fgbilu.merged([one, two])
-    assert len(run.records) == len(second.records) and fgbilu.bandwidth(run) == 4000
+    assert len(run.records) == len(second.records) and fgbilu_tables.bandwidth(run) == 4000
     assert run.one(matrix="65x65x65", work="factor", variant="CL").numeric_ms == 99.0
     assert run.one(matrix="65x65x65", work="factor", who="sequential").numeric_ms == 300.0
     assert run.options["gpu from"].startswith("other")
     with pytest.raises(FileError):
-        fgbilu.merged([tmp_path / "absent.json"])
+        fgbilu.merged([tmp_path / "absent.json.gz"])
 
 
 def test_it_runs_whole(flow, tmp_path, capsys):
     arguments = ["--cpu", "--quick", "--edges", "3,4", "--unknowns", "4,10", "--threads", "1,2", "--machine", "box"]
     assert fgbilu.main([*arguments, "--out", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("fgbilu-box-*.json")
+    (path,) = tmp_path.glob("fgbilu-box-*.json.gz")
     run = Run.load(path)
-    assert fgbilu.of_part(run, "sizes") == ["3x3x3", "4x4x4"]
-    assert [run.matrices[m]["n"] for m in fgbilu.of_part(run, "unknowns")] == [4, 10]
-    assert not fgbilu.wrong_table(run) and min(fgbilu.agreement(run)["CPU wavefronts"][:2]) > 10
-    text = path.with_suffix(".md").read_text()
+    assert fgbilu_tables.of_part(run, "sizes") == ["3x3x3", "4x4x4"]
+    assert [run.matrices[m]["n"] for m in fgbilu_tables.of_part(run, "unknowns")] == [4, 10]
+    assert not fgbilu_tables.wrong_table(run) and min(fgbilu_tables.agreement(run)["CPU wavefronts"][:2]) > 10
+    text = page_of(path).read_text()
     assert "fig9.png" in text and "fig10.png" in text and len(list(tmp_path.glob("*.png"))) == 2
     assert fgbilu.main(["--from", str(path), "--out", str(tmp_path / "again")]) == 0
     assert next((tmp_path / "again").glob("*.md")).read_text() == text
@@ -456,79 +463,78 @@ class Made:
         self.known.clear()
 
 
+def factored(factor, *arguments):
+    """What a factorization of the CPU returns, as that of the GPU does: an array."""
+    return np.array([factor(*arguments)])
+
+
 @pytest.fixture
-def on_stand_ins(flow, monkeypatch):
-    """The part on the GPU with NumPy for CuPy and the kernels of the CPU."""
+def acc(flow, monkeypatch):
+    """The part on the GPU with NumPy for CuPy, the kernels of the CPU and, for cuSPARSE, Made; the kernels of ACC."""
     from finelu.kernels.cpu import blocks, stencil
 
-    stream = SimpleNamespace(synchronize=lambda: None)
-    pool = SimpleNamespace(free_all_blocks=lambda: None)
-    cupy = ModuleType("cupy")
-    cupy.__getattr__ = lambda name: getattr(np, name)
-    cupy.cuda = SimpleNamespace(get_current_stream=lambda: stream)
-    cupy.get_default_memory_pool = lambda: pool
     cuda = ModuleType("finelu.kernels.cuda")
     cuda.stencil = SimpleNamespace(
         StencilPlan=lambda shape, n: None,
-        block_ilu_factor=stencil.block_ilu_factor,
+        block_ilu_factor=lambda A, d, pivoting: factored(stencil.block_ilu_factor, A, d, pivoting),
         block_ilu_solve=stencil.block_ilu_solve,
         stencil_residual=stencil.stencil_residual,
-        block_ilu_factor_acc=lambda A, d: stencil.block_ilu_factor(A, d, False),
-        block_ilu_solve_acc=lambda A, d, b, x: stencil.block_ilu_solve(A, d, b, x, "N"),
     )
     cuda.blocks = SimpleNamespace(
         batch_for=lambda n, dtype: 4,
         factor_plan=lambda indptr, indices, diag, n, batch: "plan",
         solve_plan=lambda indptr, indices, diag, n: "plan",
-        bsr_ilu0_factor=lambda *arguments: blocks.bsr_ilu0_factor(*arguments[:-1]),
+        bsr_ilu0_factor=lambda *arguments: factored(blocks.bsr_ilu0_factor, *arguments[:-1]),
         bsr_ilu0_solve=lambda *arguments: blocks.bsr_ilu0_solve(*arguments[:-1]),
         bsr_residual=blocks.bsr_residual,
     )
-    cuda.triangular = SimpleNamespace(first_bad=int)
-    for name, module in {"cupy": cupy, "finelu.kernels.cuda": cuda}.items():
+    acc = SimpleNamespace(
+        block_ilu_factor_acc=lambda A, d: factored(stencil.block_ilu_factor, A, d, False),
+        block_ilu_solve_acc=lambda A, d, b, x: stencil.block_ilu_solve(A, d, b, x, "N"),
+    )
+    stand_ins = numpy_for_cupy.modules() | {"finelu.kernels.cuda": cuda, "benchmarks.papers.fgbilu_acc": acc}
+    for name, module in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "finelu.kernels.cuda.triangular", cuda.triangular)
+    monkeypatch.setattr(sys.modules["benchmarks.papers"], "fgbilu_acc", acc, raising=False)
     monkeypatch.setattr(cusparse_bsr, "BlockILU0", Made)
-
-    def clock(call, *, before=None, host=False):
-        for i in range(3):
-            if before:
-                before(i)
-            call(i)
-        return Timing.of([1.0], [1.0])
-
-    monkeypatch.setattr(fgbilu, "gpu_time", clock)
-    monkeypatch.setattr(fgbilu, "flush", lambda i=0: None)
-    monkeypatch.setattr(fgbilu, "copy_bandwidth", lambda: 4000.0)
-    monkeypatch.setattr(fgbilu, "new_run", lambda name, gpu, machine_name: Run(name, {"name": "box"}, "2026-01-02"))
+    monkeypatch.setattr(fgbilu_gpu, "FLUSH", 2**10)
+    fgbilu_gpu._scratch.cache_clear()
+    yield acc
+    fgbilu_gpu._scratch.cache_clear()
 
 
-def test_the_part_on_the_gpu_fills_every_column(on_stand_ins, monkeypatch, tmp_path, capsys):
+def on_a_gpu(out, *arguments) -> Run:
+    """The run that these arguments ask for, with what a machine with a GPU would say of itself."""
+    options = fgbilu.parsed(["--gpu", "--quick", "--threads", "1", "--out", str(out), *arguments])
+    run = Run("fgbilu", {"name": "box"}, "2026-01-02", {"copy GB/s": 4000.0})
+    fgbilu.measure(run, options)
+    assert fgbilu.page(run, out)
+    return Run.load(out / "fgbilu-box-2026-01-02.json.gz")
+
+
+def test_the_part_on_the_gpu_fills_every_column(acc, monkeypatch, tmp_path):
     monkeypatch.setattr(fgbilu, "LARGEST_ON_CPU", 30)  # so that 4^3 is one of the large grids
-    arguments = ["--gpu", "--quick", "--edges", "3,4", "--unknowns", "4,10", "--threads", "1", "--out", str(tmp_path)]
-    assert fgbilu.main(arguments) == 0, capsys.readouterr().err
-    run = Run.load(tmp_path / "fgbilu-box-2026-01-02.json")
-    assert not fgbilu.wrong_table(run) and fgbilu.bandwidth(run) == 4000
-    every = {c for c in fgbilu.columns(run) if fgbilu.per_point(run, "3x3x3", "factor", **fgbilu.columns(run)[c])}
+    run = on_a_gpu(tmp_path, "--edges", "3,4", "--unknowns", "4,10")
+    assert not run.failures and not fgbilu_tables.wrong_table(run) and fgbilu_tables.bandwidth(run) == 4000
+    columns = fgbilu_tables.columns(run)
+    every = {c for c, which in columns.items() if fgbilu_tables.per_point(run, "3x3x3", "factor", **which)}
     assert {"sequential", "CPU, 1", "GPU CL", "GPU CL, pivoting", "GPU ACC", "GPU BSR", "cuSPARSE"} <= every
-    cusparse = run.find(matrix="4x4x4", who="cusparse", work="solve")
-    assert {r.variant for r in cusparse} == {f"{p} {d}" for p in cusparse_bsr.POLICIES for d in ("row", "column")}
-    assert all({"lower_ms", "upper_ms"} <= set(r.detail) and r.error < 1e-12 for r in cusparse)
+    peers = run.find(matrix="4x4x4", who="cusparse", work="solve")
+    assert {r.variant for r in peers} == {f"{p} {d}" for p in cusparse_bsr.POLICIES for d in ("row", "column")}
+    assert all({"lower_ms", "upper_ms"} <= set(r.detail) and r.error < 1e-12 for r in peers)
     assert run.one(matrix="4x4x4", variant="ACC", work="solve").error is None  # what the others are compared with
     assert not run.find(matrix="4x4x4", device="cpu")
     assert {r.device for r in run.find(matrix="n=10, 6x6x6", work="factor")} == {"gpu", "cpu"}
-    assert set(fgbilu.agreement(run)) == {"CPU wavefronts", "GPU CL", "GPU CL, pivoting", "GPU ACC"}
+    assert set(fgbilu_tables.agreement(run)) == {"CPU wavefronts", "GPU CL", "GPU CL, pivoting", "GPU ACC"}
 
 
-def test_peers_that_fail_leave_the_others(on_stand_ins, monkeypatch, tmp_path, capsys):
+def test_peers_that_fail_leave_the_others(acc, monkeypatch, tmp_path):
     def broken(*_):
         raise PeerError("cusparseDbsrilu02: not supported")
 
     monkeypatch.setattr(cusparse_bsr, "BlockILU0", broken)
-    monkeypatch.setattr(sys.modules["finelu.kernels.cuda"].stencil, "block_ilu_factor_acc", lambda A, d: 3)
-    arguments = ["--gpu", "--quick", "--edges", "3", "--parts", "sizes", "--threads", "1", "--out", str(tmp_path)]
-    assert fgbilu.main(arguments) == 1
-    run = Run.load(tmp_path / "fgbilu-box-2026-01-02.json")
+    acc.block_ilu_factor_acc = lambda A, d: np.array([3])
+    run = on_a_gpu(tmp_path, "--edges", "3", "--parts", "sizes")
     failed = {f["what"]: f["error"] for f in run.failures if f["what"] != "MKL"}
     assert len(failed) == 5 and "not supported" in failed["cuSPARSE NO_LEVEL row"] and "cell" in failed["GPU ACC"]
     assert {r.variant for r in run.find(work="solve", device="gpu")} == {"CL", "CL, pivoting", "BSR"}
@@ -536,7 +542,7 @@ def test_peers_that_fail_leave_the_others(on_stand_ins, monkeypatch, tmp_path, c
 
 def test_a_spent_budget_is_said(flow, tmp_path):
     assert fgbilu.main(["--cpu", "--quick", "--budget", "0", "--machine", "box", "--out", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("*.json")
+    (path,) = tmp_path.glob("*.json.gz")
     run = Run.load(path)
     assert not run.records and set(run.left_out.values()) == {"the budget was spent"} and "Table 1" in run.left_out
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import numpy_for_cupy
 import pytest
 import scipy.io
 import scipy.sparse as sp
@@ -17,9 +18,12 @@ from finelu.errors import FileError, FineluError, ParameterError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import robustness, systems  # noqa: E402
-from benchmarks.common import Problem, Record, Run, cpu_time, names_of  # noqa: E402
-from benchmarks.papers import ilupack  # noqa: E402
+from benchmarks.claims import robustness  # noqa: E402
+from benchmarks.harness import clock as clocks  # noqa: E402
+from benchmarks.harness import systems, worker  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
+from benchmarks.harness.suite import Problem, names_of  # noqa: E402
+from benchmarks.papers import ilupack, ilupack_baseline, ilupack_tables  # noqa: E402
 from benchmarks.peers import cusparse  # noqa: E402
 
 
@@ -56,7 +60,7 @@ class HostSpSV:
 
 
 def on_host(F):
-    return ilupack.Baseline(F, np, HostSpSV, lambda matrix: matrix)
+    return ilupack_baseline.Baseline(F, np, HostSpSV, lambda matrix: matrix)
 
 
 # The baseline -------------------------------------------------------------------------------------------------------
@@ -82,9 +86,9 @@ def test_the_baseline_applies_the_same_M(name, low_memory):
 def test_the_baseline_does_without_triangles_that_are_empty(symmetric):
     n = 60
     S = sp.diags_array(np.concatenate([np.arange(1.0, n), [0.0]])).tolil()
-    S[n - 1, 0] = S[0, n - 1] = 2.0  # a pair, or a zero pivot that is put off
+    S[n - 1, 0] = S[0, n - 1] = 2.0  # a pair, or a zero pivot that is deferred
     F = finelu.MultilevelILU(matching=False, dense_size=1, symmetric=symmetric).factor(sp.csr_matrix(S))
-    parts = ilupack.Parts(F)
+    parts = ilupack_baseline.Parts(F)
     assert parts.levels[0].L.nnz == 0 and F.report["kind"] == ("hermitian" if symmetric is None else "general")
     assert ilupack.agreement(on_host(F), F, np.arange(1.0, n + 1)) < 1e-12
 
@@ -106,29 +110,31 @@ def test_the_loop_takes_the_steps_of_gmres(by_host):
     F = finelu.ILU0().factor(S)
     b = S @ np.random.default_rng(0).standard_normal(900)
     solution = finelu.gmres(S, b, M=F, rtol=1e-8, restart=5, maxiter=500)
-    clock = ilupack.Clock(gpu=False)
-    x, iterations = ilupack.staged(S, F.solve, b, clock, on_host=by_host, restart=5)
+    clock = ilupack_baseline.Clock(gpu=False)
+    x, iterations = ilupack_baseline.staged(S, F.solve, b, clock, on_host=by_host, restart=5)
     assert iterations == solution.iterations > 10, "restarts are needed"
     np.testing.assert_allclose(x, solution.x, rtol=1e-9, atol=1e-9)
     ms = clock.ms()
-    assert set(ms) == set(ilupack.STAGES) and all(ms[s] > 0 for s in ilupack.STAGES if s != ilupack.COPIES)
-    assert (ms[ilupack.COPIES] > 0) == by_host
+    assert set(ms) == set(ilupack_baseline.STAGES) and all(
+        ms[s] > 0 for s in ilupack_baseline.STAGES if s != ilupack_baseline.COPIES
+    )
+    assert (ms[ilupack_baseline.COPIES] > 0) == by_host
 
 
 def test_the_loop_ends_at_its_limit_and_when_nothing_is_gained():
     S = Problem("poisson5:20,20").load()
     b = np.ones(400)
-    clock = ilupack.Clock(gpu=False, off=True)
-    assert ilupack.staged(S, lambda r: r, b, clock, maxiter=7, restart=4)[1] == 7
-    assert ilupack.staged(S, lambda r: r * np.nan, b, clock)[1] == 0
+    clock = ilupack_baseline.Clock(gpu=False, off=True)
+    assert ilupack_baseline.staged(S, lambda r: r, b, clock, maxiter=7, restart=4)[1] == 7
+    assert ilupack_baseline.staged(S, lambda r: r * np.nan, b, clock)[1] == 0
     assert sum(clock.ms().values()) == 0
 
 
 @pytest.fixture
 def seconds(monkeypatch):
-    """The seconds that ilupack's clock shows, which stands still unless a test turns it: [seconds]."""
+    """The seconds that the clock shows, which stands still unless a test turns it: [seconds]."""
     shown = [0.0]
-    monkeypatch.setattr(ilupack, "time", SimpleNamespace(perf_counter=lambda: shown[0]))
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: shown[0]))
     return shown
 
 
@@ -139,59 +145,45 @@ def test_a_stage_has_the_time_spent_in_it(seconds):
         seconds[0] += 0.01
         return r
 
-    clock = ilupack.Clock(gpu=False)
-    _, iterations = ilupack.staged(S, slowly, np.ones(81), clock)
+    clock = ilupack_baseline.Clock(gpu=False)
+    _, iterations = ilupack_baseline.staged(S, slowly, np.ones(81), clock)
     ms = clock.ms()
-    assert ms[ilupack.PREC] == pytest.approx(10 * (iterations + 1))
-    assert ms[ilupack.SPMV] == ms[ilupack.MGSO] == 0
+    assert ms[ilupack_baseline.PREC] == pytest.approx(10 * (iterations + 1))
+    assert ms[ilupack_baseline.SPMV] == ms[ilupack_baseline.MGSO] == 0
 
 
 def test_iterations_that_do_not_count_are_forgotten(seconds):
-    clock = ilupack.Clock(gpu=False)
+    clock = ilupack_baseline.Clock(gpu=False)
     for clock.iteration in range(4):
-        with clock(ilupack.PREC):
+        with clock(ilupack_baseline.PREC):
             seconds[0] += 0.005
     clock.forget(2)
-    assert clock.ms()[ilupack.PREC] == pytest.approx(10)
+    assert clock.ms()[ilupack_baseline.PREC] == pytest.approx(10)
 
 
 def test_on_a_gpu_the_time_between_events_counts(monkeypatch):
     ticks = iter(range(100))
 
-    class Event:
+    class Event(numpy_for_cupy.Event):
         def record(self):
-            self.at = next(ticks)
+            self.at = 1e-3 * next(ticks)
 
-    stream = SimpleNamespace(synchronize=lambda: None)
-    elapsed = lambda first, last: float(last.at - first.at)  # noqa: E731
-    cuda = SimpleNamespace(Event=Event, get_elapsed_time=elapsed, get_current_stream=lambda: stream)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    clock = ilupack.Clock(gpu=True)
-    with clock(ilupack.MGSO):
+    cupy = numpy_for_cupy.modules()["cupy"]
+    cupy.cuda.Event = Event
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    clock = ilupack_baseline.Clock(gpu=True)
+    with clock(ilupack_baseline.MGSO):
         pass
-    with clock(ilupack.MGSO):
+    with clock(ilupack_baseline.MGSO):
         Event().record()
-    assert clock.ms()[ilupack.MGSO] == 3.0
+    assert clock.ms()[ilupack_baseline.MGSO] == pytest.approx(3.0)
 
 
 def test_all_variants_are_measured_where_there_is_a_gpu(monkeypatch):
     """With NumPy in the place of CuPy, SciPy's triangular solve in that of cuSPARSE's: every step but the device."""
-
-    class Event:
-        def record(self):
-            self.at = time.perf_counter()
-
-    stream = SimpleNamespace(synchronize=lambda: None)
-    elapsed = lambda first, last: 1e3 * (last.at - first.at)  # noqa: E731
-    cuda = SimpleNamespace(Event=Event, get_elapsed_time=elapsed, get_current_stream=lambda: stream)
-    csp = SimpleNamespace(csr_matrix=sp.csr_matrix)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**vars(np) | {"cuda": cuda}))
-    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(scipy=SimpleNamespace(sparse=csp)))
-    monkeypatch.setitem(sys.modules, "cupyx.scipy", SimpleNamespace(sparse=csp))
-    monkeypatch.setitem(sys.modules, "cupyx.scipy.sparse", csp)
+    for name, module in numpy_for_cupy.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(cusparse, "SpSV", HostSpSV)
-    monkeypatch.setattr(ilupack, "gpu_time", lambda call: cpu_time(call, 1))
-    monkeypatch.setattr(ilupack.measure, "release_gpu", lambda: None)
     run = a_run()
     recipe = finelu.MultilevelILU(dense_size=10)
     ilupack.measure_one(run, "cage11", sp.csr_matrix(finelu.gallery.problem("poisson5:12,12")), recipe, gpu=True)
@@ -200,7 +192,7 @@ def test_all_variants_are_measured_where_there_is_a_gpu(monkeypatch):
     assert len(iterations) == 1 and all(r.detail["converged"] and r.numeric_ms > 0 for r in run.records)
     assert [r.detail["stages"]["copies"] > 0 for r in run.records] == [False, True, False]
     assert run.records[2].detail["application by SpSV"]["ms"] > 0 and run.records[1].detail["apart"] < 1e-9
-    text = ilupack.page(run)
+    text = ilupack_tables.page(run)
     assert "(b) baseline" in text and "Maxwell" in text and "Absent" not in text and "not measured" not in text
 
 
@@ -208,7 +200,7 @@ def test_all_variants_are_measured_where_there_is_a_gpu(monkeypatch):
 
 
 def solve(matrix, variant, total, prec, mgso, copies=0.0, *, converged=True, iterations=5):
-    stages = dict(zip(ilupack.STAGES, (1.0, prec, mgso, copies, 0.5), strict=True))
+    stages = dict(zip(ilupack_baseline.STAGES, (1.0, prec, mgso, copies, 0.5), strict=True))
     detail = {"iterations": iterations, "converged": converged, "stages": stages, "application": {"ms": prec / 5}}
     if variant == "c":
         detail["application by SpSV"] = {"ms": 2.0}
@@ -227,7 +219,8 @@ def three_matrices():
 
 def test_claims_are_means_over_what_can_be_compared():
     lines = [
-        [c.strip() for c in line.strip("|").split("|")] for line in ilupack.claim_table(three_matrices()).splitlines()
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in ilupack_tables.claim_table(three_matrices()).splitlines()
     ]
     found = {(li[0], li[1]): li[2:] for li in lines[2:]}
     assert found["application of M^-1", "all"] == ["2", "3", "4", "2", "memplus", "yes"]
@@ -235,47 +228,53 @@ def test_claims_are_means_over_what_can_be_compared():
     assert found["Gram-Schmidt, copies not counted", "all"][-1] == "no"
     assert found["Gram-Schmidt with its copies", "the paper's"][2:5] == ["15", "15", "cage11"]
     assert found["whole GMRES", "all"] == ["2", "3", "4", "2", "memplus", "yes"]
-    assert "not measured" in ilupack.claim_table(a_run())
+    assert "not measured" in ilupack_tables.claim_table(a_run())
 
 
 def test_the_papers_numbers_stand_below_its_matrices_and_their_kind():
     run = three_matrices()
-    text = ilupack.stage_table(run)
+    text = ilupack_tables.stage_table(run)
     assert text.count("| paper") == 2
     assert next(c for c in text.splitlines() if "i7-6700" in c).split("|")[3].strip() == "7"
     assert next(c for c in text.splitlines() if "(c) finelu" in c and "ani5" in c).split("|")[3].strip() == ">5"
-    text = ilupack.gain_table(run)
+    text = ilupack_tables.gain_table(run)
     assert text.count("Maxwell") == text.count("Pascal") == 1 and "ani5" not in text
     assert cells(text, "cage11 ~ cage13")[6:9] == ["32", "4", "8"]
-    assert "445315" in ilupack.matrix_table(run)
-    assert cells(ilupack.application_table(run), "cage11")[3:] == ["2", "0.8", "8", "2.5", "0"]
+    assert "445315" in ilupack_tables.matrix_table(run)
+    assert cells(ilupack_tables.application_table(run), "cage11")[3:] == ["2", "0.8", "8", "2.5", "0"]
 
 
 def test_the_papers_rows_are_whole():
-    papers = set(ilupack.TABLE_2)
-    assert papers == set(ilupack.ITERATIONS) == set(ilupack.TABLE_3) == set(ilupack.TABLE_4) == set(ilupack.TABLE_5)
+    papers = set(ilupack_tables.TABLE_2)
+    assert (
+        papers
+        == set(ilupack_tables.ITERATIONS)
+        == set(ilupack_tables.TABLE_3)
+        == set(ilupack_tables.TABLE_4)
+        == set(ilupack_tables.TABLE_5)
+    )
     rows = [
-        *ilupack.TABLE_3.values(),
-        *(row for t in (ilupack.TABLE_4, ilupack.TABLE_5) for p in t.values() for row in p),
+        *ilupack_tables.TABLE_3.values(),
+        *(row for t in (ilupack_tables.TABLE_4, ilupack_tables.TABLE_5) for p in t.values() for row in p),
     ]
     assert len(rows) == 50
     for *parts, total in rows:
         assert sum(parts) == pytest.approx(total, abs=0.0035)  # the paper's own rounding
-    assert set(ilupack.OWN.values()) | set(ilupack.LIKE.values()) <= papers
+    assert set(ilupack_tables.OWN.values()) | set(ilupack_tables.LIKE.values()) <= papers
     assert all(n.partition(":")[0] in finelu.gallery.PROBLEMS for n in ilupack.FIRST if n.endswith("_like"))
 
 
 def test_ilupack_on_the_cpu(tmp_path, capsys):
     arguments = ["--cpu", "--matrices", "poisson5:15,15,stokes:6", "--drop-tol", "0.05", "--threads", "1"]
     assert ilupack.main([*arguments, "--machine", "box", "--out", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("ilupack-box-*.json")
+    (path,) = tmp_path.glob("ilupack-box-*.json.gz")
     run = Run.load(path)
     assert [(r.matrix, r.variant, r.detail["converged"]) for r in run.records] == [
         ("poisson5:15,15", "a", True),
         ("stokes:6", "a", True),
     ]
     assert "drop_tol=0.05" in run.options["recipe"] and "no GPU" in run.left_out["(b) and (c)"]
-    text = path.with_suffix(".md").read_text()
+    text = page_of(path).read_text()
     assert "Table 2" in text and "not measured in this run" in text
     again = tmp_path / "again"
     assert ilupack.main(["--from", str(path), "--out", str(again)]) == 0
@@ -314,9 +313,9 @@ def test_only_what_something_solves_is_counted():
     assert found["MultilevelILU against pyamg (SA or RS)"] == ["> 2", "1", "no"]  # each of the two solves another
     assert not any(matched in what or "spilu" in what for what in found)
     assert cells(robustness.failure_table(run), "two")[1:] == ["pivot of row 3", "1e-09", "-", "ILU0, pyamg RS"]
-    assert cells(robustness.matrix_table(run), "solved of 3")[4:] == ["1", "1", "1", "1"]
-    assert cells(robustness.reason_counts(run, robustness.SOLVERS), "pyamg SA")[1] == "2 time"
-    assert cells(robustness.reason_counts(run, robustness.SOLVERS), ours)[1] == "1 pivot, 1 time"
+    assert cells(systems.matrix_table(run, robustness.SOLVERS), "solved of 3")[4:] == ["1", "1", "1", "1"]
+    assert cells(systems.reason_counts(run, robustness.SOLVERS), "pyamg SA")[1] == "2 time"
+    assert cells(systems.reason_counts(run, robustness.SOLVERS), ours)[1] == "1 pivot, 1 time"
 
 
 def test_set_up_times_are_compared_at_near_fill_only():
@@ -395,14 +394,14 @@ def hang(S, b, end, fill):
 def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path, monkeypatch):
     path = tmp_path / "one.mtx"
     scipy.io.mmwrite(path, finelu.gallery.poisson5(6), symmetry="general")
-    monkeypatch.setattr(systems, "GRACE", 0.2)
-    worker = systems.Worker(1, serve_with_faults)
+    monkeypatch.setattr(worker, "GRACE", 0.2)
+    child = worker.Worker(1, serve_with_faults)
     try:
-        assert worker.ask(path, "crash", 250.0, None)["status"] == "crashed"
-        assert worker.ask(path, "hang", 0.3, None) == {"status": "time", "seconds": 0.3}
-        assert worker.ask(path, "ILU0", 250.0, None)["status"] == ""
+        assert child.ask(path, "crash", 250.0, None)["status"] == "crashed"
+        assert child.ask(path, "hang", 0.3, None) == {"status": "time", "seconds": 0.3}
+        assert child.ask(path, "ILU0", 250.0, None)["status"] == ""
     finally:
-        worker.stop()
+        child.stop()
 
 
 def serve_with_faults(pipe, threads):
@@ -416,7 +415,7 @@ def test_robustness_runs_whole(tmp_path, capsys):
         scipy.io.mmwrite(tmp_path / f"{name}.mtx", S, symmetry="general")
     arguments = ["--matrix-folder", str(tmp_path), "--out", str(tmp_path / "out"), "--machine", "box", "--limit", "20"]
     assert robustness.main([*arguments, "--solvers", "MultilevelILU,ILU0,spilu", "--threads", "1"]) == 0
-    (path,) = (tmp_path / "out").glob("robustness-box-*.json")
+    (path,) = (tmp_path / "out").glob("robustness-box-*.json.gz")
     run = Run.load(path)
     assert {(r.matrix, r.variant): r.detail["status"] for r in run.records} == {
         ("poisson", "MultilevelILU"): "",
@@ -426,7 +425,7 @@ def test_robustness_runs_whole(tmp_path, capsys):
         ("saddle", "ILU0"): "no diagonal",
         ("saddle", "spilu"): "",
     }
-    text = path.with_suffix(".md").read_text()
+    text = page_of(path).read_text()
     assert cells(text, "solved of 2")[4:] == ["2", "1", "2"] and "Nothing." in text
     assert robustness.main(["--from", str(path), "--out", str(tmp_path / "again")]) == 0
     assert next((tmp_path / "again").glob("*.md")).read_text() == text

@@ -13,8 +13,9 @@ from finelu.errors import FileError, FineluError, ParameterError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import common, pairs  # noqa: E402
 from benchmarks.common import Run, revision  # noqa: E402
+
+from benchmarks import common, pairs  # noqa: E402
 
 
 def a_pair(name, old, new):

@@ -15,9 +15,11 @@ from finelu.errors import FineluError, ParameterError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import solve  # noqa: E402
-from benchmarks.common import Record, Run  # noqa: E402
-from benchmarks.solve import EMPTY, IMPORT, LATER, MEASURED, OURS  # noqa: E402
+from benchmarks.claims import solve, solve_first_use, solve_tables  # noqa: E402
+from benchmarks.claims.solve_first_use import EMPTY, IMPORT, LATER, MEASURED  # noqa: E402
+from benchmarks.claims.solve_tables import OURS  # noqa: E402
+from benchmarks.harness import systems  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
 
 
 def cells(text: str, begin: str) -> list[str]:
@@ -25,10 +27,10 @@ def cells(text: str, begin: str) -> list[str]:
     return [c.strip() for c in line.strip("|").split("|")]
 
 
-def a_run(systems):
-    """systems: matrix -> (n, {solver: (status, ms)})."""
+def a_run(outcomes_of):
+    """outcomes_of: matrix -> (n, {solver: (status, ms)})."""
     run = Run("solve", {"name": "box", "cpu": "a cpu", "cores": 2}, "2026-01-02", {"threads": 2})
-    for matrix, (n, outcomes) in systems.items():
+    for matrix, (n, outcomes) in outcomes_of.items():
         run.matrices[matrix] = {"n": n, "nnz": 5 * n, "zero diagonal": 0}
         for solver, (status, ms) in outcomes.items():
             detail = {"status": status, "said": status or "converged", "iterations": 3, "seen": ["2 rows", "A v = 0"]}
@@ -37,7 +39,7 @@ def a_run(systems):
 
 
 def found(run):
-    return {what: rest for what, *rest in solve.claims(run)}
+    return {what: rest for what, *rest in solve_tables.claims(run)}
 
 
 def test_the_share_is_of_what_anything_solves():
@@ -52,9 +54,9 @@ def test_the_share_is_of_what_anything_solves():
     claims = found(run)
     assert claims["finelu.solve: of the 3 systems that anything solves"] == [">= 97%", "2 = 66.7%", "no"]
     assert claims["solved that no other solves"] == [">= 1", "1, alone", "yes"]
-    assert cells(solve.failure_table(run), "theirs")[1:] == ["time", "1e-09", "splu"]
-    assert cells(solve.failure_table(run), "none")[3] == "none"
-    assert cells(solve.matrix_table(run), "solved of 4")[4:] == ["2", "2"]
+    assert cells(solve_tables.failure_table(run), "theirs")[1:] == ["time", "1e-09", "splu"]
+    assert cells(solve_tables.failure_table(run), "none")[3] == "none"
+    assert cells(systems.matrix_table(run, solve.SOLVERS), "solved of 4")[4:] == ["2", "2"]
 
 
 def test_times_are_compared_on_large_systems_that_both_solve():
@@ -66,8 +68,8 @@ def test_times_are_compared_on_large_systems_that_both_solve():
             "lost": (20000, {OURS: ("time", 1.0), "splu": ("", 500.0)}),
         }
     )
-    assert solve.ratios(run, solve.SCIPY) == {"one": 8.0, "two": 2.0}
-    assert solve.ratios(run, solve.peers(run)) == {"one": 2.0, "two": 0.5}
+    assert solve_tables.ratios(run, solve_tables.SCIPY) == {"one": 8.0, "two": 2.0}
+    assert solve_tables.ratios(run, solve_tables.peers(run)) == {"one": 2.0, "two": 0.5}
     what = "time of {} over ours, geometric mean of 2 systems of 10000 rows or more"
     claims = found(run)
     assert claims[what.format("SciPy's best")] == [">= 3", "4, median 5, worst 2 (two), slower on 0", "yes"]
@@ -76,8 +78,8 @@ def test_times_are_compared_on_large_systems_that_both_solve():
     ]  # fmt: skip
     what = "time of SciPy's best over ours, geometric mean of 3 systems of any size"
     assert claims[what] == ["-", "0.543, median 2, worst 0.01 (small), slower on 1", ""]
-    assert cells(solve.time_table(run), "small")[1:5] == ["9999", "100", "1", "splu"]
-    assert cells(solve.time_table(run), "two")[1:] == ["20000", "2", "4", "spilu", "2", "1", "ilupp", "0.5"]
+    assert cells(solve_tables.time_table(run), "small")[1:5] == ["9999", "100", "1", "splu"]
+    assert cells(solve_tables.time_table(run), "two")[1:] == ["20000", "2", "4", "spilu", "2", "1", "ilupp", "0.5"]
 
 
 def test_singular_systems_are_listed_with_their_evidence_and_refuted_by_a_solution():
@@ -87,8 +89,8 @@ def test_singular_systems_are_listed_with_their_evidence_and_refuted_by_a_soluti
             "not": (10, {OURS: ("singular", 1.0), "splu": ("", 1.0)}),
         }
     )
-    assert cells(solve.singular_table(run), "truly")[1:] == ["A v = 0", "none"]
-    assert cells(solve.singular_table(run), "not")[2] == "splu"
+    assert cells(solve_tables.singular_table(run), "truly")[1:] == ["A v = 0", "none"]
+    assert cells(solve_tables.singular_table(run), "not")[2] == "splu"
     assert found(run)["called singular (2), but solved by another"] == ["0", "1, not", "no"]
 
 
@@ -132,7 +134,7 @@ def test_the_median_of_warm_runs_counts_and_an_answer_after_the_limit_does_not(m
     x = np.linalg.solve(S.toarray(), solve.right_hand_side(36))
     monkeypatch.setitem(solve.SOLVERS, "exact", lambda *_: {"x": x, "iterations": None, "status": ""})
     result = solve.outcome("exact", S, 10.0)
-    assert len(result["runs"]) == solve.RUNS
+    assert len(result["runs"]) == solve_first_use.RUNS
     np.testing.assert_allclose([result["first"], result["seconds"]], [0.9, 0.2])
     monkeypatch.setattr(solve.time, "perf_counter", iter(np.arange(100.0)).__next__)
     assert solve.once("exact", S, solve.right_hand_side(36), 0.5)["status"] == "time"
@@ -161,7 +163,7 @@ def test_every_solver_solves_an_easy_system(solver):
 
 def test_the_best_of_scipy_is_that_of_three_settings():
     run = a_run({"one": (10000, {OURS: ("", 1.0), "splu": ("", 9.0), "splu symmetric": ("", 2.0), "spilu": ("", 5.0)})})
-    assert solve.best(run, "one", solve.SCIPY) == (2.0, "splu symmetric")
+    assert solve_tables.best(run, "one", solve_tables.SCIPY) == (2.0, "splu symmetric")
     S = sp.csc_matrix(finelu.gallery.problem("poisson5:40,40"))
     b = solve.right_hand_side(1600)
     filled = [solve.SOLVERS[name](S, b, np.inf)["fill"] for name in ("splu", "splu symmetric")]
@@ -174,12 +176,12 @@ def test_it_runs_whole(tmp_path):
     arguments = ["--matrix-folder", str(tmp_path), "--out", str(tmp_path / "out"), "--machine", "box", "--limit", "20"]
     chosen = ["--solvers", "finelu.solve,splu", "--threads", "1", "--parts", "systems"]
     assert solve.main([*arguments, *chosen]) == 0
-    (path,) = (tmp_path / "out").glob("solve-box-*.json")
+    (path,) = (tmp_path / "out").glob("solve-box-*.json.gz")
     run = Run.load(path)
     assert {(r.matrix, r.variant): r.detail["status"] for r in run.records} == {
         (matrix, solver): "" for matrix in ("poisson", "saddle") for solver in (OURS, "splu")
     }
-    text = path.with_suffix(".md").read_text()
+    text = page_of(path).read_text()
     assert cells(text, "solved of 2")[4:] == ["2", "2"] and "Nothing." in text and "solved, " in text
     assert solve.main(["--from", str(path), "--out", str(tmp_path / "again")]) == 0
     assert next((tmp_path / "again").glob("*.md")).read_text() == text
@@ -187,10 +189,10 @@ def test_it_runs_whole(tmp_path):
 
 def test_a_fresh_process_imports_and_solves(tmp_path):
     sp.save_npz(tmp_path / "system.npz", sp.csr_matrix(finelu.gallery.poisson5(12)))
-    result = solve.fresh(1, system=tmp_path / "system.npz")
+    result = solve_first_use.fresh(1, system=tmp_path / "system.npz")
     assert result["converged"] and result["import"] > 0 and 0 < result["again"] < result["solve"]
     with pytest.raises(FineluError, match="No such file"):
-        solve.fresh(1, system=tmp_path / "absent.npz")
+        solve_first_use.fresh(1, system=tmp_path / "absent.npz")
 
 
 def test_it_refuses_what_it_does_not_know(tmp_path):

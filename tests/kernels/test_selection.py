@@ -517,25 +517,25 @@ def test_select_never_waits_for_the_host(cuda, arguments):
 
 
 def test_benchmark_measures_checks_and_writes(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
-    from benchmarks import selection as bench
-    from benchmarks.common import Run
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    from benchmarks.claims import selection as bench
+    from benchmarks.harness.record import Run, page_of
 
     assert (
         bench.main(["--cpu", "--exponents", "10,12", "--threads", "1,2", "--out", str(tmp_path), "--machine", "here"])
         == 0
     )
-    (path,) = tmp_path.glob("selection-cpu-here-*.json")
+    (path,) = tmp_path.glob("selection-cpu-here-*.json.gz")
     run = Run.load(path)
     assert len(run.records) == 2 * len(bench.DTYPES) * len(bench.KINDS) * 5
     assert all(r.numeric_ms > 0 and (r.error == 0 or r.variant == "approximate") for r in run.records)
-    text = path.with_suffix(".md").read_text()
+    text = page_of(path).read_text()
     assert "normal, float32: ms" in text and "| finelu exact, 2 threads" in text
 
 
 def test_benchmark_sees_a_wrong_rank(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
-    from benchmarks.selection import rank_error
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    from benchmarks.claims.selection import rank_error
 
     x = np.array([1.0, 2.0, -2.0, 3.0, 5.0])
     assert [rank_error(np, x, 2.0, rank) * 5 for rank in range(5)] == [1, 0, 0, 1, 2]

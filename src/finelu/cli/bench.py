@@ -21,7 +21,7 @@ def bench(
     """Run a benchmark of a checkout: its tables and figures; further arguments are handed to it."""
     root = Path(finelu.__file__).resolve().parents[2]
     # of two with one name that of the papers, which comes last, counts
-    files = [path for where in (".", "papers") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
+    files = [path for where in (".", "claims", "papers") for path in (root / "benchmarks" / where).glob("[!_]*.py")]
     # the files without a main are parts of the others
     programs = [path for path in files if re.search(r"^def main\(", path.read_text(), re.MULTILINE)]
     modules = {path.stem: ".".join(path.relative_to(root).with_suffix("").parts) for path in programs}
