@@ -38,9 +38,8 @@ def cells(text: str, begin: str) -> list[str]:
 
 def test_blocks_see_every_call_and_leave_the_kernels_as_they_were():
     A = finelu.as_csr(Problem("poisson5:20,20").load())
-    before = {
-        name: getattr(cpu, name) for name in (*building_blocks.Blocks.LABELS, "sweep", "sweep_in_place", "Selection")
-    }
+    places = building_blocks.Blocks.PLACES
+    before = {place: getattr(getattr(cpu, place[0]), place[1]) for place in places}
     with building_blocks.Blocks(A.data) as blocks:
         finelu.ParILUT(steps=2).factor(A)
     assert {place: getattr(getattr(cpu, place[0]), place[1]) for place in before} == before
