@@ -11,7 +11,7 @@ import finelu as fl
 from finelu import gallery
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for, reference
-from finelu.stencil import NAMES, OFFSETS, StencilMatrix
+from finelu.matrix.stencil import NAMES, OFFSETS, StencilMatrix
 
 OPEN = (False, False, False)
 SHAPES = [

@@ -58,7 +58,7 @@ from benchmarks.peers import mkl
 from benchmarks.spine import have_gpu
 from finelu.device import namespace, require_gpu, to_host
 from finelu.kernels.cpu import stencil as cpu
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.threads import available_cores
 
 EDGES = (15, 25, 35, 45, 55, 65, 100, 150, 200)  # Figure 9; the paper's are those up to 65
@@ -410,7 +410,7 @@ class Device:
 
 def residual_by_arrays(A: StencilMatrix, x, b):
     """b - A x, block by block along the seven directions, by the array module's own products."""
-    from finelu.stencil import OFFSETS
+    from finelu.matrix.stencil import OFFSETS
 
     xp = namespace(b)
     shape = (*A.shape_cells, A.n_block)

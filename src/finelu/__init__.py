@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finelu import (  # noqa: F401 - modules, of which most are not in __all__
-        blocks,
+        auto,
         compare,
         errors,
         factors,
@@ -33,13 +33,11 @@ if TYPE_CHECKING:
         result,
         scaling,
         selection,
-        sequence,
-        solver,
-        stencil,
         threads,
         triangular,
     )
-    from finelu.blocks import BlockMatrix
+    from finelu.auto.sequence import Sequence
+    from finelu.auto.solve import solve
     from finelu.errors import (
         DeviceError,
         FileError,
@@ -56,6 +54,8 @@ if TYPE_CHECKING:
     from finelu.io import read_matrix
     from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
     from finelu.matrix import as_csr
+    from finelu.matrix.blocks import BlockMatrix
+    from finelu.matrix.stencil import StencilMatrix
     from finelu.preconditioners import (
         IC0,
         ICT,
@@ -76,9 +76,6 @@ if TYPE_CHECKING:
         correct,
     )
     from finelu.result import Solution, Status
-    from finelu.sequence import Sequence
-    from finelu.solver import solve
-    from finelu.stencil import StencilMatrix
     from finelu.threads import get_num_threads, set_num_threads
     from finelu.triangular import TriangularSolver
 
@@ -87,7 +84,7 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "BlockILU0": "preconditioners",
     "BlockJacobi": "preconditioners",
-    "BlockMatrix": "blocks",
+    "BlockMatrix": "matrix.blocks",
     "DeviceError": "errors",
     "Factors": "factors",
     "FileError": "errors",
@@ -106,13 +103,13 @@ _MODULE_OF = {
     "ParILU": "preconditioners",
     "ParILUT": "preconditioners",
     "ParameterError": "errors",
-    "Sequence": "sequence",
+    "Sequence": "auto.sequence",
     "SingularBlock": "preconditioners",
     "SingularMatrix": "errors",
     "SparseLU": "preconditioners",
     "Solution": "result",
     "Status": "result",
-    "StencilMatrix": "stencil",
+    "StencilMatrix": "matrix.stencil",
     "StructurallySingular": "errors",
     "TriangularSolver": "triangular",
     "UnstableFactors": "errors",
@@ -128,14 +125,14 @@ _MODULE_OF = {
     "minres": "krylov",
     "read_matrix": "io",
     "set_num_threads": "threads",
-    "solve": "solver",
+    "solve": "auto.solve",
     "spilu": "interop.superlu",
     "sqmr": "krylov",
 }
 
 # Modules that need no import of their own. Only gallery is in __all__: `from finelu import *` is not to bring an `io`.
 _MODULES = (
-    "blocks",
+    "auto",
     "compare",
     "errors",
     "factors",
@@ -151,9 +148,6 @@ _MODULES = (
     "result",
     "scaling",
     "selection",
-    "sequence",
-    "solver",
-    "stencil",
     "threads",
     "triangular",
 )

@@ -131,7 +131,11 @@ def solve(
         if automatic:
             options |= {"method": method, "time_limit": limit}
         else:
-            method = _method(recipe, A) if method == "auto" else method
+            if method == "auto":
+                from finelu.auto.choose import choose
+                from finelu.matrix.traits import traits
+
+                method = choose(traits(A), made).method
             options["maxiter"] = maxiter or MAXITER
             if method in RESTARTED:
                 options["restart"] = restart or RESTART
@@ -272,9 +276,9 @@ def inspect(
 ) -> int:
     """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
     _check_outputs(matrix, plot=plot)
+    from finelu.auto.solve import first_try
     from finelu.matrix import as_csr
     from finelu.properties import properties
-    from finelu.solver import first_try
 
     A = as_csr(_load(matrix), diagonal=False)
     found, first = properties(A), first_try(A)
@@ -484,14 +488,6 @@ def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
         if b.ndim == 2:
             raise MatrixError(f"{path}: holds {b.shape[1]} columns; one right-hand side is solved for at a time.")
     return b, name, float(scipy.linalg.norm(b))
-
-
-def _method(recipe: str, A: CSR) -> str:
-    """cg where A and the factors are Hermitian and may be positive definite, else gmres."""
-    from finelu.preconditioners import DEFINITE_RECIPES
-    from finelu.properties import diagonal, is_hermitian
-
-    return "cg" if recipe in (*DEFINITE_RECIPES, "none") and diagonal(A).positive and is_hermitian(A) else "gmres"
 
 
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):

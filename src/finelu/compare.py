@@ -31,18 +31,20 @@ from scipy.sparse.linalg import SuperLU
 
 from finelu import krylov
 from finelu.arithmetic import judged
+from finelu.auto.choose import choose
+from finelu.auto.solve import solve
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError, meant
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector, number
-from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
+from finelu.matrix.traits import traits
+from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import Properties, density, level_sizes, properties, suggest
+from finelu.properties import Properties, density, level_sizes, properties
 from finelu.residual import Residual
 from finelu.result import Status
-from finelu.solver import solve
 from finelu.threads import get_num_threads, set_num_threads
 
 REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
@@ -262,10 +264,12 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
 def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequence[str]):
     """The candidates in the order in which they are measured, and why the other names do not apply.
 
-    First splu and fl.solve, and the one that `suggest` names, then the cheap ones, so that it is known early what the
-    others must beat. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"]; by default it comes last.
+    First splu and fl.solve, and the recipe that `solve` tries first, then the cheap ones, so that it is known early
+    what the others must beat. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"]; by default it comes last.
     """
-    first = suggest(A).recipe
+    what_A_is = traits(A)
+    suggested = type(choose(what_A_is).recipe)
+    first = next(name for name, kind in RECIPES.items() if kind is suggested)
     known = ("splu", "solve", first, *CHEAP_FIRST, *(name for name in RECIPES if name not in CHEAP_FIRST), "spilu")
     todo: list[Candidate] = []
     last: list[Candidate] = []
@@ -275,8 +279,7 @@ def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequenc
         if reason:
             left_out[name] = reason
             continue
-        definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
-        method = {"splu": "direct", "solve": "auto"}.get(name, "cg" if definite else "gmres")
+        method = {"splu": "direct", "solve": "auto", "spilu": "gmres"}.get(name) or choose(what_A_is, recipe).method
         places = [d for d in devices if d == "cpu" or name not in ON_CPU]
         if not places:
             left_out[name] = "it works on the CPU alone"
