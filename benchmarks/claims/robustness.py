@@ -117,7 +117,7 @@ def pyamg_solver(kind: str, S, b, end: float, fill) -> dict[str, Any]:
     """fgmres, as that of its methods whose stopping rule is the true residual; its gmres stops by that of M^-1."""
     import pyamg
 
-    symmetry = finelu.properties.symmetry(finelu.as_csr(S, diagonal=False))
+    symmetry = finelu.matrix.traits.symmetry(finelu.as_csr(S, diagonal=False))
     begin = time.perf_counter()
     if kind == "RS":
         hierarchy = pyamg.ruge_stuben_solver(S)

@@ -1,6 +1,6 @@
 # The one list of public names: `__init__.py` loads each of them at its first use, and type checkers read them here.
 # Modules come first; the names follow, each with the module that defines it.
-from finelu import blocks as blocks
+from finelu import auto as auto
 from finelu import compare as compare
 from finelu import errors as errors
 from finelu import factors as factors
@@ -11,17 +11,13 @@ from finelu import krylov as krylov
 from finelu import matrix as matrix
 from finelu import ordering as ordering
 from finelu import preconditioners as preconditioners
-from finelu import properties as properties
 from finelu import report as report
 from finelu import result as result
 from finelu import scaling as scaling
 from finelu import selection as selection
-from finelu import sequence as sequence
-from finelu import solver as solver
-from finelu import stencil as stencil
 from finelu import threads as threads
 from finelu import triangular as triangular
-from finelu.blocks import BlockMatrix as BlockMatrix
+from finelu.matrix.blocks import BlockMatrix as BlockMatrix
 from finelu.errors import DeviceError as DeviceError
 from finelu.errors import FileError as FileError
 from finelu.errors import FineluError as FineluError
@@ -61,9 +57,9 @@ from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import correct as correct
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status
-from finelu.sequence import Sequence as Sequence
-from finelu.solver import solve as solve
-from finelu.stencil import StencilMatrix as StencilMatrix
+from finelu.auto.sequence import Sequence as Sequence
+from finelu.auto.solve import solve as solve
+from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.threads import get_num_threads as get_num_threads
 from finelu.threads import set_num_threads as set_num_threads
 from finelu.triangular import TriangularSolver as TriangularSolver

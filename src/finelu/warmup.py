@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finelu import gallery, krylov
+from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
 from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
 from finelu.properties import properties
 from finelu.scaling import matching
-from finelu.solver import solve
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads

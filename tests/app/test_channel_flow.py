@@ -11,7 +11,7 @@ import pytest
 import finelu
 from finelu.errors import ParameterError
 from finelu.preconditioners.block_ilu import BlockILU0, correct
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "channel_flow.py"
 if not EXAMPLE.exists():

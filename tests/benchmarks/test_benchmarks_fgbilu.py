@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import finelu
 from finelu.errors import FileError
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

@@ -26,7 +26,7 @@ from finelu import (
     errors,
     gallery,
 )
-from finelu.blocks import BlockMatrix
+from finelu.matrix.blocks import BlockMatrix
 from finelu.preconditioners import RECIPES, SingularBlock
 
 N = 240

@@ -105,7 +105,7 @@ def test_a_row_of_another_size_hides_no_asymmetry(backend, recipe, large):
     A = sp.csr_matrix(sp.block_diag([[[large]], [[2.0, 1.0], [-0.5, 2.0]]]))
     with pytest.raises(MatrixError, match=r"A\[1, 2\] = 1\.0 and A\[2, 1\] = -0\.5"):
         recipe.factor(backend.move(A))
-    assert fl.properties.symmetry(fl.as_csr(A)) == "general"
+    assert fl.matrix.traits.symmetry(fl.as_csr(A)) == "general"
 
 
 @HERMITIAN

@@ -17,7 +17,7 @@ from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import stencil
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
 from finelu.result import Status
-from finelu.stencil import OFFSETS, StencilMatrix
+from finelu.matrix.stencil import OFFSETS, StencilMatrix
 
 
 def factored(backend, blocks, periodic=OPEN, **parameters):

@@ -36,9 +36,9 @@ from finelu.errors import (
 from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.matrix.traits import differing, symmetry
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 

@@ -1,22 +1,22 @@
-"""solve(A, b): checks its arguments, brings A and b where they are wanted, and goes up the ladder for each column."""
+"""solve(A, b): checks its arguments, moves A and b to the device asked for, and climbs the ladder for each column."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from finelu import krylov
 from finelu.arithmetic import judged
+from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels.compiling import compile_clock, quietly
-from finelu.krylov import METHODS
-from finelu.ladder import Ladder, precise
-from finelu.matrix import CSR, as_csr, check_vector, count, norm, number, shown
-from finelu.preconditioners import recipe_of
+from finelu.matrix import CSR, as_csr, check_vector, count, dense_numbers, norm, number
 from finelu.result import Solution, Status
 
 CALLBACKS = ("x", "pr_norm")
@@ -25,21 +25,21 @@ BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
 
 @judged
 def solve(
-    A,
-    b,
-    rtol=1e-8,
+    A: Any,
+    b: Any,
+    rtol: float = 1e-8,
     *,
-    x0=None,
-    atol=0.0,
-    maxiter=None,
-    device=None,
-    recipe="auto",
-    method="auto",
-    time_limit=None,
-    memory_limit=None,
-    callback=None,
-    callback_type="x",
-    watch=None,
+    x0: Any = None,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    device: str | None = None,
+    recipe: Any = "auto",
+    method: str | Callable[..., Solution] = "auto",
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    callback: Callable[[Any], object] | None = None,
+    callback_type: str = "x",
+    watch: Callable[[int, float], object] | None = None,
     verbose: bool = True,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
@@ -65,7 +65,7 @@ def solve(
     float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
     not to reach it, and x is double then.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
-    The rules are those of ladder.py's head and constants; docs/solve.md tells them.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
     start = perf_counter()
     rtol, atol = number("rtol", rtol), number("atol", atol)
@@ -76,14 +76,19 @@ def solve(
     memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
-    chosen, method = chosen_recipe(recipe), known_method(method)
+    chosen, method = recipe_asked(recipe), method_asked(method)
     with compile_clock() as compiling, quietly(not verbose):
-        A = as_csr(A, diagonal=False)
-        home = b = check_vector(b, A.n, b)
-        A, b, x0 = _placed(A, b, x0, device)
-        A, b = precise(A, b if x0 is None else b.astype(np.result_type(b.dtype, x0.dtype), copy=False), rtol)
-        calls = {"callback": callback} if callback_type == "x" else {"norm_callback": callback}
-        ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, most=most, **calls)
+        A, home = as_csr(A, diagonal=False), on_gpu(b)
+        if device is not None:
+            A, b, x0 = _moved(A, b, x0, device)
+        b = check_vector(b, A.n, A.data)
+        if x0 is not None:
+            x0 = _first_guess(x0, A, b)
+            b = b.astype(np.result_type(b.dtype, x0.dtype), copy=False)
+        A, b = precise(A, b, rtol)
+        options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
+        options["callback" if callback_type == "x" else "norm_callback"] = callback
+        ladder = Ladder(A, rtol, chosen, method, most=most, **options)
         columns = b.reshape(A.n, -1) if b.size else b
         found = []
         for c in range(columns.shape[-1]):
@@ -92,40 +97,31 @@ def solve(
             if solution.status in BEYOND_PRECISION and b.real.dtype == np.float32:  # double precision may reach it
                 A, b = precise(A, b, 0.0)
                 columns = b.reshape(A.n, -1)
-                ladder = Ladder(A, rtol, chosen, method, start + time_limit, memory_limit, watch, **calls)
-                ladder.most = max(most - solution.iterations, 0)
+                ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
                 solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
                 ladder.most = most
             found.append(solution)
         found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
-        sizes = [norm(columns[:, c]) for c in range(len(found))] if len(found) > 1 else [1.0]
-    return _together(found, sizes, b.shape, home, start, compiling())
-
-
-@judged
-def first_try(A) -> dict[str, str]:
-    """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
-
-    A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: `look`, at times an ordering.
-    """
-    return Ladder(as_csr(A, diagonal=False), 1e-8).first()
-
-
-def known_method(method) -> str:
-    """The name of the method that is meant: "auto", a name, in letters of any size, or the function itself."""
-    name = method.__name__ if any(method is getattr(krylov, known) for known in METHODS) else method
-    if isinstance(name, str) and name.lower() in ("auto", *METHODS):
-        return name.lower()
-    raise ParameterError(
-        f"there is no method {shown(method)}; one of auto, {', '.join(sorted(METHODS))} is needed."
-        + meant(method, METHODS)
+        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
+        if on_gpu(x) != home:
+            x = require_gpu().asarray(x) if home else to_host(x)
+    return replace(
+        worst,
+        x=x,
+        iterations=sum(s.iterations for s in found),
+        attempts=tuple(a for s in found for a in s.attempts),
+        timings={"solve": perf_counter() - start, "compile": compiling()},
     )
 
 
-def chosen_recipe(recipe):
-    """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
-    chosen = None if recipe is None else recipe_of(recipe, "auto", "none")
-    return None if chosen == "none" else chosen
+@judged
+def first_try(A: Any) -> dict[str, str]:
+    """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
+
+    A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
+    `finelu.matrix.traits.traits`, at times an ordering.
+    """
+    return Ladder(as_csr(A, diagonal=False), 1e-8).first()
 
 
 def _after(first: Solution, second: Solution) -> Solution:
@@ -140,37 +136,27 @@ def _after(first: Solution, second: Solution) -> Solution:
     )
 
 
-def _placed(A: CSR, b, x0, device):
+def _moved(A: CSR, b: Any, x0: Any, device: str) -> tuple[CSR, Any, Any]:
+    """All three on the device that was asked for."""
     if device == "cuda" and not on_gpu(A.data):
-        cupy = require_gpu()
-        A = A.on(cupy)
+        A = A.on(require_gpu())
     if device == "cpu" and on_gpu(A.data):
         A = A.on(np)
-    if device is not None:
-        b, x0 = (v if v is None else _moved(v, A) for v in (b, x0))
-    b = check_vector(b, A.n, A.data)
-    if x0 is not None:
-        x0 = check_vector(x0, A.n, A.data, "x0")
-        if x0.shape not in ((A.n,), b.shape, b.reshape(A.n, -1).shape):
-            raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({A.n},).")
-    return A, b, x0
+    move = namespace(A.data).asarray if on_gpu(A.data) else to_host
+    moved = [v if v is None else move(dense_numbers(v, name)) for v, name in ((b, "b"), (x0, "x0"))]
+    return A, moved[0], moved[1]
 
 
-def _moved(v, A: CSR):
-    return namespace(A.data).asarray(v) if on_gpu(A.data) else to_host(v)
+def _first_guess(x0: Any, A: CSR, b: Any) -> Any:
+    """x0 as an array (n,), (n, 1) or of b's shape, on the device of A."""
+    x0 = check_vector(x0, A.n, A.data, "x0")
+    if x0.shape not in ((A.n,), b.shape, b.reshape(A.n, -1).shape):
+        raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({A.n},).")
+    return x0
 
 
-def _together(found: list[Solution], sizes, shape, home, start: float, compiling: float) -> Solution:
-    """One Solution of those of all columns, whose norms are `sizes`."""
-    xp = namespace(found[0].x)
+def _together(found: list[Solution], columns: Any) -> tuple[Solution, Any]:
+    """The worst solution, and the x of all columns."""
+    sizes = [norm(columns[:, c]) for c in range(len(found))]
     worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
-    x = found[0].x.reshape(shape) if len(found) == 1 else xp.stack([s.x for s in found], axis=1)
-    if on_gpu(x) != on_gpu(home):
-        x = namespace(home).asarray(to_host(x))
-    return replace(
-        worst,
-        x=x,
-        iterations=sum(s.iterations for s in found),
-        attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start, "compile": compiling},
-    )
+    return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

@@ -11,8 +11,10 @@ import scipy.sparse as sp
 from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import CSR, DTYPES, BlockProducts, all_finite, as_csr
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix.door import as_csr
+from finelu.matrix.products import BlockProducts
+from finelu.matrix.vectors import DTYPES, all_finite
 
 
 class Sweep(NamedTuple):

@@ -14,7 +14,8 @@ from finelu.device import namespace, on_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import DTYPES, BlockProducts, all_finite
+from finelu.matrix.products import BlockProducts
+from finelu.matrix.vectors import DTYPES, all_finite
 
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")

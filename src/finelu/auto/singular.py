@@ -11,13 +11,18 @@ import numpy as np
 from finelu.device import namespace, to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, norm
+from finelu.residual import Residual
+from finelu.result import Status
 
-NUDGE = 1e-10  # of its diagonal, that makes a singular A one that can be factored
-RANGE = 1000  # roundings that a part of b along u may be, where u, too, is known up to rounding only
+LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
+UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be told
+OUT_OF_REACH = 1 / 16  # of such a rounding: a tolerance below is out of reach for an x of that size
+RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
-EXACT = 32  # roundings in twice the precision of an entry of a row of A v, up to which it is 0
+EXACT = 32  # roundings in twice the precision, per entry of a row of A v, up to which it is 0
 STEPS = 5  # of a refinement
 LEVEL = 64  # roundings within which magnitudes are taken for equal, as those of a constant null vector are
+SMALL_ENTRY = 1e-9  # relative to the largest entry of a null vector: what a shift of the diagonal may have brought in
 MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
@@ -42,7 +47,51 @@ class NullVector:
     exact: bool
 
 
-def evidence(A: CSR, F, b, rtol: float, begin=None) -> Evidence | None:
+def at_limit(residual: Residual, b: Any, x: Any, size: float, wanted: float) -> bool:
+    """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| is out of reach for it."""
+    rounding = _rounding(residual, b, x)
+    return size <= LIMIT * rounding and wanted * norm(b) <= OUT_OF_REACH * rounding
+
+
+def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float) -> str:
+    """What PRECISION_LIMIT means for this x, and what to do."""
+    precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
+    roundings = size / _rounding(residual, b, x)
+    known = condition(A, F, x)
+    near = ", which may be singular but for rounding," if known * eps > UNRESOLVED else ""
+    cure = "" if precision == "double" else ", or pass A and b in float64"
+    return (
+        f"||b - A x|| is {roundings:.1g} roundings of |A| |x| + |b| (backward error {roundings * eps:.1e}): "
+        f"{precision} precision ends here; the condition number of A{near} is {known:.0e} or more; ask for "
+        f"rtol >= {2 * size / norm(b):.0e}, rescale the unknowns and equations{cure}"
+    )
+
+
+def verdict(
+    A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float, wanted: float, *, good: bool
+) -> tuple[Status | None, str]:
+    """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
+
+    size : the norm of b - A x.  wanted : the relative tolerance.  F : factors of about A, or None.
+    good : whether F is expected to be close to A. Without such factors, only the limit of the precision is looked
+    for, and a null vector only at that limit: there x itself, which has grown, leads to it.
+    """
+    limited = at_limit(residual, b, x, size, wanted)
+    if not limited and not good:
+        return None, ""
+    found = evidence(A, F, b, wanted, x if limited else None)
+    if found is not None:
+        return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text
+    if limited:
+        return Status.PRECISION_LIMIT, limit_in_words(A, residual, F, b, x, size)
+    return None, ""
+
+
+def _rounding(residual: Residual, b: Any, x: Any) -> float:
+    return float(np.finfo(b.dtype).eps) * norm(residual.magnitudes(b, x))
+
+
+def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence | None:
     """The evidence that no x solves A x = b to rtol, or None.
 
     It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
@@ -76,7 +125,7 @@ def evidence(A: CSR, F, b, rtol: float, begin=None) -> Evidence | None:
     )
 
 
-def null_vector(A: CSR, F, begin, trans: str) -> NullVector | None:
+def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     """From `begin`, with factors F of about A (trans "N") or A^H ("H"); None if none is found.
 
     Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - A v)
@@ -92,7 +141,7 @@ def null_vector(A: CSR, F, begin, trans: str) -> NullVector | None:
         v = _inverse_step(F, v, trans) if step < 3 else _unit(v - _applied(F, S @ v, trans))
         if v is None:
             return None
-        for small in (0.0, eps, 10 * NUDGE) if step >= 2 else ():
+        for small in (0.0, eps, SMALL_ENTRY) if step >= 2 else ():
             v = xp.where(abs(v) <= small * abs(v).max(), 0, v)
             if norm(weight * (S @ v)) <= ROUGH * eps * norm(weight * (sizes @ abs(v))):
                 found = _refined(A, F, _unit(v), trans, sizes, eps)
@@ -101,7 +150,7 @@ def null_vector(A: CSR, F, begin, trans: str) -> NullVector | None:
     return None
 
 
-def _refined(A: CSR, F, v, trans: str, sizes, eps: float) -> NullVector | None:
+def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> NullVector | None:
     """v refined as v + w, w below the rounding of v; its entries that are 0 stay so."""
     xp = namespace(v)
     v = v.astype(A.dtype, copy=False)
@@ -130,7 +179,7 @@ def _refined(A: CSR, F, v, trans: str, sizes, eps: float) -> NullVector | None:
     return None if near is None else NullVector(near / norm(near), False)
 
 
-def condition(A: CSR, F, x) -> float:
+def condition(A: CSR, F: Any, x: Any) -> float:
     """|| |A| |v| || / ||A v||, the largest at hand: a number that the condition number of A is not below, however the
     rows and columns of A are scaled by powers of two.
 
@@ -168,7 +217,7 @@ def exactly_singular(A: CSR) -> bool | None:
     return all(_rank_is_deficient(_residues(dense, prime), prime) for prime in PRIMES)
 
 
-def _residues(dense, prime: int):
+def _residues(dense: np.ndarray, prime: int) -> np.ndarray:
     """(n, n) int64: the numbers modulo prime. A float is m 2^e, and 2 has an inverse."""
     root = next(r for r in (pow(g, (prime - 1) // 4, prime) for g in range(2, 50)) if r * r % prime == prime - 1)
     total = np.zeros(dense.shape, np.int64)
@@ -180,7 +229,7 @@ def _residues(dense, prime: int):
     return total
 
 
-def _rank_is_deficient(M, prime: int) -> bool:
+def _rank_is_deficient(M: np.ndarray, prime: int) -> bool:
     for k in range(M.shape[0]):
         rows = np.flatnonzero(M[k:, k])
         if not rows.size:
@@ -191,7 +240,7 @@ def _rank_is_deficient(M, prime: int) -> bool:
     return False
 
 
-def _product(A: CSR, v, plus=None):
+def _product(A: CSR, v: Any, plus: Any = None) -> Any:
     """A v + plus, formed in twice the precision and rounded."""
     xp = namespace(v)
     v = xp.ascontiguousarray(v.astype(A.dtype, copy=False))
@@ -200,17 +249,17 @@ def _product(A: CSR, v, plus=None):
     return -r
 
 
-def _inverse_step(F, v, trans: str):
+def _inverse_step(F: Any, v: Any, trans: str) -> Any:
     """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
     w = _unit(_applied(F, v, "H" if trans == "N" else "N"))
     return None if w is None else _unit(_applied(F, w, trans))
 
 
-def _applied(F, v, trans: str):
+def _applied(F: Any, v: Any, trans: str) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         return F.solve(v, trans)
 
 
-def _unit(v):
+def _unit(v: Any) -> Any:
     size = norm(v)
     return v / size if 0 < size < math.inf else None

@@ -6,20 +6,20 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from finelu import krylov
 from finelu.arithmetic import judged
+from finelu.auto.attempt import MAXITER, run
+from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.operators import as_operator
-from finelu.ladder import MAXITER, Ladder, precise, restart_of
 from finelu.matrix import CSR, as_csr, check_vector, norm, number
 from finelu.residual import Residual
 from finelu.result import Solution, Status
-from finelu.solver import chosen_recipe, known_method
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 
@@ -40,24 +40,25 @@ class Sequence:
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
-    def __init__(self, A=None, *, rtol=1e-8, recipe="auto", method="auto"):
-        self.rtol, self.recipe, self.method = number("rtol", rtol), chosen_recipe(recipe), known_method(method)
+    def __init__(self, A: Any = None, *, rtol: float = 1e-8, recipe: Any = "auto", method: Any = "auto"):
+        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
         self.decisions: list[str] = []
-        self._A, self._F, self._x = A, None, None
+        self._A, self._x = A, None
+        self._F: Any = None
         self._pattern: CSR | None = None
-        self._name = ""
+        self._method = ""
         self._current = False  # whether the factors are those of the last A
         self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
         self._pace = 0.0  # seconds of an iteration
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
 
-    def __copy__(self):
-        """One of its own: two that share factors would update them for each other."""
+    def __copy__(self) -> Sequence:
+        """A deep copy: an update by one of two that share factors would change the other."""
         return deepcopy(self)
 
     @judged
-    def step(self, A=None, b=None) -> Solution:
+    def step(self, A: Any = None, b: Any = None) -> Solution:
         """Solve A x = b; A=None: the matrix of the step before. `explain()` of the Solution tells the decision.
 
         Raises as `solve` does.
@@ -103,8 +104,8 @@ class Sequence:
             return "update", f"old factors have cost {self._excess:.2g} s by now, an update takes {price:.2g} s"
         return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self._excess:.2g} s by now"
 
-    def _with_factors(self, A: CSR, b, decision: str, why: str):
-        """(Solution or None, what was done in the end, why)."""
+    def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
+        """The solution or None, what was done in the end, and why."""
         ways = ("reuse", "update", "rebuild")
         for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
             start = perf_counter()
@@ -120,7 +121,7 @@ class Sequence:
                 why += f"; {way} failed: {error}"
                 continue
             except BaseException:
-                self._F = None  # what an interrupt leaves may be half new; the next step begins anew
+                self._F = None  # an interrupt may leave factors that are half new; the next step begins anew
                 raise
             self._current = self._current or way != "reuse"
             spent = max(perf_counter() - start - compiling(), 0.0)
@@ -139,10 +140,10 @@ class Sequence:
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
         return None, decision, why
 
-    def _iterate(self, A: CSR, b, patience: float) -> Solution:
+    def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
-        product, scale = as_operator(A, "A", b, b.dtype), norm(b)
-        residual = Residual(product.matrix, product.__matmul__, b.dtype)
+        A, scale = A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)), norm(b)
+        residual = Residual(A, None, b.dtype)
         x, r = namespace(b).zeros_like(b), b
         if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
             guess = self._x.astype(b.dtype, copy=False)
@@ -151,22 +152,13 @@ class Sequence:
                 x, r = guess, rest
         began: list[tuple[int, float]] = []
 
-        def too_long(iteration: int, _) -> bool:
+        def too_long(iteration: int, _: float) -> bool:
             if iteration > 0 and not began:
                 began.append((iteration, perf_counter()))
             return bool(began) and perf_counter() - began[0][1] > patience
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        solution = getattr(krylov, self._name)(
-            A,
-            r,
-            M=self._F,
-            rtol=0.0,
-            atol=self.rtol * scale,
-            maxiter=MAXITER,
-            watch=too_long,
-            **restart_of(self._name, krylov.CYCLE),
-        )
+        solution = run(self._method, A, r, self._F, atol=self.rtol * scale, maxiter=MAXITER, watch=too_long)
         end = perf_counter()
         x = x + solution.x
         _, size = residual(b, x, self.rtol * scale)
@@ -180,7 +172,7 @@ class Sequence:
         history[-1] = size
         return replace(solution, x=x, status=status, residual_norm=size, history=history)
 
-    def _from_the_beginning(self, A: CSR, b) -> Solution:
+    def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
         self._F = self._pattern = None
         ladder = Ladder(A, self.rtol, self.recipe, self.method)
         with compile_clock() as compiling:
@@ -188,7 +180,7 @@ class Sequence:
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
-            self._name = "gmres" if done.method == "refinement" else done.method
+            self._method = "gmres" if done.method == "refinement" else done.method
             self._current, self._excess = True, 0.0
             self._made, self._updated = max(done.setup_seconds - compiling(), 0.0), 0.0
             self._fresh = self._last = done.iterations

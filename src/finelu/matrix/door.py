@@ -1,4 +1,5 @@
-"""The one door: whatever the user has becomes a checked, sorted CSR matrix, and the caller's arrays stay untouched."""
+"""The one door: whatever the user has becomes a checked, sorted CSR matrix or vector; the caller's arrays stay as they
+are. What has come through it is trusted further down."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import judged
-from finelu.device import namespace, on_gpu, same_gpu, sparse_module
+from finelu.device import namespace, on_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
-
-DTYPES = ("float32", "float64", "complex64", "complex128")
+from finelu.matrix.products import BlockProducts
+from finelu.matrix.vectors import DTYPES, dense_numbers
 
 
 @judged
-def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
+def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     """Turn A into a checked `CSR` on the device where it lives.
 
     A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format (matrix or array), a StencilMatrix or BlockMatrix (all
@@ -55,16 +56,15 @@ def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
         indices, data = indices[: indptr[-1]], data[: indptr[-1]]
     data = xp.ascontiguousarray(data[: indices.size])
 
-    kernels = kernels_for(data)
-    diag, found = _inspect(kernels, xp, indptr, indices, data)
+    diag, found = _inspect(indptr, indices, data)
     if found["corrupt"] >= 0:
         raise MatrixError(
             f"A has row pointers or column indices that do not fit its arrays in row {found['corrupt']}; "
             "the arrays are corrupt."
         )
     if found["unsorted"]:
-        indptr, indices, data = _sorted_copy(xp, indptr, indices, data, n)
-        diag, found = _inspect(kernels, xp, indptr, indices, data)
+        indptr, indices, data = _sorted_copy(indptr, indices, data, n)
+        diag, found = _inspect(indptr, indices, data)
     if found["not_finite"]:
         raise MatrixError(
             f"A holds NaN or Inf in row {found['first_not_finite']} ({found['not_finite']} such "
@@ -76,7 +76,7 @@ def as_csr(A, *, diagonal: bool = True, dtype=None) -> CSR:
     return result
 
 
-def lower_triangle(A: CSR):
+def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
     xp = namespace(A.data)
     index = A.indices.dtype
@@ -87,7 +87,7 @@ def lower_triangle(A: CSR):
     return CSR(indptr, A.indices[places], A.data[places], indptr[1:] - 1), places
 
 
-def rows_of_entries(counts, entries: int):
+def rows_of_entries(counts: Any, entries: int) -> Any:
     """(entries,) : the row of each entry, one row after the other, where row i has counts[i] and all have `entries`."""
     xp = namespace(counts)
     if xp is np:
@@ -96,22 +96,21 @@ def rows_of_entries(counts, entries: int):
     return xp.searchsorted(stops, xp.arange(entries, dtype=counts.dtype), side="right").astype(counts.dtype)
 
 
-def _inspect(kernels, xp, indptr, indices, data):
-    n = indptr.size - 1
-    diag = xp.empty(n, indices.dtype)
-    counts = kernels.inspection.inspect(indptr, indices, data, diag)
+def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, dict[str, int]]:
+    diag = namespace(data).empty(indptr.size - 1, indices.dtype)
+    counts = kernels_for(data).inspection.inspect(indptr, indices, data, diag)
     names = ("corrupt", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
     return diag, dict(zip(names, (int(c) for c in counts), strict=True))
 
 
-def _require_square(shape) -> None:
+def _require_square(shape: Any) -> None:
     if len(shape) != 2 or shape[0] != shape[1]:
         raise MatrixError(f"A has shape {shape}; a square matrix is needed.")
     if shape[0] == 0:
         raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
 
 
-def _require_diagonal(A: CSR, found=None) -> None:
+def _require_diagonal(A: CSR, found: dict[str, int] | None = None) -> None:
     if found is None:
         if not A.missing:
             return
@@ -126,7 +125,7 @@ def _require_diagonal(A: CSR, found=None) -> None:
         )
 
 
-def _to_csr_format(A):
+def _to_csr_format(A: Any) -> Any:
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
     if sp.issparse(A) or isinstance(A, BlockProducts):
         _require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
@@ -155,7 +154,7 @@ def _to_csr_format(A):
     return sp.csr_matrix(dense.astype(np.float64) if dense.dtype == np.float16 else dense)
 
 
-def _sorted_copy(xp, indptr, indices, data, n):
+def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:
     """Sorted rows without duplicates, in new arrays."""
     S = sparse_module(data).csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=(n, n))
     S.has_sorted_indices = False
@@ -164,19 +163,7 @@ def _sorted_copy(xp, indptr, indices, data, n):
     return S.indptr.astype(indptr.dtype, copy=False), S.indices.astype(indices.dtype, copy=False), S.data
 
 
-def dense_numbers(b, name: str):
-    """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
-    if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
-        raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
-    given = type(b).__name__
-    if not on_gpu(b):
-        b = np.asarray(b)
-    if b.dtype.kind not in "biufc":
-        raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
-    return b
-
-
-def check_vector(b, n: int, like, name: str = "b"):
+def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
     """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError says what is wrong.
 
     A column (n, 1) is kept as (n, 1). Integers become float64. The caller's array is not copied if it is fine.
@@ -197,25 +184,7 @@ def check_vector(b, n: int, like, name: str = "b"):
     return b
 
 
-def all_finite(values) -> bool:
-    """Whether `values` holds neither NaN nor Inf, in one pass that needs no memory: their sum would show it.
-
-    A sum of finite numbers may overflow too; only then each of them is looked at.
-    """
-    xp = namespace(values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(xp.isfinite(values.sum())) or bool(xp.isfinite(values).all())
-
-
-def norm(v) -> float:
-    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
-    v = namespace(v).ascontiguousarray(v)
-    out = namespace(v).zeros(1, v.real.dtype)
-    kernels_for(v).vectors.norm(v, out)
-    return float(out[0])
-
-
-def count(name: str, value, least: int) -> int:
+def count(name: str, value: Any, least: int) -> int:
     """`value` as an int that is at least `least`; else a ParameterError."""
     try:
         if isinstance(value, bool):
@@ -228,7 +197,7 @@ def count(name: str, value, least: int) -> int:
     return number
 
 
-def number(name: str, value) -> float:
+def number(name: str, value: Any) -> float:
     """`value` as a finite float that is not negative; else a ParameterError.
 
     It may be any real number: of Python (Decimal and Fraction too), of NumPy, an array without dimensions.
@@ -247,7 +216,7 @@ def number(name: str, value) -> float:
     return result
 
 
-def is_number(value) -> bool:
+def is_number(value: Any) -> bool:
     """Whether `value` is a real number of Python or NumPy, as the parameters of recipes are, that a float can hold."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return False
@@ -258,7 +227,7 @@ def is_number(value) -> bool:
     return True
 
 
-def shown(value, most: int = 60) -> str:
+def shown(value: Any, most: int = 60) -> str:
     """`value` for a message of one line, cut where it is longer than `most`."""
     try:
         text = str(value) if isinstance(value, int | float | np.number) else repr(value)
@@ -266,71 +235,3 @@ def shown(value, most: int = 60) -> str:
         return "an integer of thousands of digits"
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-class BlockProducts:
-    """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
-
-    Subclasses give data, shape, dtype, astype, tocsr, H, and `_product(x, b, out)` for contiguous vectors of the own
-    dtype: out = b - A x, or A x where b is None.
-    """
-
-    data: Any
-    shape: Any
-    dtype: Any
-    astype: Any
-    tocsr: Any
-    H: Any
-    _wider: dict[np.dtype, Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
-
-    def matvec(self, x):
-        """A x. x : (N,) or (N, k) on the device of A; the result has the wider dtype of the two."""
-        return self._applied(x, None)
-
-    def residual(self, b, x):
-        """b - A x, both (N,) or both (N, k), in one pass over the blocks for each column."""
-        return self._applied(x, b)
-
-    def rmatvec(self, x):
-        """A^H x; A^H is made at the first call, in memory of its own, and kept."""
-        return self.H.matvec(x)
-
-    def __matmul__(self, x):
-        return self.matvec(x)
-
-    @judged
-    def _applied(self, x, b):
-        x = self._checked(x, "x")
-        if b is not None:
-            b = self._checked(b, "b")
-            if b.shape != x.shape:
-                raise MatrixError(f"b has shape {b.shape}, but x has {x.shape}; they must agree.")
-        dtype = np.result_type(self.dtype, x.dtype, *([] if b is None else [b.dtype]))
-        if dtype != self.dtype:
-            if dtype not in self._wider:
-                self._wider[dtype] = self.astype(dtype)
-            return self._wider[dtype]._applied(x, b)
-        xp = namespace(self.data)
-        out = xp.empty(x.shape, dtype)
-        if x.ndim == 1:
-            own, right = (None if v is None else xp.ascontiguousarray(v, dtype=dtype) for v in (x, b))
-            self._product(own, right, out)
-            return out
-        column = xp.empty(x.shape[0], dtype)
-        for c in range(x.shape[1]):
-            own, right = (None if v is None else xp.ascontiguousarray(v[:, c], dtype=dtype) for v in (x, b))
-            self._product(own, right, column)
-            out[:, c] = column
-        return out
-
-    def _checked(self, x, name: str):
-        x = dense_numbers(x, name)
-        if on_gpu(x) != on_gpu(self.data):
-            raise DeviceError(f"{name} and the blocks are on different devices; move one of them first.")
-        same_gpu(x, self.data)
-        if x.ndim not in (1, 2) or x.shape[0] != self.shape[0]:
-            raise MatrixError(
-                f"{name} has shape {x.shape}, but A has {self.shape[0]} rows; shape ({self.shape[0]},) or "
-                f"({self.shape[0]}, k) is needed."
-            )
-        return x if str(x.dtype) in DTYPES else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
