@@ -4,7 +4,7 @@ import numpy as np
 from checks import values
 
 from finelu.kernels import reference
-from finelu.stencil import OFFSETS
+from finelu.matrix.stencil import OFFSETS
 
 OPEN = (False, False, False)
 SHAPES = [

@@ -152,7 +152,8 @@ def picture() -> str:
     for room, (x, y) in place.items():
         box = 7.2 * len(room) + 12
         parts.append(
-            f'<rect x="{x - box / 2:.0f}" y="{y - 11:.0f}" width="{box:.0f}" height="22" rx="4" fill="#fff" stroke="#555"/>'
+            f'<rect x="{x - box / 2:.0f}" y="{y - 11:.0f}" width="{box:.0f}" height="22" rx="4" '
+            'fill="#fff" stroke="#555"/>'
         )
         parts.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{room}</text>')
     return "\n".join([*parts, "</svg>", ""])

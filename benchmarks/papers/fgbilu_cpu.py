@@ -17,7 +17,7 @@ from benchmarks.papers.fgbilu_sequential import sequential_factor, sequential_re
 from benchmarks.peers import mkl
 from finelu.device import to_host
 from finelu.kernels.cpu import stencil as cpu
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 FLUSH = 2**28  # bytes, some times what the caches hold
 ONCE = 1000.0  # ms from which a call on the CPU is not repeated

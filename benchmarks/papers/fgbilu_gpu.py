@@ -13,7 +13,7 @@ from benchmarks.harness.clock import Timing, gpu_time
 from benchmarks.harness.record import Run
 from benchmarks.papers.fgbilu_cpu import FLUSH, Reference, add
 from benchmarks.papers.fgbilu_systems import residual_by_arrays
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 
 @cache

@@ -14,7 +14,7 @@ from benchmarks.papers.fgbilu_gpu import Device, acc_style, cl_style, cusparse_p
 from benchmarks.papers.fgbilu_sequential import sequential_factor, sequential_residual, sequential_solve
 from benchmarks.papers.fgbilu_systems import bsr, facts, name_of, on_host, system
 from finelu.device import to_host
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 STEPS, CORRECTIONS = 20, 3  # of Table 1; of Figures 9 and 10
 

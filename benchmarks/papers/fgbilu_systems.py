@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.harness import ROOT
 from finelu.device import namespace, require_gpu, to_host
-from finelu.stencil import StencilMatrix
+from finelu.matrix.stencil import StencilMatrix
 
 ENTRIES = 1.8e7  # n^2 I J K in Figure 10
 CFL = 10.0  # of the pseudo step whose matrix it is: corrections converge about as fast as the paper's
@@ -99,7 +99,7 @@ def on_host(A: StencilMatrix, b) -> tuple[StencilMatrix, np.ndarray]:
 
 def residual_by_arrays(A: StencilMatrix, x, b):
     """b - A x, block by block along the seven directions, by the array module's own products."""
-    from finelu.stencil import OFFSETS
+    from finelu.matrix.stencil import OFFSETS
 
     xp = namespace(b)
     shape = (*A.shape_cells, A.n_block)

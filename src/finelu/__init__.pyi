@@ -17,7 +17,8 @@ from finelu import scaling as scaling
 from finelu import selection as selection
 from finelu import threads as threads
 from finelu import triangular as triangular
-from finelu.matrix.blocks import BlockMatrix as BlockMatrix
+from finelu.auto.sequence import Sequence as Sequence
+from finelu.auto.solve import solve as solve
 from finelu.errors import DeviceError as DeviceError
 from finelu.errors import FileError as FileError
 from finelu.errors import FineluError as FineluError
@@ -38,6 +39,8 @@ from finelu.krylov import gmres as gmres
 from finelu.krylov import minres as minres
 from finelu.krylov import sqmr as sqmr
 from finelu.matrix import as_csr as as_csr
+from finelu.matrix.blocks import BlockMatrix as BlockMatrix
+from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.preconditioners import IC0 as IC0
 from finelu.preconditioners import ICT as ICT
 from finelu.preconditioners import ILU0 as ILU0
@@ -57,9 +60,6 @@ from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import correct as correct
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status
-from finelu.auto.sequence import Sequence as Sequence
-from finelu.auto.solve import solve as solve
-from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.threads import get_num_threads as get_num_threads
 from finelu.threads import set_num_threads as set_num_threads
 from finelu.triangular import TriangularSolver as TriangularSolver

@@ -14,7 +14,6 @@ from typing import Any
 MODULES = {  # old module : new module
     "finelu.blocks": "finelu.matrix.blocks",
     "finelu.stencil": "finelu.matrix.stencil",
-    "finelu.properties": "finelu.matrix.traits",
     "finelu.residual": "finelu.krylov.residual",
     "finelu.solver": "finelu.auto.solve",
     "finelu.sequence": "finelu.auto.sequence",

@@ -19,7 +19,8 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import krylov, ladder, report
+from finelu import krylov, report
+from finelu.auto import ladder
 from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu

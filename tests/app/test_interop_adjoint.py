@@ -6,7 +6,8 @@ import scipy.sparse as sp
 from checks import one_line, values
 
 import finelu as fl
-from finelu import gallery, ladder
+from finelu import gallery
+from finelu.auto import ladder
 from finelu.errors import NotConverged, ParameterError
 from finelu.interop import adjoint
 from finelu.interop.adjoint import Options, System

@@ -7,6 +7,7 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
+from finelu.auto import sequence
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 
 N = 30 * 20

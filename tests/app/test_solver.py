@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu
-from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, gallery, kernels, ladder, solve, solver
+from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, gallery, kernels, solve
+from finelu.auto import ladder
+from finelu.auto import solve as solver
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
 from finelu.result import Status
 

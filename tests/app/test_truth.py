@@ -13,7 +13,8 @@ from checks import DTYPES, values
 from conftest import real_matrix
 
 import finelu
-from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, ladder, singular, solve
+from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, solve
+from finelu.auto import ladder, singular
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
 from finelu.matrix import as_csr

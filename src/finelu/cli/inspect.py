@@ -18,9 +18,9 @@ def inspect(
 ) -> int:
     """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
     check_outputs(matrix, plot=plot)
+    from finelu.auto.solve import first_try
     from finelu.properties import properties
     from finelu.report import plot_matrix, properties_in_words, table
-    from finelu.solver import first_try
 
     A = load(matrix)
     found, first = properties(A), first_try(A)

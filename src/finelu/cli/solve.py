@@ -81,13 +81,14 @@ def solve(
     as_json: Json = False,
 ) -> int:
     """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
+    from finelu.auto.choose import choose, method_asked
     from finelu.matrix import count, number
+    from finelu.matrix.traits import traits
     from finelu.preconditioners import recipe_name
-    from finelu.solver import known_method
 
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | named_values(settings or [])
-    recipe, method, rtol = recipe_name(recipe, "auto", "none"), known_method(method), number("rtol", rtol)
+    recipe, method, rtol = recipe_name(recipe, "auto", "none"), method_asked(method), number("rtol", rtol)
     for name, value in (("maxiter", maxiter), ("restart", restart)):
         if value is not None:
             count(name, value, 1)
@@ -110,7 +111,8 @@ def solve(
         if automatic:
             options |= {"method": method, "time_limit": limit}
         else:
-            method = _method(recipe, A) if method == "auto" else method
+            if method == "auto":
+                method = choose(traits(A), made).method
             options |= _iteration_limits(method, maxiter, restart)
         if shown.enabled:
             label = "solving" if automatic else method
@@ -209,14 +211,6 @@ def _gpu(device: str) -> ModuleType | None:
         if device == "cuda":
             raise
         return None
-
-
-def _method(recipe: str, A: CSR) -> str:
-    """cg where A and the factors are Hermitian and may be positive definite, else gmres."""
-    from finelu.preconditioners import DEFINITE_RECIPES
-    from finelu.properties import diagonal, is_hermitian
-
-    return "cg" if recipe in (*DEFINITE_RECIPES, "none") and diagonal(A).positive and is_hermitian(A) else "gmres"
 
 
 def _run(

@@ -7,13 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
+from finelu.auto.choose import choose
 from finelu.compare.model import PERMC, REFERENCES, Candidate, Measurement
 from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError, meant
 from finelu.krylov import CYCLE
 from finelu.matrix import CSR
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import (
-    DEFINITE_RECIPES,
     HERMITIAN_RECIPES,
     HOST_RECIPES,
     RECIPES,
@@ -21,7 +22,7 @@ from finelu.preconditioners import (
     recipe_of,
 )
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import Properties, suggest
+from finelu.properties import Properties
 
 WITHOUT_RECIPE = ("none", "solve", *REFERENCES)  # names that stand for no recipe of finelu
 DEVICES = ("cpu", "cuda", "auto")
@@ -72,11 +73,13 @@ def candidates(
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates in the order in which they are measured, and why the other names do not apply.
 
-    splu, fl.solve and the recipe of `suggest` come first, then the others as RECIPES lists them, cheap set-ups first,
-    so that the time to beat is known early. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"];
+    splu, fl.solve and the recipe that `solve` tries first come first, then the others as RECIPES lists them, cheap
+    set-ups first,     so that the time to beat is known early. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"];
     with its default settings it comes last.
     """
-    suggested = suggest(A).recipe
+    what_A_is = traits(A)
+    first = type(choose(what_A_is).recipe)
+    suggested = next(name for name, kind in RECIPES.items() if kind is first)
     order = dict.fromkeys(("splu", "solve", suggested, "none", *RECIPES, "spilu"))
     todo: list[Candidate] = []
     last: list[Candidate] = []
@@ -94,9 +97,14 @@ def candidates(
             settings = [Candidate(name, recipe, "direct", d, p) for p in permc for d in places]
             todo, last = [*todo, *settings[:1]], settings[1:]
         else:
-            method = "auto" if name == "solve" else _method(name, found)
+            method = _method(name, recipe, what_A_is)
             todo += [Candidate(name, recipe, method, d) for d in places]
     return [*todo, *last], left_out
+
+
+def _method(name: str, recipe: Recipe | None, what_A_is: MatrixTraits) -> str:
+    fixed = {"solve": "auto", "spilu": "gmres"}
+    return fixed.get(name) or choose(what_A_is, recipe).method
 
 
 def _inapplicable(name: str, found: Properties, suggested: str) -> str:
@@ -119,11 +127,6 @@ def _recipe(name: str, found: Properties) -> Recipe:
     kind: Any = RECIPES[name]
     recipe: Recipe = kind(block_size=found.block_size) if _takes_blocks(name) else kind()
     return recipe
-
-
-def _method(name: str, found: Properties) -> str:
-    definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
-    return "cg" if definite else "gmres"
 
 
 # ---- which to use

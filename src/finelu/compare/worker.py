@@ -19,6 +19,7 @@ import scipy.sparse.linalg as sla
 from numpy.typing import NDArray
 
 from finelu import krylov
+from finelu.auto.solve import solve
 from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
@@ -30,7 +31,6 @@ from finelu.matrix import CSR, as_csr
 from finelu.properties import density, level_sizes
 from finelu.residual import Residual
 from finelu.result import Solution, Status
-from finelu.solver import solve
 from finelu.threads import set_num_threads
 
 MAXITER = 5000  # or 10 n, which is less for small systems
