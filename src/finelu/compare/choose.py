@@ -74,8 +74,8 @@ def candidates(
     """The candidates in the order in which they are measured, and why the other names do not apply.
 
     splu, fl.solve and the recipe that `solve` tries first come first, then the others as RECIPES lists them, cheap
-    set-ups first,     so that the time to beat is known early. Where the pattern is symmetric, splu comes with PERMC["MMD_AT_PLUS_A"];
-    with its default settings it comes last.
+    set-ups first, so that the time to beat is known early. Where the pattern is symmetric, splu comes with
+    PERMC["MMD_AT_PLUS_A"]; with its default settings it comes last.
     """
     what_A_is = traits(A)
     first = type(choose(what_A_is).recipe)
