@@ -156,7 +156,7 @@ def test_import_is_light(statement):
 @pytest.mark.parametrize("folder", [CUDA, ROOT / "benchmarks" / "papers"], ids=str)
 def test_every_kernel_has_a_launcher_and_instances(folder):
     tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
-    instances = runpy.run_path(str(folder / "instances.py"))["INSTANCES"]
+    instances = runpy.run_path(str(folder / "runtime" / "instances.py"))["INSTANCES"]
     stems = [path.stem for path in folder.glob("*.cu")]
     assert stems
     assert tool["missing_instances"](stems, instances) == []

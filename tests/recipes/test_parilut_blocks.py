@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from finelu import gallery, threads
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.cpu import memory, pattern
-from finelu.kernels.cpu.candidates import candidates
+from finelu.kernels.cpu import candidates, memory, pattern, sweeps
 from finelu.kernels.cpu.runtime import row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
-from finelu.kernels.cpu.sweeps import sweeps
 from finelu.matrix import CSR, as_csr
 
 TYPES = [
