@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 from checks import (
     DTYPES,
+    IN_TYPES,
     PATTERNS,
     assert_close,
     dominant_matrices,
@@ -143,8 +144,7 @@ def test_the_bits_are_those_of_the_reference(problem, variant):
     np.testing.assert_array_equal(F.L.data, reference_factor(problem.A)[1])
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", DTYPES)
+@IN_TYPES
 @pytest.mark.parametrize("name", SPREAD)
 def test_the_bits_are_those_of_the_reference_in_every_dtype(name, dtype, index):
     lower, want = reference_factor(with_index(in_dtype(gallery.problem(name), dtype), index))

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, values, with_index
+from checks import IN_TYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, values, with_index
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,15 +15,7 @@ from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import memory, parilut
 from finelu.matrix import CSR, as_csr
 
-TYPES = [
-    ("float32", "int32"),
-    ("float64", "int32"),
-    ("complex64", "int32"),
-    ("complex128", "int32"),
-    ("float64", "int64"),
-]
 KINDS = pytest.mark.parametrize("cholesky", [False, True], ids=["lu", "cholesky"])
-IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])
 NONE_YET = 2**62
 
 
