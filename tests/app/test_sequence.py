@@ -10,12 +10,7 @@ from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 
 N = 30 * 20
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No factors are given up because this machine is busy."""
-    monkeypatch.setattr(finelu.sequence, "PATIENCE", 1e9)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def convection(t=0.0):

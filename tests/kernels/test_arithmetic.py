@@ -11,6 +11,8 @@ import finelu as fl
 from finelu.krylov import METHODS
 from finelu.preconditioners import RECIPES
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def _systems():
     laplace = fl.gallery.problem("poisson7:3").tocsr()

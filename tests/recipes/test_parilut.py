@@ -27,13 +27,6 @@ KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2
 SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(parilut, name, value)
-
-
 def fetched(backend, F):
     return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
 

@@ -20,12 +20,9 @@ NONE_YET = 2**62
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
+def three_threads(small_blocks):
     before = threads._wanted
     threads.set_num_threads(3)
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(parilut, name, value)
     yield
     threads.set_num_threads(before or threads.available_cores())
 
