@@ -7,16 +7,10 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import sequence
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 
 N = 30 * 20
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No factors are given up because this machine is busy."""
-    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def convection(t=0.0):

@@ -22,12 +22,32 @@ N = POISSON.shape[0]
 
 
 worth = ladder.worth
+pytestmark = pytest.mark.usefixtures("patient")
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No rung is given up for another because this machine is busy."""
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
+@pytest.fixture
+def costs(monkeypatch):
+    """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
+
+    def expected(analysis=1e-15, **seconds):
+        monkeypatch.setattr(ladder, "worth", worth)
+        for name, value in {"cost": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
+            monkeypatch.setattr(ladder.Ladder, name, value)
+
+    return expected
+
+
+@pytest.fixture
+def no_factors(monkeypatch):
+    """no_factors(recipes): each of them finds a zero pivot."""
+
+    def broken(*recipes):
+        for recipe in recipes:
+            monkeypatch.setattr(recipe, "factor", failing())
+        if SparseLU in recipes:
+            monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+
+    return broken
 
 
 def missing_diagonal():
@@ -276,11 +296,8 @@ def test_what_comes_first():
 
 
 @pytest.mark.parametrize("broken", [(MILU0,), (MILU0, IC0), (MILU0, IC0, SparseLU), (MILU0, IC0, SparseLU, ICT)])
-def test_a_recipe_without_factors_is_replaced(broken, monkeypatch):
-    for recipe in broken:
-        monkeypatch.setattr(recipe, "factor", failing())
-    if SparseLU in broken:
-        monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+def test_a_recipe_without_factors_is_replaced(broken, no_factors):
+    no_factors(*broken)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert_solved(POISSON, b, solution)
@@ -289,10 +306,8 @@ def test_a_recipe_without_factors_is_replaced(broken, monkeypatch):
     assert "found no factors" in text if broken == (MILU0,) else "no factors: the pivot of row 3" in text
 
 
-def test_nothing_works(monkeypatch):
-    for recipe in (MILU0, IC0, SparseLU, ICT, ILUT, MultilevelILU):
-        monkeypatch.setattr(recipe, "factor", failing())
-    monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+def test_nothing_works(no_factors):
+    no_factors(MILU0, IC0, SparseLU, ICT, ILUT, MultilevelILU)
     solution = solve(POISSON, np.ones(N))
     assert solution.status is Status.BREAKDOWN and not solution.x.any()
     assert solution.residual_norm == pytest.approx(np.sqrt(N))
@@ -330,10 +345,8 @@ def test_an_outcome_is_not_called_converged_where_it_is_not():
 
 
 @pytest.mark.parametrize("rung", ["threshold", "direct", "multilevel"])
-def test_the_judge_changes_to_what_is_expected_to_end_first(rung, monkeypatch):
-    monkeypatch.setattr(ladder, "worth", worth)
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: 1e-9 if name == rung else 1e9)
-    monkeypatch.setattr(ladder.Ladder, "analysis", 1e-15)
+def test_the_judge_changes_to_what_is_expected_to_end_first(rung, costs):
+    costs(**{rung: 1e-9})
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert_solved(POISSON, b, solution)
@@ -343,9 +356,8 @@ def test_the_judge_changes_to_what_is_expected_to_end_first(rung, monkeypatch):
     assert given_up.residual < 1  # the next goes on from there
 
 
-def test_the_judge_stays_where_all_else_costs_more(monkeypatch):
-    monkeypatch.setattr(ladder, "worth", worth)
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: 1e9)
+def test_the_judge_stays_where_all_else_costs_more(costs):
+    costs()
     solution = solve(POISSON, values(N, "float64"))
     assert solution.converged and len(solution.attempts) == 1
 
@@ -432,10 +444,9 @@ def test_every_method(method):
     assert solution.attempts[0].method == method
 
 
-def test_what_was_asked_for_is_not_replaced(monkeypatch):
-    monkeypatch.setattr(ILU0, "factor", failing())
+def test_what_was_asked_for_is_not_replaced():
     with pytest.raises(ZeroPivot):
-        solve(POISSON, np.ones(N), recipe="ilu0")
+        solve(sp.csr_matrix(sp.block_diag([np.ones((2, 2)), POISSON])), np.ones(N + 2), recipe="ilu0")
     solution = solve(PROBLEMS["indefinite"], np.ones(N), recipe=None, method="cg")
     assert solution.status is Status.INDEFINITE and len(solution.attempts) == 1
 
@@ -472,8 +483,8 @@ def test_wrong_arguments(wrong, error):
 # what is told
 
 
-def test_explain_holds_every_attempt(monkeypatch):
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, rung: 1e-9 if rung == "threshold" else 1e9)
+def test_explain_holds_every_attempt(costs):
+    costs(threshold=1e-9)
     solution = solve(POISSON, values(N, "float64"))
     text = solution.explain()
     for number, attempt in enumerate(solution.attempts, 1):
@@ -510,12 +521,11 @@ def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
     assert abs(kernels.free_memory(np.empty(0)) - free) < free / 2
 
 
-def test_long_rows_that_columns_alone_order_reach_the_direct_solve(monkeypatch):
+def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):
     A = sp.random(600, 600, 0.03, random_state=1, format="csr") + 20 * sp.identity(600)
     found = ladder.Ladder(finelu.as_csr(A), 1e-8)
     assert found.by_columns and not found.short and found.cost("direct") < math.inf
-    for recipe in (ILU0, ILUT, MultilevelILU):
-        monkeypatch.setattr(recipe, "factor", failing())
+    no_factors(ILU0, ILUT, MultilevelILU)
     b = values(600, "float64")
     solution = solve(A, b)
     assert_solved(A, b, solution)
@@ -546,10 +556,8 @@ def test_a_curvature_that_shows_that_A_is_indefinite_is_remembered():
     assert not any("ICT" in a.recipe or (a.method == "cg" and k > 0) for k, a in enumerate(solution.attempts))
 
 
-def test_the_history_is_that_of_all_attempts(monkeypatch):
-    monkeypatch.setattr(ladder, "worth", worth)
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: 1e-9 if name == "direct" else 1e9)
-    monkeypatch.setattr(ladder.Ladder, "analysis", 1e-15)
+def test_the_history_is_that_of_all_attempts(costs):
+    costs(direct=1e-9)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert len(solution.attempts) == 2 and len(solution.history) == solution.iterations + 1
@@ -591,12 +599,9 @@ def test_a_and_b_on_different_devices(backend):
     one_line(error)
 
 
-def test_what_the_judge_gave_up_is_not_called_interrupted(monkeypatch):
-    monkeypatch.setattr(ladder, "worth", worth)
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, rung: 1e-9 if rung == "threshold" else 1e9)
-    for recipe in (ICT, ILUT, SparseLU, MultilevelILU):
-        monkeypatch.setattr(recipe, "factor", failing())
-    monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+def test_what_the_judge_gave_up_is_not_called_interrupted(costs, no_factors):
+    costs(threshold=1e-9)
+    no_factors(ICT, ILUT, SparseLU, MultilevelILU)
     solution = solve(POISSON, values(N, "float64"))
     assert solution.status is Status.MAX_ITERATIONS and solution.residual_norm > 0
     assert [a.method for a in solution.attempts] == ["cg", "", "", ""]
@@ -609,10 +614,8 @@ def test_a_null_vector_where_rows_and_columns_have_different_ones():
     assert_solved(A, np.arange(6)[::-1], solve(A, np.arange(6)[::-1]))
 
 
-def test_a_later_column_does_not_go_back_to_what_the_first_gave_up(monkeypatch):
-    monkeypatch.setattr(ladder, "worth", worth)
-    monkeypatch.setattr(ladder.Ladder, "cost", lambda self, name: {"threshold": 1e-9, "cheap": 1e-8}.get(name, 1e9))
-    monkeypatch.setattr(ladder.Ladder, "analysis", 1e9)
+def test_a_later_column_does_not_go_back_to_what_the_first_gave_up(costs):
+    costs(threshold=1e-9, cheap=1e-8, analysis=1e9)
     solution = solve(POISSON, values((N, 3), "float64"))
     assert solution.converged
     assert [a.recipe for a in solution.attempts] == ["MILU0()", "ICT()", "ICT()", "ICT()"]

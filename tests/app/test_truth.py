@@ -20,13 +20,7 @@ from finelu.krylov.operators import as_operator
 from finelu.matrix import as_csr
 from finelu.residual import Residual
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No rung is given up for another because this machine is busy."""
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
-
-
+pytestmark = pytest.mark.usefixtures("patient")
 METHODS = {name: getattr(krylov, name) for name in krylov.METHODS}
 TRIANGLE = np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]])
 

@@ -11,10 +11,12 @@ import finelu as fl
 from finelu.krylov import METHODS
 from finelu.preconditioners import RECIPES
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def _systems():
     laplace = fl.gallery.problem("poisson7:3").tocsr()
-    flow = fl.gallery.problem("convection_diffusion:4").tocsr()
+    flow = fl.gallery.problem("convection_diffusion:3").tocsr()
     n, m = laplace.shape[0], flow.shape[0]
     grading = sp.diags(10.0 ** np.linspace(-150, 150, m))
     singular = laplace.tolil()
@@ -51,7 +53,7 @@ def outcome(work):
 
 
 def recipe(name, n):
-    return RECIPES[name](block_size=2 if n % 2 == 0 else 1) if "block" in name else RECIPES[name]()
+    return RECIPES[name](block_size=3 if n % 3 == 0 else 1) if "block" in name else RECIPES[name]()
 
 
 def same_everywhere(work):

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 from checks import (
     DTYPES,
+    IN_TYPES,
     PATTERNS,
     assert_close,
     dominant_matrices,
@@ -113,8 +114,7 @@ def test_the_bits_are_those_of_the_reference(problem, variant, relax):
     np.testing.assert_array_equal(lu, reference_factors(A, relax))
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", DTYPES)
+@IN_TYPES
 def test_the_bits_are_those_of_the_reference_in_every_dtype(dtype, index):
     for name in ("poisson7:5,4,3", "random_dominant:60,0.08,3"):
         A = with_index(in_dtype(gallery.problem(name), dtype), index)

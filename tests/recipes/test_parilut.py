@@ -13,7 +13,6 @@ import finelu as fl
 from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import cpu
-from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr
 from finelu.ordering import rcm
 
@@ -26,13 +25,6 @@ SPREAD = {
 ALL = 1e3  # a fill that drops nothing
 KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))
 SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
 
 
 def fetched(backend, F):

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, values, with_index
+from checks import IN_TYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, values, with_index
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,25 +17,14 @@ from finelu.kernels.cpu.runtime import row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.matrix import CSR, as_csr
 
-TYPES = [
-    ("float32", "int32"),
-    ("float64", "int32"),
-    ("complex64", "int32"),
-    ("complex128", "int32"),
-    ("float64", "int64"),
-]
 KINDS = pytest.mark.parametrize("cholesky", [False, True], ids=["lu", "cholesky"])
-IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])
 NONE_YET = 2**62
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
+def three_threads(small_blocks):
     before = threads._wanted
     threads.set_num_threads(3)
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
     yield
     threads.set_num_threads(before or threads.available_cores())
 
