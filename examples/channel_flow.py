@@ -48,7 +48,7 @@ from scipy.interpolate import CubicSpline
 
 from finelu import BlockILU0, Status, StencilMatrix, correct, gmres
 from finelu.errors import FineluError, ParameterError, ZeroPivot
-from finelu.kernels import namespace, require_gpu, synchronize, to_host
+from finelu.device import namespace, require_gpu, synchronize, to_host
 
 P, U, K, OMEGA = 0, 1, 4, 5  # places of the unknowns in a cell; the velocity takes U, U + 1, U + 2
 ALPHA, BETA, BETA_STAR, SIGMA = 5 / 9, 3 / 40, 9 / 100, 1 / 2  # Wilcox 1988

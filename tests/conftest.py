@@ -51,8 +51,8 @@ class Backend:
 def backend(request):
     """The CPU, and the GPU where there is one."""
     if request.param == "cuda":
+        from finelu.device import require_gpu
         from finelu.errors import DeviceError
-        from finelu.kernels import require_gpu
 
         try:
             require_gpu()
@@ -71,6 +71,21 @@ def threads(monkeypatch):
     before = finelu.get_num_threads()
     yield finelu.set_num_threads
     finelu.set_num_threads(before)
+
+
+@pytest.fixture
+def look_every(monkeypatch):
+    """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
+    from finelu.krylov import progress
+
+    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+
+
+@pytest.fixture(params=[1, 4])
+def every(request, look_every):
+    """How often the host looks: at each iteration, or as on a GPU, every few and at something older."""
+    look_every(request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [STEM ...]
 
-The template instances come from `kernels/cuda/instances.py`. Each `<stem>.cu` is compiled alone, once an architecture,
-by nvcc where one is found (PATH, or /usr/local/cuda/bin), else by NVRTC from PyPI's nvidia-cuda-nvrtc. Ends with status
-1 if a file does not compile, has no instances, or holds a kernel that none of them names; 2 if there is no compiler.
+The template instances come from `kernels/cuda/runtime/instances.py` and `benchmarks/papers/instances.py`. Each
+`<stem>.cu` is compiled alone, once for each architecture, by nvcc where one is found (PATH, or /usr/local/cuda/bin),
+else by NVRTC from nvidia-cuda-nvrtc. Ends with status 1 if a file does not compile, has no instances, or holds a kernel
+that none of them names, and with status 2 if there is no compiler.
 """
 
 from __future__ import annotations
@@ -20,18 +21,34 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parents[1] / "src" / "finelu" / "kernels" / "cuda"
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ROOT / "src" / "finelu" / "kernels" / "cuda"
+PAPERS = ROOT / "benchmarks" / "papers"
+TABLES = {KERNELS: KERNELS / "runtime" / "instances.py", PAPERS: PAPERS / "instances.py"}  # of the .cu files below
 ARCHITECTURES = ("sm_80", "sm_90")
 KERNEL_NAME = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
 )
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
-Compile = Callable[[str, Sequence[str], str], str]  # (stem, instances, architecture) -> what is wrong, "" if nothing
+# (stem, instances, architecture, include paths) -> what is wrong, "" if nothing
+Compile = Callable[[str, Sequence[str], str, Sequence[str]], str]
+
+
+@contextmanager
+def generated_headers() -> Iterator[str]:
+    """A folder with what `kernels/cuda/runtime/constants.py` generates, for the compiler's include path."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "runtime").mkdir()
+        header = runpy.run_path(str(KERNELS / "runtime" / "constants.py"))["header"]
+        numbers = runpy.run_path(str(KERNELS.parent / "monitor.py"))
+        (Path(folder) / "runtime" / "constants.cuh").write_text(header(numbers))
+        yield folder
 
 
 def find_nvcc() -> str | None:
@@ -39,14 +56,15 @@ def find_nvcc() -> str | None:
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def compile_by_nvcc(stem: str, instances: Sequence[str], architecture: str) -> str:
+def compile_by_nvcc(stem: str, instances: Sequence[str], architecture: str, includes: Sequence[str]) -> str:
     """The address of each instance is taken, so that nvcc has to make code for it."""
     lines = [f'#include "{stem}.cu"']
     lines += [f"void* instance_{k} = (void*)&{name};" for k, name in enumerate(instances)]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / f"{stem}_instances.cu"
+        source = Path(folder) / "instances.cu"
         source.write_text("\n".join(lines) + "\n")
-        command = [str(find_nvcc()), "-std=c++17", f"-arch={architecture}", f"-I{KERNELS}", "-c", str(source)]
+        paths = [f"-I{path}" for path in includes]
+        command = [str(find_nvcc()), "-std=c++17", f"-arch={architecture}", *paths, "-c", str(source)]
         done = subprocess.run([*command, "-o", os.path.join(folder, "out.o")], capture_output=True, text=True)
     return "" if done.returncode == 0 else (done.stderr + done.stdout).strip()
 
@@ -62,7 +80,7 @@ def load_nvrtc() -> ctypes.CDLL | None:
     return None
 
 
-def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> str:
+def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str, includes: Sequence[str]) -> str:
     """Each instance is a name expression of one NVRTC program, as at run time."""
     nvrtc = load_nvrtc()
     assert nvrtc is not None
@@ -71,7 +89,11 @@ def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> 
     try:
         for name in instances:
             nvrtc.nvrtcAddNameExpression(program, name.encode())
-        options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode(), f"-I{KERNELS}".encode()]
+        options = [
+            b"--std=c++17",
+            f"--gpu-architecture={architecture}".encode(),
+            *(f"-I{path}".encode() for path in includes),
+        ]
         code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         if code == 0:
             return ""
@@ -86,7 +108,8 @@ def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str) -> 
 
 def kernel_names(stem: str) -> list[str]:
     """The names of the `__global__` functions that `<stem>.cu` defines."""
-    return KERNEL_NAME.findall(COMMENT.sub("", (KERNELS / f"{stem}.cu").read_text()))
+    (path,) = [path for folder in TABLES for path in folder.glob(f"{stem}.cu")]
+    return KERNEL_NAME.findall(COMMENT.sub("", path.read_text()))
 
 
 def missing_instances(stems: Sequence[str], instances: dict[str, Sequence[str]]) -> list[str]:
@@ -118,19 +141,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     compile_one: Compile = compile_by_nvcc if compiler == "nvcc" else compile_by_nvrtc
 
-    instances: dict[str, Sequence[str]] = runpy.run_path(str(KERNELS / "instances.py"))["INSTANCES"]
-    stems = sorted(path.stem for path in KERNELS.glob("*.cu"))
+    instances: dict[str, Sequence[str]] = {}
+    for table in TABLES.values():
+        instances |= runpy.run_path(str(table))["INSTANCES"]
+    stems = sorted(str(path.relative_to(folder).with_suffix("")) for folder in TABLES for path in folder.rglob("*.cu"))
     problems = missing_instances(stems, instances)
     unknown = set(options.stems) - set(stems)
-    problems += [f"there is no {stem}.cu in {KERNELS}" for stem in sorted(unknown)]
+    problems += [f"there is no {stem}.cu in {' or '.join(map(str, TABLES))}" for stem in sorted(unknown)]
     if not stems:
-        problems.append(f"there is no .cu file in {KERNELS}")
+        problems.append(f"there is no .cu file in {' or '.join(map(str, TABLES))}")
     chosen = [stem for stem in stems if not options.stems or stem in options.stems]
 
     jobs = [(stem, tuple(instances.get(stem, ())), arch) for stem in chosen for arch in options.arch]
     start = time.perf_counter()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for (stem, names, arch), log in zip(jobs, pool.map(lambda job: compile_one(*job), jobs), strict=True):
+    with generated_headers() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        includes = (*map(str, TABLES), folder)
+        for (stem, names, arch), log in zip(jobs, pool.map(lambda job: compile_one(*job, includes), jobs), strict=True):
             print(f"{'ok    ' if not log else 'FAILED'} {stem}.cu {arch} ({len(names)} instances)", flush=True)
             if log:
                 problems.append(f"{stem}.cu does not compile for {arch}:\n{log}")

@@ -22,8 +22,8 @@ from time import perf_counter, sleep
 import numpy as np
 
 import finelu as fl
+from finelu.device import namespace, synchronize, to_host
 from finelu.errors import FineluError
-from finelu.kernels import namespace, synchronize, to_host
 
 RECIPES = {
     "ilu0": fl.ILU0(),

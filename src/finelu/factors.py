@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, same_gpu, synchronize
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
-from finelu.kernels import namespace, on_gpu, same_gpu, synchronize
-from finelu.kernels.arithmetic import judged
 from finelu.matrix import CSR, as_csr, dense_numbers, is_number
 from finelu.triangular import TriangularSolver
 

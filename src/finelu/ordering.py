@@ -11,12 +11,12 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import spilu
 
+from finelu.device import namespace, to_host
 from finelu.errors import ParameterError, meant
-from finelu.kernels import namespace, to_host
-from finelu.kernels.cpu.cholesky_fill import column_counts, elimination_tree
-from finelu.kernels.cpu.graphs import peel, symmetric_graph
+from finelu.kernels.cpu.fill import column_counts, elimination_tree
+from finelu.kernels.cpu.graph import peel, symmetric_graph
 from finelu.kernels.cpu.matching import lightest_matching
-from finelu.kernels.csr import INT32_LIMIT
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 
 SEED = 1  # of METIS: the same order in every run

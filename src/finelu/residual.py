@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from finelu.kernels import kernels_for, namespace
-from finelu.kernels.csr import CSR
+from finelu.device import namespace
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, norm
 
 PROBES = 2  # products that tell how large the terms of a row of A x are
@@ -63,7 +64,7 @@ class Residual:
             return r, size
         A = self._entries
         accurate = namespace(b).empty_like(r)
-        kernels_for(b).residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
+        kernels_for(b).products.residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
         size = norm(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
         most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
@@ -77,7 +78,7 @@ class Residual:
         A, xp = self._entries, namespace(b)
         r, bound = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            kernels_for(b).residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
+            kernels_for(b).products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
         return bound, r
 
     @cached_property

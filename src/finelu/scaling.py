@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from finelu.arithmetic import judged
+from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError, StructurallySingular
-from finelu.kernels import to_host
-from finelu.kernels.arithmetic import judged
 from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
 from finelu.matrix import as_csr
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import ParameterError
-from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
+from finelu.kernels import kernels_for
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -25,7 +26,9 @@ def kth_smallest(values, k: int, exact: bool = True, *, method: str = "auto"):
     if values.dtype.kind == "c":
         raise ParameterError("kth_smallest: complex numbers have no order; threshold compares their magnitudes.")
     k = _rank(k, 1, values.size)
-    plan = kernels_for(values).Selection(values.size, values.dtype, order="values", exact=exact, method=method)
+    plan = kernels_for(values).selection.Selection(
+        values.size, values.dtype, order="values", exact=exact, method=method
+    )
     plan.select(values, k - 1)
     return plan.result()
 
@@ -47,7 +50,7 @@ def threshold(values, k: int, exact: bool = True, *, method: str = "auto"):
     """
     values = _numbers(values)
     k = _rank(k, 0, values.size)
-    plan = kernels_for(values).Selection(values.size, values.dtype, exact=exact, method=method)
+    plan = kernels_for(values).selection.Selection(values.size, values.dtype, exact=exact, method=method)
     plan.select(values, k)
     return plan.result()
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, meant
-from finelu.kernels import kernels_for, namespace, on_gpu, same_gpu
-from finelu.kernels.arithmetic import judged
-from finelu.kernels.triangle import Triangle
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import Triangle
 from finelu.matrix import CSR, as_csr, rows_of_entries
 
 DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
@@ -100,12 +101,12 @@ class TriangularSolver:
         kernels = kernels_for(A.data)
         if trans not in ("N", "T", "H"):
             raise ParameterError(f"trans={trans!r}; one of N, T, H is needed.")
-        if method not in (*kernels.TRIANGULAR_METHODS, "auto"):
+        if method not in (*kernels.triangular.TRIANGULAR_METHODS, "auto"):
             device = "GPU" if on_gpu(A.data) else "CPU"
-            offered = ", ".join((*kernels.TRIANGULAR_METHODS, "auto"))
+            offered = ", ".join((*kernels.triangular.TRIANGULAR_METHODS, "auto"))
             raise ParameterError(
                 f"method={method!r} is not offered on the {device}; one of {offered} is needed."
-                + meant(method, (*kernels.TRIANGULAR_METHODS, "auto"))
+                + meant(method, (*kernels.triangular.TRIANGULAR_METHODS, "auto"))
             )
         if sweeps is not None and (method not in DEFAULT_SWEEPS or sweeps < 1):
             raise ParameterError(
@@ -116,7 +117,7 @@ class TriangularSolver:
         self._kernels, self._nnz, self._like = kernels, A.nnz, A.data
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
-        self._plan = kernels.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
+        self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         self.method: str = self._plan.method
         self.update(A.data)
 
@@ -146,7 +147,7 @@ class TriangularSolver:
         self._valid = False
         bad = self._plan.load(data)
         if self.check and not self.unit:
-            row = self._kernels.first_bad(bad)
+            row = self._kernels.vectors.first_bad(bad)
             if row >= 0:
                 raise ZeroPivot(
                     self, row, "zero or too small", "has no finite reciprocal", "Store a larger one, or pass unit=True."
@@ -195,5 +196,5 @@ def levels(A) -> tuple[int, int]:
     """The number of level sets of A's lower and of its upper triangle: the longest chains of dependent rows."""
     A = as_csr(A, diagonal=False)
     kernels = kernels_for(A.data)
-    below, above = (kernels.levels(triangle(A, lower, True))[1] for lower in (True, False))
+    below, above = (kernels.levels.levels(triangle(A, lower, True))[1] for lower in (True, False))
     return below, above

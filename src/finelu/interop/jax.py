@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
-from finelu.kernels import namespace, require_gpu
-from finelu.kernels.csr import CSR, sparse_module
-from finelu.matrix import DTYPES, as_csr
+from finelu.matrix import CSR, DTYPES, as_csr, sparse_module
 
 try:
     import jax

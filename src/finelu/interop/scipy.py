@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
 from finelu.factors import Factors
-from finelu.kernels import kernels_for, namespace, on_gpu, to_host
-from finelu.kernels.csr import CSR, sparse_module
-from finelu.matrix import as_csr, is_number
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR, as_csr, is_number, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, ILUTFactors
 from finelu.preconditioners.recipe import Recipe
@@ -191,7 +191,9 @@ class MatchedILUTFactors(Factors):
         if trans != "N":
             into, out = out, into
         assert self._inner is not None
-        return kernels.leave(*out, self._inner.solve(kernels.enter(*into, R), trans), None, None)
+        return kernels.vectors.scatter_scaled(
+            *out, self._inner.solve(kernels.vectors.gather_scaled(*into, R), trans), None, None
+        )
 
     @property
     def nnz(self) -> int:

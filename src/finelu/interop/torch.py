@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from finelu.device import require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
-from finelu.kernels import require_gpu
-from finelu.kernels.csr import sparse_module
-from finelu.matrix import DTYPES, as_csr
+from finelu.matrix import DTYPES, as_csr, sparse_module
 
 try:
     import torch

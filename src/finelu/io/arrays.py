@@ -12,10 +12,10 @@ from typing import IO, Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import free_memory
 from finelu.errors import FileError
 from finelu.io.limits import DEFLATED
 from finelu.io.paths import FilePath
-from finelu.kernels import free_memory
 
 INDEX_ARRAYS = [f"{name}.npy" for name in ("indptr", "indices", "row", "col", "coords", "offsets", "shape")]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.device import free_memory
 from finelu.errors import FileError
 from finelu.io.paths import FilePath
-from finelu.kernels import free_memory
 
 ROW = 100  # bytes of memory that a row costs once a matrix is worked with: row pointers, b, x, diagonal, levels
 DEFLATED = 1032  # bytes that a byte of compressed data can stand for, at most

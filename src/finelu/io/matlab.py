@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import free_memory
 from finelu.errors import FileError
 from finelu.io.arrays import only
 from finelu.io.limits import DEFLATED, check_memory
 from finelu.io.paths import FilePath
-from finelu.kernels import free_memory
 
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15  # elements that hold others

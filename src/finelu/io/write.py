@@ -9,10 +9,10 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
+from finelu.device import to_host
 from finelu.errors import FileError
 from finelu.io.paths import FilePath, check_writable, extension
 from finelu.io.replace import replacing
-from finelu.kernels import to_host
 
 
 def write_array(path: FilePath, x: Any) -> None:

@@ -28,3 +28,15 @@ BREAKDOWN = 5
 INDEFINITE = 6
 INDEFINITE_PRECONDITIONER = 7
 NOT_FINITE = 8
+
+# Places in the array `lanczos` of minres: the recurrence; then, from BETA_1 on, what tells how far the true residual is
+# from the recurrence's at most: a norm of the tridiagonal T, squares and products of w and of x since the cycle began.
+# T and 1 / w are in units of UNIT, the norm of the first column of T, and x in units of BETA_1 / UNIT: no square leaves
+# the range because the whole of A or of b is large or small.
+BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
+
+BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
+
+# Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step, and what the next
+# direction keeps of the last, what it takes of the step of bicg, and what the smoothed residual keeps of the last.
+TAU, THETA, KEPT, TAKEN, LEFT = range(5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.kernels.arithmetic import judged
+from finelu.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
@@ -34,20 +34,20 @@ def bicg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=N
         z, z_shadow = M @ r, MH @ r_shadow
         p[:] = z
         p_shadow[:] = z_shadow
-        k.dot(r_shadow, z, rho)
+        k.vectors.dot(r_shadow, z, rho)
         if progress.corrected(rho, r, z):
             continue
         while progress.goes_on():
             q, q_shadow = A @ p, AH @ p_shadow
-            k.size_of_dot(r_shadow, z, size)
-            k.dot(p_shadow, q, sigma)
-            k.bicg_alpha(state, rho, sigma, size, alpha)
-            k.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)
-            k.norm(r, progress.norm)
-            k.bicg_record(state, norms, progress.history, progress.norm)
+            k.vectors.size_of_dot(r_shadow, z, size)
+            k.vectors.dot(p_shadow, q, sigma)
+            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)
+            k.recurrences.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)
+            k.vectors.norm(r, progress.norm)
+            k.recurrences.bicg_record(state, norms, progress.history, progress.norm)
             progress.tell()
             z, z_shadow = M @ r, MH @ r_shadow
             rho, rho_old = rho_old, rho
-            k.dot(r_shadow, z, rho)
-            k.bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow)
+            k.vectors.dot(r_shadow, z, rho)
+            k.recurrences.bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow)
     return progress.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.kernels.arithmetic import judged
+from finelu.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
@@ -28,21 +28,21 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
     while progress.cycle(r):
         shadow[:] = r
         p[:] = r
-        k.norm(shadow, shadow_norm)
-        k.dot(shadow, r, rho)
+        k.vectors.norm(shadow, shadow_norm)
+        k.vectors.dot(shadow, r, rho)
         while progress.goes_on():
             p_hat = M @ p
             v = A @ p_hat
-            k.dot(shadow, v, sigma)
-            k.bicgstab_half(state, rho, sigma, v, r)  # r becomes s = r - alpha v
+            k.vectors.dot(shadow, v, sigma)
+            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # r becomes s = r - alpha v
             s_hat = M @ r
             t = A @ s_hat
-            k.dot(t, r, ts)
-            k.norm(t, t_norm)
-            k.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
-            k.norm(r, progress.norm)
-            k.dot(shadow, r, rho)
-            k.bicgstab_record(state, norms, progress.history, rho, sigma, ts, t_norm, shadow_norm)
+            k.vectors.dot(t, r, ts)
+            k.vectors.norm(t, t_norm)
+            k.recurrences.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
+            k.vectors.norm(r, progress.norm)
+            k.vectors.dot(shadow, r, rho)
+            k.recurrences.bicgstab_record(state, norms, progress.history, rho, sigma, ts, t_norm, shadow_norm)
             progress.tell()
-            k.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
+            k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
     return progress.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.kernels.arithmetic import judged
+from finelu.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
@@ -25,16 +25,16 @@ def cg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=Non
     while progress.cycle(r):
         z = M @ r
         p[:] = z
-        k.dot(r, z, rho)
+        k.vectors.dot(r, z, rho)
         while progress.goes_on():
             q = A @ p
-            k.dot(p, q, curvature)
-            k.cg_step(state, rho, curvature, p, q, x, best, r)  # x += alpha p, r -= alpha q
-            k.norm(r, progress.norm)
-            k.cg_record(state, norms, progress.history, rho, curvature)
+            k.vectors.dot(p, q, curvature)
+            k.recurrences.cg_step(state, rho, curvature, p, q, x, best, r)  # x += alpha p, r -= alpha q
+            k.vectors.norm(r, progress.norm)
+            k.recurrences.cg_record(state, norms, progress.history, rho, curvature)
             progress.tell()
             z = M @ r
             rho, rho_old = rho_old, rho
-            k.dot(r, z, rho)
-            k.cg_direction(state, rho, rho_old, z, p)  # p = z + beta p
+            k.vectors.dot(r, z, rho)
+            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # p = z + beta p
     return progress.end()

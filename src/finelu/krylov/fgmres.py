@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.kernels.arithmetic import judged
+from finelu.arithmetic import judged
 from finelu.krylov.gmres import arnoldi_solve
 from finelu.result import Solution
 

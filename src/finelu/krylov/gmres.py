@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from finelu.arithmetic import judged
 from finelu.errors import ParameterError, meant
-from finelu.kernels.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.matrix import count
 from finelu.result import Solution
@@ -65,7 +65,7 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
     s, y, work = (xp.zeros(m, progress.dtype) for _ in range(3))
     c = xp.zeros(m, progress.real)
     while progress.cycle(r):
-        k.arnoldi_begin(state, norms, r, Q, g)
+        k.arnoldi.arnoldi_begin(state, norms, r, Q, g)
         j = 0
         while j < m and progress.goes_on():
             z = M @ Q[:, j]
@@ -73,19 +73,19 @@ def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, w
                 Z[:, j] = z
             Q[:, j + 1] = A @ z
             if orthogonalization == "mgs":
-                k.mgs_step(state, Q, j, H)
+                k.arnoldi.mgs_step(state, Q, j, H)
             else:
-                k.cgs2_step(state, Q, j, H, work)
-            k.givens_step(state, norms, progress.history, H, c, s, g, j)
+                k.arnoldi.cgs2_step(state, Q, j, H, work)
+            k.arnoldi.givens_step(state, norms, progress.history, H, c, s, g, j)
             j += 1
         if j == 0:
             continue  # the solve ended with the last column of the cycle before; only now is it known here
-        k.hessenberg_solve(state, H, g, y)
+        k.arnoldi.hessenberg_solve(state, H, g, y)
         if Z is None:
-            k.combine(state, Q, y, u)
-            k.update_solution(state, M @ u, x)
+            k.arnoldi.combine(state, Q, y, u)
+            k.arnoldi.update_solution(state, M @ u, x)
         else:
-            k.combine(state, Z, y, u)
-            k.update_solution(state, u, x)
+            k.arnoldi.combine(state, Z, y, u)
+            k.arnoldi.update_solution(state, u, x)
         progress.tell()
     return progress.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.kernels.arithmetic import judged
+from finelu.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
@@ -30,26 +30,26 @@ def minres(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback
         y = M @ r
         if progress.cycles == 1:
             p = A @ y
-            if not (progress.symmetric(M, r, y, k.dot) and progress.symmetric(A, y, p, k.dot)):
+            if not (progress.symmetric(M, r, y, k.vectors.dot) and progress.symmetric(A, y, p, k.vectors.dot)):
                 progress.fail(Status.NOT_SYMMETRIC)
                 break
             scale = progress.power(progress.size(p) / progress.size(r))  # of A M: its square is to be in range
-        k.dot(r, y, square)
-        k.minres_begin(state, lanczos, square, scale)
-        k.minres_start(state, lanczos, y, r, v, z)  # v = r / beta, z = M v
+        k.vectors.dot(r, y, square)
+        k.recurrences.minres_begin(state, lanczos, square, scale)
+        k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta, z = M v
         for vector in (v_old, w, w_old):
             vector.fill(0)
         while progress.goes_on():
             p = A @ z if scale == 1 else (A @ z) / scale
-            k.dot(z, p, alpha)
-            k.minres_lanczos(state, lanczos, alpha, p, v, v_old)
+            k.vectors.dot(z, p, alpha)
+            k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)
             v, v_old = v_old, v
             y = M @ v
-            k.dot(v, y, square)
-            k.minres_rotation(state, lanczos, alpha, square)
-            k.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)
+            k.vectors.dot(v, y, square)
+            k.recurrences.minres_rotation(state, lanczos, alpha, square)
+            k.recurrences.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)
             w, w_old = w_old, w
-            k.norm(r, progress.norm)
-            k.minres_record(state, norms, progress.history, lanczos)
+            k.vectors.norm(r, progress.norm)
+            k.recurrences.minres_record(state, norms, progress.history, lanczos)
             progress.tell()
     return progress.end()

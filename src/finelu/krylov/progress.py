@@ -12,8 +12,9 @@ import time
 
 import numpy as np
 
+from finelu.device import namespace, to_host
 from finelu.errors import MatrixError
-from finelu.kernels import kernels_for, monitor, namespace, to_host
+from finelu.kernels import kernels_for, monitor
 from finelu.krylov.operators import as_operator, location, order, value_dtype
 from finelu.matrix import check_vector, count, number
 from finelu.residual import Residual
@@ -121,7 +122,7 @@ class Progress:
         self.longest = LOOK_EVERY[xp.__name__]
         self.every = 1  # iterations until the next look, from 1 to longest
         self.due = 0  # launched, at the next look
-        self.snapshots = [self.kernels.Snapshot(self.state, self.norms) for _ in range(2)]
+        self.snapshots = [self.kernels.cycle.Snapshot(self.state, self.norms) for _ in range(2)]
         self.posted: list[int] = []  # the cycle in which each snapshot that waits was posted, oldest first
         self.looks = 0
         self.cycles = 0
@@ -145,7 +146,7 @@ class Progress:
     def size(self, v) -> float:
         """||v||_2 on the host, which waits for it."""
         out = self.real_scalar()
-        self.kernels.norm(v, out)
+        self.kernels.vectors.norm(v, out)
         return float(out[0])
 
     def symmetric(self, op, u, y, dot) -> bool:
@@ -203,7 +204,7 @@ class Progress:
             self.xp.subtract(self.b, self.A @ self.x, out=r)
         else:
             r[:] = self.b
-        self.kernels.norm(r, self.norm)
+        self.kernels.vectors.norm(r, self.norm)
         if self.cycles:  # an Inf in x may meet a column of A that is empty; no norm of r is to be claimed of it
             self.norm[:] = self.xp.where(self.xp.isfinite(self.x).all(), self.norm, self.xp.nan)
         if self.best is not None and self.code != monitor.RUNNING:
@@ -212,8 +213,8 @@ class Progress:
 
     def _begins(self, r) -> bool:
         """Whether a cycle begins with r, whose norm stands in norms."""
-        self.kernels.begin_cycle(self.state, self.norms, self.history, self.checks)
-        self.kernels.keep_verified(self.state, self.x, self.verified)
+        self.kernels.cycle.begin_cycle(self.state, self.norms, self.history, self.checks)
+        self.kernels.cycle.keep_verified(self.state, self.x, self.verified)
         wait = self.cycles == 0 or self.code != monitor.RUNNING  # what is usual costs no wait: a restart of gmres
         self.cycles += 1
         self.code = monitor.RUNNING
@@ -247,7 +248,7 @@ class Progress:
         x += z, which counts as an iteration. True: it was done, and another cycle is due. It is not done twice unless
         the residual was halved in between."""
         k, size, rounding = self.kernels, self.real_scalar(), float(np.finfo(self.real).eps)
-        k.size_of_dot(r, z, size)
+        k.vectors.size_of_dot(r, z, size)
         if not abs(complex(rho[0])) <= rounding * float(size[0]) or self.recipe == "":
             return False
         before = float(self.norm[0])
@@ -255,9 +256,11 @@ class Progress:
             return False
         self.before_correction = before
         one = self.xp.ones(1, self.dtype)
-        k.cg_step(self.state, one, one, z, self.A @ z, self.x, self.x if self.best is None else self.best, r)
-        k.norm(r, self.norm)
-        k.cg_record(self.state, self.norms, self.history, one, one)
+        k.recurrences.cg_step(
+            self.state, one, one, z, self.A @ z, self.x, self.x if self.best is None else self.best, r
+        )
+        k.vectors.norm(r, self.norm)
+        k.recurrences.cg_record(self.state, self.norms, self.history, one, one)
         self.tell()
         return True
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from finelu.arithmetic import judged
 from finelu.errors import ParameterError
-from finelu.kernels.arithmetic import judged
 from finelu.krylov.progress import Progress
 from finelu.result import Solution, Status
 
@@ -38,12 +38,12 @@ def sqmr(
     rho, rho_old, sigma, alpha = progress.scalars(4)
     r_norm, size = progress.real_scalar(), progress.real_scalar()
     smoothing = progress.xp.zeros(5, progress.real)
-    dot = k.dot
+    dot = k.vectors.dot
     while progress.cycle(r):
         z = M @ r
         if progress.cycles == 1:
             if progress.dtype.kind == "c" and not (_hermitian(progress) if hermitian is None else hermitian):
-                dot = k.dotu
+                dot = k.vectors.dotu
             if not (progress.symmetric(M, r, z, dot) and progress.symmetric(A, z, A @ z, dot)):
                 progress.fail(Status.NOT_SYMMETRIC)
                 break
@@ -53,24 +53,24 @@ def sqmr(
         dot(r, z, rho)
         if progress.corrected(rho, r, z):
             continue
-        k.norm(r, r_norm)
-        k.sqmr_begin(state, smoothing, r_norm)
+        k.vectors.norm(r, r_norm)
+        k.recurrences.sqmr_begin(state, smoothing, r_norm)
         while progress.goes_on():
             q = A @ p
-            k.size_of_dot(r, z, size)
+            k.vectors.size_of_dot(r, z, size)
             dot(p, q, sigma)
-            k.bicg_alpha(state, rho, sigma, size, alpha)
-            k.sqmr_residual(state, alpha, q, r)
-            k.norm(r, r_norm)
-            k.sqmr_smooth(state, smoothing, r_norm)
-            k.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)
-            k.norm(s, progress.norm)
-            k.bicg_record(state, norms, progress.history, r_norm)
+            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)
+            k.recurrences.sqmr_residual(state, alpha, q, r)
+            k.vectors.norm(r, r_norm)
+            k.recurrences.sqmr_smooth(state, smoothing, r_norm)
+            k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)
+            k.vectors.norm(s, progress.norm)
+            k.recurrences.bicg_record(state, norms, progress.history, r_norm)
             progress.tell()
             z = M @ r
             rho, rho_old = rho_old, rho
             dot(r, z, rho)
-            k.sqmr_direction(state, rho, rho_old, z, p)
+            k.recurrences.sqmr_direction(state, rho, rho_old, z, p)
     return progress.end()
 
 
@@ -79,4 +79,4 @@ def _hermitian(progress) -> bool:
     A, k, xp = progress.A, progress.kernels, progress.xp
     u = xp.exp(1j * xp.arange(progress.x.size)).astype(progress.dtype)
     y = A @ u
-    return progress.asymmetry(A, u, y, k.dot) <= progress.asymmetry(A, u, y, k.dotu)
+    return progress.asymmetry(A, u, y, k.vectors.dot) <= progress.asymmetry(A, u, y, k.vectors.dotu)

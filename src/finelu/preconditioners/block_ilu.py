@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from finelu.blocks import BlockMatrix
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
-from finelu.kernels import kernels_for, namespace, on_gpu, to_host
-from finelu.kernels.arithmetic import judged
+from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import OFFSETS, StencilMatrix
+from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import LARGEST_BLOCK, block_size
 from finelu.residual import Residual
 from finelu.result import Solution, Status
-from finelu.stencil import OFFSETS, StencilMatrix
 
 GROWN = 1e8  # how many times its first size the residual may have before `correct` gives up
 
@@ -199,7 +200,9 @@ class BlockILUFactors(BlockFactors):
         if self.recipe.shift:
             self.lu[A.diag] = moved(A.data[A.diag], self.recipe.shift)
         kernels = kernels_for(self.lu)
-        bad = kernels.first_bad(kernels.bsr_ilu0_factor(A.indptr, A.indices, A.diag, self.lu, self.recipe.pivoting))
+        bad = kernels.vectors.first_bad(
+            kernels.blocks.bsr_ilu0_factor(A.indptr, A.indices, A.diag, self.lu, self.recipe.pivoting)
+        )
         if bad >= 0:
             raise SingularBlock(self.recipe, bad, bad * A.n_block, condition(self._diagonal_block(A, bad)))
         self.report["numeric_seconds"] = perf_counter() - start
@@ -221,7 +224,7 @@ class BlockILUFactors(BlockFactors):
         return block
 
     def _solve(self, b, x, trans: str) -> None:
-        kernels_for(x).bsr_ilu0_solve(*self.pattern.pattern.sweep(trans), self.lu, b, x, trans)
+        kernels_for(x).blocks.bsr_ilu0_solve(*self.pattern.pattern.sweep(trans), self.lu, b, x, trans)
 
     @property
     def nnz(self) -> int:
@@ -241,7 +244,7 @@ class BlockILUFactors(BlockFactors):
         U, diag = self._triangle(lower=False)
         kernels, inverses = kernels_for(U.data), U.data[diag]
         blocks = namespace(inverses).empty_like(inverses)
-        bad = kernels.first_bad(kernels.invert_blocks(inverses, blocks, True))
+        bad = kernels.vectors.first_bad(kernels.blocks.invert_blocks(inverses, blocks, True))
         if bad >= 0:
             number = condition(to_host(inverses[bad]))
             raise SingularBlock(self.recipe, bad, bad * U.n_block, number, "overflows when its inverse is inverted")
@@ -274,7 +277,7 @@ class StencilBlockILUFactors(BlockFactors):
         self.A = self.pattern = A
         blocks = _shifted(A.blocks, self.recipe.shift)
         kernels = kernels_for(blocks)
-        bad = kernels.first_bad(kernels.block_ilu_factor(blocks, self.d, self.recipe.pivoting))
+        bad = kernels.vectors.first_bad(kernels.stencil.block_ilu_factor(blocks, self.d, self.recipe.pivoting))
         if bad >= 0:
             cell = tuple(int(c) for c in np.unravel_index(bad, A.shape_cells))
             raise SingularBlock(self.recipe, cell, bad * A.n_block, condition(self._diagonal_block(blocks, cell)))
@@ -294,7 +297,7 @@ class StencilBlockILUFactors(BlockFactors):
         return block
 
     def _solve(self, b, x, trans: str) -> None:
-        kernels_for(x).block_ilu_solve(self.A.blocks, self.d, b, x, trans)
+        kernels_for(x).stencil.block_ilu_solve(self.A.blocks, self.d, b, x, trans)
 
     @property
     def nnz(self) -> int:
@@ -338,14 +341,14 @@ def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: floa
     # One more correction than the host has seen is under way on a GPU, so that neither waits for the other.
     ahead = 1 if on_gpu(b) else 0
     sizes = [xp.zeros(2, r.real.dtype) for _ in range(ahead + 1)]
-    seen = [kernels.Snapshot(size[:1], size[1:]) for size in sizes]
+    seen = [kernels.cycle.Snapshot(size[:1], size[1:]) for size in sizes]
     queued: list = []  # iterates whose residuals the host has not seen
     made = 0
 
     def measure(r, x) -> None:
         size = sizes[made % len(sizes)]
-        kernels.norm(r, size[:1])
-        kernels.norm(x, size[1:])  # NaN or Inf where x is not finite
+        kernels.vectors.norm(r, size[:1])
+        kernels.vectors.norm(x, size[1:])  # NaN or Inf where x is not finite
         seen[made % len(sizes)].post()
 
     def look(step: int) -> tuple[float, float]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.blocks import BlockMatrix
+from finelu.device import namespace, to_host
 from finelu.factors import Factors, checked
-from finelu.kernels import kernels_for, namespace, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
     SingularBlock,
@@ -20,7 +22,6 @@ from finelu.preconditioners.block_ilu import (
     moved,
 )
 from finelu.preconditioners.recipe import Recipe
-from finelu.stencil import StencilMatrix
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
@@ -125,7 +126,7 @@ def inverted(recipe, blocks, cell):
     scaled = blocks / xp.where(empty, 1, scale)[:, :, None]
     if n <= LARGEST_KERNEL:
         inverse = xp.empty_like(scaled)
-        kernels.invert_blocks(scaled, inverse, True)  # a singular one shows in the condition
+        kernels.blocks.invert_blocks(scaled, inverse, True)  # a singular one shows in the condition
     else:
         singular = empty.any(axis=1) | ~xp.isfinite(xp.linalg.slogdet(scaled)[1])  # LAPACK would stop without a name
         inverse = xp.linalg.inv(xp.where(singular[:, None, None], xp.eye(n, dtype=blocks.dtype), scaled))
@@ -155,6 +156,6 @@ def times(blocks, R, trans: str):
         out = xp.empty_like(columns)
         column = xp.empty(m * n, R.dtype)
         for c in range(columns.shape[1]):
-            kernels_for(R).blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
+            kernels_for(R).blocks.blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
             out[:, c] = column
     return out[: R.shape[0]].reshape(R.shape)

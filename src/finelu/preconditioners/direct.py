@@ -11,10 +11,10 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 from scipy.sparse.linalg import splu
 
+from finelu.device import namespace, to_host
 from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular, meant
 from finelu.factors import Factors, checked
-from finelu.kernels import namespace, to_host
-from finelu.kernels.csr import INT32_LIMIT
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import Recipe

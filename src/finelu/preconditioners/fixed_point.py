@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, to_host
 from finelu.errors import ParameterError, ZeroPivot, meant
 from finelu.factors import TriangularFactors, checked, shifted
-from finelu.kernels import kernels_for, namespace, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, is_number, lower_triangle
+from finelu.matrix.traits import require_hermitian
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.threshold import Chosen
-from finelu.properties import require_hermitian
 
 PIVOTS = ("new", "old")
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
@@ -94,14 +95,14 @@ class FixedPointFactors(TriangularFactors):
             B = lower.with_values(B.data[places])
         if self._permuted is not None:
             B = self._permuted.matrix(B)
-        d, at, self._plain = kernels_for(B.data).pivots(B, self.cholesky)
+        d, at, self._plain = kernels_for(B.data).scaling.pivots(B, self.cholesky)
         if at >= 0:
             what = "is not a positive number" if self.cholesky else "is zero or not finite"
             raise ZeroPivot(self.recipe, self._row(at), B.data[int(B.diag[at])], what)
         self._diagonal = d
         d = d if self.recipe.scale else None
         if d is not None:
-            B = B.with_values(kernels_for(B.data).scale(B, xp.empty_like(B.data), (d, d), (d, d)))
+            B = B.with_values(kernels_for(B.data).scaling.scale(B, xp.empty_like(B.data), (d, d), (d, d)))
         return B, d
 
     def _row(self, i: int) -> int:
@@ -114,7 +115,7 @@ class FixedPointFactors(TriangularFactors):
             return F
         e = 1 / d
         below, above = ((e, None), (e, None)) if self.cholesky else ((e, d), (e, e))
-        return F.with_values(kernels_for(F.data).scale(F, namespace(F.data).empty_like(F.data), below, above))
+        return F.with_values(kernels_for(F.data).scaling.scale(F, namespace(F.data).empty_like(F.data), below, above))
 
     def _rescaled(self, F: CSR, d) -> CSR:
         """The factors of B from those of P A P^T."""
@@ -122,7 +123,7 @@ class FixedPointFactors(TriangularFactors):
             return F.with_values(F.data.copy())
         e = 1 / d
         below, above = ((d, None), (d, None)) if self.cholesky else ((d, e), (d, d))
-        return F.with_values(kernels_for(F.data).scale(F, namespace(F.data).empty_like(F.data), below, above))
+        return F.with_values(kernels_for(F.data).scaling.scale(F, namespace(F.data).empty_like(F.data), below, above))
 
     def _set(self, F: CSR, d) -> None:
         """Take the factors of B; the triangular solves are analysed anew where the pattern is another.
@@ -131,7 +132,7 @@ class FixedPointFactors(TriangularFactors):
         scaled that B, or what the scaling is undone in, overflows.
         """
         factors, xp = self._unscaled(F, d), namespace(F.data)
-        i = kernels_for(F.data).first_unusable(factors)
+        i = kernels_for(F.data).scaling.first_unusable(factors)
         if i >= 0:
             pivot = factors.data[int(F.diag[i])]
             good = bool(xp.isfinite(pivot)) and bool(pivot != 0)
@@ -173,7 +174,7 @@ class FixedPointFactors(TriangularFactors):
             ones[pattern.diag] = 1
             if self.cholesky:
                 data[pattern.diag] = xp.sqrt(B.data[B.diag].real)
-            kernels_for(data).use_new_pivots(pattern.with_values(ones), data, self._refused)
+            kernels_for(data).scaling.use_new_pivots(pattern.with_values(ones), data, self._refused)
         return pattern.with_values(data)
 
     # sweeps
@@ -189,25 +190,25 @@ class FixedPointFactors(TriangularFactors):
         if not self.cholesky:
             return None
         if self._last_columns is None or self._last_columns[0] is not F.indices:
-            self._last_columns = F.indices, kernels_for(F.data).columns_of(F)
+            self._last_columns = F.indices, kernels_for(F.data).pattern.columns_of(F)
         return self._last_columns[1]
 
     def _sweep(self, B: CSR, F: CSR, columns, squares=None, damping: float = 1.0) -> CSR:
         """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous."""
         kernels = kernels_for(F.data)
         if self.recipe.asynchronous:
-            kernels.sweep_in_place(B, F, self._refused, columns)
+            kernels.sweeps.sweep_in_place(B, F, self._refused, columns)
             return F
-        out = kernels.empty(F.nnz, F.dtype)
-        kernels.sweep(B, F, out, squares, self._refused, columns, damping)
+        out = kernels.memory.empty(F.nnz, F.dtype)
+        kernels.sweeps.sweep(B, F, out, squares, self._refused, columns, damping)
         if self.recipe.pivots == "new" and damping == 1:
-            kernels.use_new_pivots(F, out, self._refused)
+            kernels.scaling.use_new_pivots(F, out, self._refused)
         return F.with_values(out)
 
     def _residual(self, B: CSR, F: CSR, columns):
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
         kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
-        kernels.sweep(B, F, kernels.empty(F.nnz, F.dtype), squares, self._refused.copy(), columns)
+        kernels.sweeps.sweep(B, F, kernels.memory.empty(F.nnz, F.dtype), squares, self._refused.copy(), columns)
         return squares
 
     def _count_refused(self) -> None:

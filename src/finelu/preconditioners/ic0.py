@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
-from finelu.kernels import kernels_for, namespace
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, lower_triangle
+from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import require_hermitian
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -52,7 +53,7 @@ class IC0Factors(TriangularFactors):
         self._refresh(A)
 
     def _analyse(self, once: bool):
-        return kernels_for(self.pattern.data).ic0_analysis(self._lower, self.recipe.variant, once)
+        return kernels_for(self.pattern.data).elimination.ic0_analysis(self._lower, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
         self.report.pop("warning", None)
@@ -60,7 +61,9 @@ class IC0Factors(TriangularFactors):
         if unlike:
             self._warn(unlike)
         kernels, values = kernels_for(A.data), self._triangles.data
-        bad = kernels.first_bad(kernels.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values))
+        bad = kernels.vectors.first_bad(
+            kernels.elimination.ic0(self._plan, shifted(A, self.recipe.shift)[self._places], values)
+        )
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, "not a positive number", "a Cholesky factorization needs")
 

@@ -57,7 +57,7 @@ class ICTFactors(ThresholdFactors, IC0Factors):
         kernels, fill = kernels_for(host.data), self.recipe.fill
         L, _ = lower_triangle(host)
         norms = hermitian_norms(L)
-        return lambda drop_tol, most: kernels.ict(L, drop_tol * norms, fill, most)
+        return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)
 
 
 def hermitian_norms(L: CSR) -> np.ndarray:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
-from finelu.kernels import kernels_for, namespace
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, lower_triangle, sparse_module
 from finelu.preconditioners.recipe import Recipe
 
@@ -56,11 +57,11 @@ class ILU0Factors(TriangularFactors):
         self._refresh(A)
 
     def _analyse(self, once: bool):
-        return kernels_for(self.pattern.data).ilu0_analysis(self.pattern, self.recipe.variant, once)
+        return kernels_for(self.pattern.data).elimination.ilu0_analysis(self.pattern, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
         kernels, lu = kernels_for(A.data), self._triangles.data
-        bad = kernels.first_bad(kernels.ilu0(self._plan, shifted(A, self.recipe.shift), lu))
+        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self._plan, shifted(A, self.recipe.shift), lu))
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, lu[A.diag[bad]])
 

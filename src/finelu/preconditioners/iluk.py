@@ -10,9 +10,10 @@ from time import perf_counter
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
-from finelu.kernels import kernels_for, namespace, on_gpu, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, INT32_LIMIT
 from finelu.preconditioners.ilu0 import ILU0Factors
 from finelu.preconditioners.recipe import Recipe
@@ -66,12 +67,12 @@ class ILUKFactors(ILU0Factors):
         self._refresh(A)
 
     def _analyse(self, once: bool):
-        return kernels_for(self.pattern.data).ilu0_analysis(self._extended, self.recipe.variant, once)
+        return kernels_for(self.pattern.data).elimination.ilu0_analysis(self._extended, self.recipe.variant, once)
 
     def _factorize(self, A: CSR) -> None:
         kernels, a, lu = kernels_for(A.data), self._extended.data, self._triangles.data
         a[self._places] = shifted(A, self.recipe.shift)
-        bad = kernels.first_bad(kernels.ilu0(self._plan, a, lu))
+        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self._plan, a, lu))
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, lu[self._triangles.diag[bad]])
 
@@ -84,7 +85,7 @@ def pattern_of(A: CSR, level: int) -> tuple[CSR, np.ndarray]:
     """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, on A's device."""
     xp = namespace(A.data)
     indptr, indices = to_host(A.indptr), to_host(A.indices)
-    indptr, indices, places = kernels_for(indptr).pattern_iluk(indptr, indices, level)
+    indptr, indices, places = kernels_for(indptr).fill.pattern_iluk(indptr, indices, level)
     index = A.indices.dtype if indices.size <= INT32_LIMIT else np.dtype(np.int64)
     indptr, indices, places = (xp.asarray(v.astype(index, copy=False)) for v in (indptr, indices, places))
     return CSR(indptr, indices, xp.empty(indices.size, A.dtype), places[A.diag]), places

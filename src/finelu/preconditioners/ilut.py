@@ -63,6 +63,8 @@ class ILUTFactors(ThresholdFactors, ILU0Factors):
     def _runs(self, host: CSR):
         kernels, fill, rows = kernels_for(host.data), self.recipe.fill, row_norms(host)
         if self.recipe.form == "row":
-            return lambda drop_tol, most: kernels.ilut(host, drop_tol * rows, fill, most)
+            return lambda drop_tol, most: kernels.threshold.ilut(host, drop_tol * rows, fill, most)
         columns = column_norms(host)
-        return lambda drop_tol, most: kernels.ilut_crout(host, drop_tol * rows, drop_tol * columns, fill, most)
+        return lambda drop_tol, most: kernels.threshold.ilut_crout(
+            host, drop_tol * rows, drop_tol * columns, fill, most
+        )

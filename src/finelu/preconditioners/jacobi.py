@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import Factors
-from finelu.kernels import namespace
 from finelu.matrix import CSR, as_csr
 from finelu.preconditioners.recipe import Recipe
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host, shifted
-from finelu.kernels import kernels_for, namespace, on_gpu, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.ilu0 import ILU0Factors
 from finelu.preconditioners.recipe import Recipe
@@ -58,12 +59,12 @@ class MILU0Factors(ILU0Factors):
         self._refresh(A)
 
     def _analyse(self, once: bool):
-        return kernels_for(self._host.data).milu0_analysis(self._host, self.recipe.variant)
+        return kernels_for(self._host.data).elimination.milu0_analysis(self._host, self.recipe.variant)
 
     def _factorize(self, A: CSR) -> None:
         a, lu = to_host(shifted(A, self.recipe.shift)), self._triangles.data
         made = np.empty(A.nnz, A.dtype) if on_gpu(lu) else lu
-        bad = kernels_for(a).milu0(self._plan, a, self.recipe.relax, made)
+        bad = kernels_for(a).elimination.milu0(self._plan, a, self.recipe.relax, made)
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, made[self._host.diag[bad]], advice=ADVICE)
         if made is not lu:

@@ -23,6 +23,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import (
     FineluError,
     MatrixError,
@@ -33,11 +34,11 @@ from finelu.errors import (
     meant,
 )
 from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
-from finelu.kernels import kernels_for, namespace, on_gpu, synchronize
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.matrix.traits import differing, symmetry
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -129,7 +130,7 @@ def _checked(recipe: MultilevelILU, A) -> CSR:
     if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
         raise ParameterError(f"{recipe!r}: symmetric and low_memory must be True, False or None.")
     A = checked(recipe, A, diagonal=recipe.shift > 0)
-    offered = (*kernels_for(A.data).TRIANGULAR_METHODS, "auto")
+    offered = (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto")
     if recipe.triangular not in offered:
         raise ParameterError(
             f"{recipe!r}: triangular must be one of {', '.join(offered)}." + meant(recipe.triangular, offered)
@@ -267,7 +268,7 @@ class MultilevelFactors(Factors):
         with self._lock:  # the recorded graph has one place for what goes in and what comes out
             if trans not in self._recorded:
                 self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
-                record = kernels_for(R).Recorded
+                record = kernels_for(R).recording.Recorded
                 self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
             return self._recorded[trans](R)
 
@@ -275,7 +276,7 @@ class MultilevelFactors(Factors):
         """Equation (11), or equations (6) to (8), from this level on."""
         kernels = kernels_for(R)
         if depth == len(self._levels):
-            return kernels.dense_product(self._inverse_of(trans), R)
+            return kernels.products.dense_product(self._inverse_of(trans), R)
         level = self._levels[depth]
         r = level.enter(R, trans)
         r_B, r_C = r[: level.pivots], r[level.pivots :]
@@ -285,11 +286,11 @@ class MultilevelFactors(Factors):
         F, G = level.F(trans), level.G(trans)
         if self._low_memory:
             s_B = level.last(y_B, trans)
-            w_C = self._solve(kernels.subtract_product(G, s_B, r_C), trans, depth + 1)
-            t_B = level.last(level.first(kernels.subtract_product(F, w_C), trans), trans)
+            w_C = self._solve(kernels.products.subtract_product(G, s_B, r_C), trans, depth + 1)
+            t_B = level.last(level.first(kernels.products.subtract_product(F, w_C), trans), trans)
             return level.leave(s_B, t_B, w_C, trans)
-        w_C = self._solve(kernels.subtract_product(G, y_B, r_C), trans, depth + 1)
-        w_B = level.last(kernels.subtract_product(F, w_C, y_B), trans)
+        w_C = self._solve(kernels.products.subtract_product(G, y_B, r_C), trans, depth + 1)
+        w_B = level.last(kernels.products.subtract_product(F, w_C, y_B), trans)
         return level.leave(w_B, None, w_C, trans)
 
     def _inverse_of(self, trans: str):
@@ -414,15 +415,15 @@ def _factored(
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
-        made = kernels.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
-        left = kernels.schur_complement(A, made, tolerance)
+        made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
+        left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"], facts["dropped"] = 0, (made.small, made.crowded)
         rows = left.rows
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
-        made = kernels.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
-        left = kernels.schur_complement_symmetric(A, made, tolerance, hermitian)
+        made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
+        left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
         facts["pairs"], facts["dropped"] = made.pairs_taken, (made.dropped_by_tolerance, made.dropped_by_room)
         rows = left.numbers
@@ -561,12 +562,12 @@ class _Level:
     def enter(self, R, trans: str):
         """P_r D_r R (P_c^T D_c R for a transpose)."""
         rows, scale = (self._rows, self._row_scale) if trans == "N" else (self._columns, self._column_scale)
-        return kernels_for(R).enter(rows, scale, R)
+        return kernels_for(R).vectors.gather_scaled(rows, scale, R)
 
     def leave(self, s_B, t_B, w_C, trans: str):
         """D_c P_c (s_B - t_B, w_C) (D_r P_r^T for a transpose)."""
         places, scale = (self._columns, self._column_scale) if trans == "N" else (self._rows, self._row_scale)
-        return kernels_for(s_B).leave(places, scale, s_B, t_B, w_C)
+        return kernels_for(s_B).vectors.scatter_scaled(places, scale, s_B, t_B, w_C)
 
     def F(self, trans: str):
         """F of the matrix that trans means: that of the transpose is G^T."""
@@ -590,7 +591,7 @@ class _Level:
     def last(self, y, trans: str):
         """(D_B U_B)^-1 y, so that last(first(r)) is B^-1 r."""
         if self._D is not None:
-            y = kernels_for(y).subtract_product(self._D, y)
+            y = kernels_for(y).products.subtract_product(self._D, y)
         return self._solver(self._sequence(trans)[1]).solve(y)
 
     def _sequence(self, trans: str):

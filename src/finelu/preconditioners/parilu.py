@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
-from finelu.kernels import kernels_for, namespace, to_host
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
 from finelu.preconditioners.ic0 import IC0Factors
@@ -155,12 +156,12 @@ class _SweptFactors(FixedPointFactors):
             return F, []
         squares = xp.empty((number + recipe.track, F.n), np.float64)  # before each sweep, and after the last
         if recipe.pivots == "old" or damping != 1:
-            F = F.with_values(kernels.sweeps(B, F, number, squares, self._refused, columns, damping))
+            F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self._refused, columns, damping))
         else:
             for sums in squares[:number]:
                 F = self._sweep(B, F, columns, sums)
         if recipe.track:
-            kernels.sweep(B, F, xp.empty_like(F.data), squares[number], self._refused.copy(), columns)
+            kernels.sweeps.sweep(B, F, xp.empty_like(F.data), squares[number], self._refused.copy(), columns)
         if squares.size == 0:
             return F, []
         norms = to_host(xp.sqrt(squares.sum(axis=1) / self._norm_squared(B)))

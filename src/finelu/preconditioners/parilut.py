@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.factors import Factors, TriangularFactors
-from finelu.kernels import kernels_for, namespace, on_gpu
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
 from finelu.preconditioners.ic0 import IC0Factors
@@ -167,7 +168,7 @@ class _AdaptedFactors(FixedPointFactors):
             elif recipe.asynchronous:
                 F = F.copy()  # should this update fail, the next begins where it did
         self._squares = None  # of the residual on the pattern, as far as it is known
-        with kernels_for(B.data).reusing_memory():
+        with kernels_for(B.data).memory.reusing_memory():
             for left in range(sweeps, 0, -1):
                 if left == 1 and not recipe.asynchronous:
                     self._squares = namespace(B.data).empty(F.n, np.float64)
@@ -190,7 +191,7 @@ class _AdaptedFactors(FixedPointFactors):
         self._plans = [None, None]
         report["steps"] = 0
         for step in range(1, steps + 1):
-            *found, squares, left_out = kernels.candidates(B, F, self._columns(F), most=most)
+            *found, squares, left_out = kernels.candidates.candidates(B, F, self._columns(F), most=most)
             norm = float(squares.sum()) ** 0.5 / size_of_B
             report["residual_norms"].append(norm)
             if all(size <= ROOM * wanted for size, wanted in zip(_sizes(F), self._wanted, strict=True)):
@@ -204,14 +205,14 @@ class _AdaptedFactors(FixedPointFactors):
                 found = _largest(F, found, recipe.add_fraction)
             report["candidates"].append(int(found[1].size))
             report["left_out"].append(int(left_out))
-            F = kernels.add(F, *found, scaled=recipe.initial == "scaled")
+            F = kernels.pattern.add(F, *found, scaled=recipe.initial == "scaled")
             del found
             if F.indices.dtype != B.indices.dtype:  # 32 bits count no longer what F has
                 B = _with_indices(B, F.indices.dtype)
             F = self._sweep(B, F, self._columns(F))
             part = step / steps if recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
-            F = kernels.remove(F, *self._thresholds(F, sizes))
+            F = kernels.pattern.remove(F, *self._thresholds(F, sizes))
             squares = None if step < steps or recipe.asynchronous else xp.empty(F.n, np.float64)
             F = self._sweep(B, F, self._columns(F), squares)
             self._squares = squares
@@ -238,7 +239,7 @@ class _AdaptedFactors(FixedPointFactors):
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""
         xp, kernels = namespace(F.data), kernels_for(F.data)
         least, drop = xp.zeros(2, F.data.real.dtype), [0, 0]
-        for side, (values, size) in enumerate(zip(kernels.magnitudes(F), sizes, strict=True)):
+        for side, (values, size) in enumerate(zip(kernels.pattern.magnitudes(F), sizes, strict=True)):
             if values.size > size:
                 drop[side] = values.size - size
                 selection = self._selection(side, values)
@@ -251,7 +252,7 @@ class _AdaptedFactors(FixedPointFactors):
         if self._plans[side] is None or self._plans[side].n_max < values.size:
             kernels, exact = kernels_for(values), self.recipe.select == "exact"
             room = values.size + values.size // 4  # the next step may have more
-            self._plans[side] = kernels.Selection(room, values.dtype, exact=exact)
+            self._plans[side] = kernels.selection.Selection(room, values.dtype, exact=exact)
         return self._plans[side]
 
     def _most(self, F: CSR) -> int:

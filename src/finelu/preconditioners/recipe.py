@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from finelu.arithmetic import judged
 from finelu.errors import ParameterError
-from finelu.kernels.arithmetic import judged
 from finelu.matrix import shown
 
 LONGEST = 300  # characters of a parameter

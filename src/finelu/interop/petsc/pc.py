@@ -16,6 +16,7 @@ import numpy as np
 from petsc4py import PETSc
 
 from finelu import threads
+from finelu.device import require_gpu, sparse_module
 from finelu.errors import FineluError, MatrixError, StructurallySingular, UnstableFactors, ZeroPivot
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc.device import chosen_gpu, has_own_stream, share_cores
@@ -32,8 +33,7 @@ from finelu.interop.petsc.memory import (
 )
 from finelu.interop.petsc.options import checked_device, from_options, in_chebyshev, is_inner
 from finelu.interop.petsc.processes import or_abort
-from finelu.kernels import require_gpu
-from finelu.kernels.csr import INT32_LIMIT, sparse_module
+from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES
 from finelu.preconditioners import ILU0
 

@@ -12,7 +12,8 @@ import math
 import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 
-from finelu.kernels.cpu.recurrences import compiled, inner, length
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.vectors import inner, length
 from finelu.kernels.monitor import (
     BROKEN,
     CLAIM,

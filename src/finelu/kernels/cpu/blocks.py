@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
-from finelu.kernels.cpu.dense import (
+from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
     invert_pivoting,
@@ -24,9 +25,9 @@ from finelu.kernels.cpu.dense import (
     subtract_product,
     subtract_transposed,
 )
-from finelu.kernels.cpu.levels import CALL, Schedule, levels, schedule, sequential, unsigned
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import CALL, Schedule, schedule, sequential, unsigned
+from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads, run
 
 # ns of a row; of a product of two blocks, per n^3; of a block times a vector, per n^2.
@@ -39,7 +40,7 @@ _kept: dict[tuple, tuple] = {}
 
 
 def bsr_residual(indptr, indices, data, x, b, out) -> None:
-    """out = b - A x, or A x where b is None; see kernels/reference_blocks.py."""
+    """out = b - A x, or A x where b is None; see kernels/reference/blocks.py."""
     rows, n = indptr.size - 1, data.shape[1]
     pattern = unsigned(indptr), unsigned(indices)
     operands = data.reshape(-1), x, (out if b is None else b), out
@@ -47,7 +48,7 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
 
 
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting) -> int:
-    """lu becomes the factors in place; returns the first bad block row or -1. See kernels/reference_blocks.py."""
+    """lu becomes the factors in place; returns the first bad block row or -1. See kernels/reference/blocks.py."""
     n = lu.shape[1]
     plan = _for_pattern(_elimination, indptr, indices, diag, n)
     state, done = plan.state()
@@ -57,7 +58,7 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting) -> int:
 
 
 def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans) -> None:
-    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference_blocks.py. b may be x."""
+    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference/blocks.py. b may be x."""
     n = lu.shape[1]
     plan = _for_pattern(_sweeps, indptr, indices, diag, n)
     state, done = np.zeros(1, np.int64), np.zeros(plan.after.size, np.int8)
@@ -71,7 +72,7 @@ def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans) -> None:
 
 
 def invert_blocks(blocks, out, pivoting) -> int:
-    """out = the inverses of blocks (m, n, n); returns the first bad one or -1. See kernels/reference_blocks.py."""
+    """out = the inverses of blocks (m, n, n); returns the first bad one or -1. See kernels/reference/blocks.py."""
     m, n = blocks.shape[:2]
     first = np.array([m], np.int64)
     _share(_invert, m, ROW + 3 * PRODUCT * n**3, n, blocks.reshape(-1), out.reshape(-1), pivoting, first)
@@ -79,7 +80,7 @@ def invert_blocks(blocks, out, pivoting) -> int:
 
 
 def blocks_times(blocks, x, out, trans) -> None:
-    """out_i = B_i x_i, B_i^T x_i or B_i^H x_i; see kernels/reference_blocks.py."""
+    """out_i = B_i x_i, B_i^T x_i or B_i^H x_i; see kernels/reference/blocks.py."""
     m, n = blocks.shape[:2]
     kernel, more = (_times, ()) if trans == "N" else (_times_transposed, (trans == "H" and blocks.dtype.kind == "c",))
     _share(kernel, m, ROW + TIMES * n * n, n, blocks.reshape(-1), x, out, *more)

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, wait_until_done
-from finelu.kernels.cpu.handed import Handed, hand_over
-from finelu.kernels.cpu.parilut import _sort as sort_by_bitmap
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.threshold import grown, kth_largest
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.atomics import fetch_add, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
 from finelu.threads import run
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are put off
@@ -121,7 +120,7 @@ class Bitmap(NamedTuple):
 
 
 def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room) -> CroutFactors:
-    """Incomplete L D U of A that puts off rows whose elimination would harm; see kernels/reference.py.
+    """Incomplete L D U of A that puts off rows whose elimination would harm; see kernels/reference/crout.py.
 
     A : CSR, (n, n), sorted, scaled and permuted, finite; diagonal entries may be missing.  T : CSR of its transpose.
     parts (p + 1,) : part t has the rows and columns parts[t]..parts[t + 1] - 1, from 0 on; those from parts[p] on are
@@ -553,7 +552,7 @@ def _assemble(start, stop, places, columns, values, indptr, out_columns, out_val
 
 
 def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
-    """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference.py.
+    """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference/crout.py.
 
     drop_tol : beside the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.

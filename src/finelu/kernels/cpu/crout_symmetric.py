@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add
 from finelu.kernels.cpu.crout import first_coupling
-from finelu.kernels.cpu.handed import Handed, hand_over
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.threshold import grown, members, sort, strongest
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sort import sort
+from finelu.kernels.cpu.threshold import members, strongest
 from finelu.threads import run
 
 ESTIMATE, PIVOT = 1, 2  # why a row was put off
@@ -86,7 +87,7 @@ class SchurComplement(NamedTuple):
 
 
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> SymmetricCroutFactors:
-    """Factor the parts of A, row by row, with what is unfit put off; see kernels/reference_crout.py.
+    """Factor the parts of A, row by row, with what is unfit put off; see kernels/reference/crout_symmetric.py.
 
     A : CSR (n, n), sorted, both triangles; A = A^T, or A = A^H if `hermitian`, which is taken on trust. Diagonal
         entries need not be stored. It should be scaled: `drop_tol` and `pivot_tol` compare with 1.

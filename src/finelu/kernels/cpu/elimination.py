@@ -9,18 +9,21 @@ row is scattered into a dense vector instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from finelu.errors import ParameterError, meant
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
-from finelu.kernels.cpu.levels import Schedule, levels, schedule, sequential, unsigned
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, unsigned
+from finelu.kernels.operands import Triangle
 from finelu.threads import run
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
+
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for a subtraction; measured as in levels.py
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
@@ -156,18 +159,13 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
     return m
 
 
-def first_bad(bad) -> int:
-    """The row that a kernel reported, or -1."""
-    return bad
-
-
 def ilu0(plan: Elimination, a, lu) -> int:
-    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1. See reference.py."""
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
 
 
 def ic0(plan: Elimination, a, l) -> int:
-    """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1. See reference.py."""
+    """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
     return _factor(_ic0, _ic0_scattered, plan, a, l)
 
 
@@ -312,5 +310,98 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             if not np.isfinite(square) or square <= 0:
                 fetch_min(state, 1, np.int64(i))
             l[pivot] = np.sqrt(square)
+        store_release(done, t, 1)
+    wait_until_done(done, known, after.size)
+
+
+MILU0_VARIANTS = ILU0_VARIANTS
+
+
+@dataclass(frozen=True, eq=False)
+class ModifiedElimination:
+    """The analysis of a pattern: the variant chosen and the order of the rows; good for one factorization and many."""
+
+    variant: str
+    schedule: Schedule
+    A: Any
+    provisional: bool = False
+
+
+def milu0_analysis(A, variant: str = "auto") -> ModifiedElimination:
+    """The order in which the rows of A are eliminated, natural ("sequential") or by levels. Cost: O(nnz)."""
+    if variant not in (*MILU0_VARIANTS, "auto"):
+        offered = ", ".join((*MILU0_VARIANTS, "auto"))
+        raise ParameterError(
+            f"variant={variant!r} is not offered by MILU0; one of {offered} is needed."
+            + meant(variant, (*MILU0_VARIANTS, "auto"))
+        )
+    triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], None)
+    shared = None
+    if variant != "sequential":
+        cost = np.empty(A.n, np.float32)
+        _cost(A.indptr, unsigned(A.indices), A.diag, cost)
+        required = variant == "levels"
+        shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
+    return ModifiedElimination("levels" if shared else "sequential", shared or sequential(triangle), A)
+
+
+@compiled
+def _cost(indptr, indices, diag, cost):
+    for i in range(diag.size):
+        updates = 0
+        for p in range(indptr[i], diag[i]):
+            k = indices[p]
+            updates += indptr[k + ONE] - diag[k] - 1
+        cost[i] = ROW + ENTRY * (indptr[i + 1] - indptr[i]) + UPDATE * updates
+
+
+def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
+    """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
+    s, A = plan.schedule, plan.A
+    state, done = s.state()
+    pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
+    run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, lu)
+    return int(state[1]) if state[1] < s.order.size else -1
+
+
+@compiled
+def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu):
+    """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
+
+    What falls on a column that this row has not marked as its own is dropped, and summed up.
+    """
+    w = np.empty(diag.size, a.dtype)
+    owner = np.full(diag.size, diag.size, np.uint64)
+    zero = relax - relax  # of a's dtype
+    known = 0
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= after.size:
+            break
+        known = wait_until_done(done, known, after[t])
+        for r in range(items[t], items[t + 1]):
+            i = np.uint64(order[r])
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            for p in range(lo, hi):
+                w[indices[p]] = a[p]
+                owner[indices[p]] = i
+            good = True
+            dropped = zero
+            for p in range(lo, pivot):
+                k = indices[p]
+                factor = divide(w[k], lu[diag[k]])
+                lu[p] = factor
+                good &= np.isfinite(factor)
+                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                    if owner[indices[q]] == i:
+                        w[indices[q]] -= factor * lu[q]
+                    else:
+                        dropped -= factor * lu[q]
+            w[i] += relax * dropped
+            for p in range(pivot, hi):
+                lu[p] = w[indices[p]]
+                good &= np.isfinite(lu[p])
+            if not good or lu[pivot] == 0:
+                fetch_min(state, 1, np.int64(i))
         store_release(done, t, 1)
     wait_until_done(done, known, after.size)

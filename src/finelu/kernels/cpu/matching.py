@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.jit import compiled
 
 
 @compiled

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import fma
-from finelu.kernels.cpu.atomics import fetch_add, store_release, wait_until_done
-from finelu.kernels.cpu.levels import CALL, unsigned
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.threads import get_num_threads, run
-
-ROW, ENTRY = 0.6, 0.6  # ns, measured as in levels.py
-GRAIN = 40_000.0  # ns of an item
-ONE = np.uint64(1)
+from finelu.kernels.cpu.runtime.arithmetic import fma
+from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import unsigned
+from finelu.kernels.cpu.runtime.sharing import ONE, run_items, shared_out
 
 
 class Product:
@@ -33,28 +29,8 @@ class Product:
         return y
 
 
-def shared_out(indptr, nnz: int):
-    """How many threads take part, and the rows at which items of work begin, n last."""
-    n = indptr.size - 1
-    work = ROW * n + ENTRY * nnz
-    threads = get_num_threads() if work > 4 * CALL else 1
-    if threads == 1:
-        return 1, np.array([0, n], np.uint64)
-    # the last row of each item is that in which its share of rows and entries ends
-    share = np.arange(n + 1) * ROW + indptr * ENTRY
-    pieces = max(2 * threads, int(work / GRAIN))
-    items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64)
-    items[-1] = n
-    return threads, items
-
-
-def run_items(kernel, threads, items, *arguments) -> None:
-    state, done = np.zeros(1, np.int64), np.zeros(items.size - 1, np.int8)
-    run(kernel, threads, state, done, items, *arguments)
-
-
 def residual(indptr, indices, data, x, b, factor, r, bound):
-    """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference.py."""
+    """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference/products.py."""
     real = r.real.dtype.type
     threads, items = shared_out(indptr, data.size)
     pattern = unsigned(indptr), unsigned(indices)
@@ -62,7 +38,7 @@ def residual(indptr, indices, data, x, b, factor, r, bound):
 
 
 def residual_twice(indptr, indices, data, x, b, factor, r):
-    """r = b - factor A x, added up in twice the precision of float64 and rounded; see kernels/reference.py."""
+    """r = b - factor A x, added up in twice the precision of float64 and rounded; see kernels/reference/products.py."""
     threads, items = shared_out(indptr, 8 * data.size)
     parts = (_parts(v) for v in (data, x, b, r))
     run_items(_residual_twice, threads, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
@@ -140,3 +116,13 @@ def _times(state, done, items, indptr, indices, data, x, y):
             y[i] = total
         store_release(done, t, 1)
     wait_until_done(done, 0, done.size)
+
+
+def subtract_product(M, x, y=None):
+    """y - M x, or M x; see kernels/reference/products.py. M : scipy.sparse CSR."""
+    return M @ x if y is None else y - M @ x
+
+
+def dense_product(matrix, x):
+    """matrix x; see kernels/reference/products.py."""
+    return matrix @ x

@@ -6,207 +6,53 @@ GPU the same calls read them from device memory. Serial: bound by memory, and sa
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from finelu.kernels.cpu.compiled import compiled, summing
+from finelu.kernels.cpu.cycle import record
+from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.monitor import (
     BEST,
-    BREAKDOWN,
+    BETA,
+    BETA_1,
     BROKEN,
-    CLAIM,
     CLAIMED,
     CODE,
-    COLUMNS,
-    CONVERGED,
+    COS,
+    COS_OLD,
+    DELTA,
+    DRIFT,
+    EPSILON,
+    GAMMA,
     IMPROVED,
     INDEFINITE,
     INDEFINITE_PRECONDITIONER,
-    ITERATIONS,
+    INVERSE,
+    KEPT,
+    LEFT,
     NORM,
     NOT_FINITE,
+    PHI,
+    PHI_BAR,
     RUNNING,
-    STAGNATED,
-    START,
-    TOLERANCE,
+    SCALE,
+    SIN,
+    SIN_OLD,
+    SIZE,
+    TAKEN,
+    TAU,
+    THETA,
+    UNIT,
+    WW,
+    WW_CROSS,
+    WW_OLD,
+    XW,
+    XW_OLD,
+    XX,
 )
-
-# Places in the array `lanczos` of minres: the recurrence; then, from BETA_1 on, what tells how far the true residual is
-# from the recurrence's at most: a norm of the tridiagonal T, squares and products of w and of x since the cycle began.
-# T and 1 / w are in units of UNIT, the norm of the first column of T, and x in units of BETA_1 / UNIT: no square leaves
-# the range because the whole of A or of b is large or small.
-BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
-BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
-
-# Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step, and what the next
-# direction keeps of the last, what it takes of the step of bicg, and what the smoothed residual keeps of the last.
-TAU, THETA, KEPT, TAKEN, LEFT = range(5)
 
 # The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
 # before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
 TRUSTED, LOST = 1e-4, 0.1
-
-
-@summing
-def inner(x, y):
-    """x^H y."""
-    total = x[0] * 0
-    for i in range(x.size):
-        total += np.conj(x[i]) * y[i]
-    return total
-
-
-@summing
-def bilinear(x, y):
-    """x^T y."""
-    total = x[0] * 0
-    for i in range(x.size):
-        total += x[i] * y[i]
-    return total
-
-
-@summing
-def sum_of_squares(x):
-    """x^H x, added up in double precision."""
-    total = 0.0
-    for i in range(x.size):
-        re, im = np.float64(x[i].real), np.float64(x[i].imag)
-        total += re * re + im * im
-    return total
-
-
-@summing
-def sum_of_scaled_squares(x, scale):
-    """The same for x / scale."""
-    total = 0.0
-    for i in range(x.size):
-        re, im = np.float64(x[i].real) / scale, np.float64(x[i].imag) / scale
-        total += re * re + im * im
-    return total
-
-
-@compiled
-def length(x):
-    """||x||_2, without overflow or underflow where it is representable; a second pass only where it is extreme."""
-    square = sum_of_squares(x)
-    if 1e-270 < square < 1e270 or math.isnan(square):
-        return math.sqrt(square)
-    largest = 0.0
-    for i in range(x.size):
-        largest = max(largest, abs(np.float64(x[i].real)), abs(np.float64(x[i].imag)))
-    if largest == 0 or math.isinf(largest):
-        return largest
-    return largest * math.sqrt(sum_of_scaled_squares(x, largest))
-
-
-@compiled
-def dot(x, y, out):
-    """out[0] = x^H y."""
-    out[0] = inner(x, y)
-
-
-@compiled
-def dotu(x, y, out):
-    """out[0] = x^T y, the product without conjugation."""
-    out[0] = bilinear(x, y)
-
-
-@summing
-def sum_of_products(x, y):
-    """sum |x_i| |y_i|; |a| is |Re a| + |Im a|."""
-    total = abs(x[0].real) * 0
-    for i in range(x.size):
-        total += (abs(x[i].real) + abs(x[i].imag)) * (abs(y[i].real) + abs(y[i].imag))
-    return total
-
-
-@compiled
-def size_of_dot(x, y, out):
-    """out[0] = the sum of the magnitudes of the terms of x^H y, that of a complex number taken as |Re| + |Im|."""
-    out[0] = sum_of_products(x, y)
-
-
-@compiled
-def norm(x, out):
-    """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
-    out[0] = length(x)
-
-
-class Snapshot:
-    """A copy of state and norms for the host: `post` asks for it, `read` gives it; on the GPU only `read` may wait."""
-
-    def __init__(self, state, norms):
-        self.source = (state, norms)
-
-    def post(self):
-        self.copy = tuple(array.copy() for array in self.source)
-
-    def ready(self) -> bool:
-        return True
-
-    def read(self):
-        return self.copy
-
-
-@compiled
-def begin_cycle(state, norms, history, checks):
-    """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle.
-
-    It is written to checks, and to the history only where no recurrence has written there.
-    """
-    code = state[CODE]
-    state[COLUMNS] = 0
-    state[IMPROVED] = 0
-    if code > BROKEN:
-        return
-    norm = norms[NORM]
-    if not np.isfinite(norm):
-        state[CODE] = NOT_FINITE
-        return
-    checks[state[ITERATIONS]] = norm
-    if state[ITERATIONS] == 0:
-        history[0] = norm
-    halved = norm <= 0.5 * norms[START]
-    if norm <= norms[TOLERANCE]:
-        state[CODE] = CONVERGED
-    elif code == CLAIMED and not halved:
-        state[CODE] = STAGNATED
-    elif code == BROKEN and not halved:
-        state[CODE] = BREAKDOWN
-    else:
-        state[CODE] = RUNNING
-    if norm < norms[START]:
-        norms[START] = norm
-        norms[BEST] = norm
-        state[IMPROVED] = 1
-
-
-@compiled
-def keep_verified(state, x, verified):
-    """verified = x where `begin_cycle` has found the smallest true residual norm so far."""
-    if state[IMPROVED]:
-        for i in range(x.size):
-            verified[i] = x[i]
-
-
-@compiled
-def record(state, norms, history):
-    """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence."""
-    if state[CODE] != RUNNING:
-        return
-    norm = norms[NORM]
-    state[IMPROVED] = 0
-    if not np.isfinite(norm):
-        state[CODE] = NOT_FINITE
-        return
-    if norm < norms[BEST]:
-        norms[BEST] = norm
-        state[IMPROVED] = 1
-    state[ITERATIONS] += 1
-    history[state[ITERATIONS]] = norm
-    if norm <= norms[CLAIM]:
-        state[CODE] = CLAIMED
 
 
 @compiled

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
 BLOCK = 4096  # rows
 
 
 def scale(A, out, below, above):
-    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference.py. Returns out."""
+    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference/scaling.py. Returns out."""
     ones = np.ones(A.n, np.float64 if A.data.real.dtype == np.float64 else np.float32)
     (lower_left, lower_right), (upper_left, upper_right) = (
         tuple(ones if v is None else v for v in pair) for pair in (below, above)
@@ -45,7 +45,7 @@ def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left,
 
 
 def use_new_pivots(F, out, refused):
-    """Divide l_ij by the pivot of the same sweep; see kernels/reference.py. Returns out."""
+    """Divide l_ij by the pivot of the same sweep; see kernels/reference/scaling.py. Returns out."""
     items = -(-F.n // BLOCK)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
     arguments = (F.indptr, F.indices, F.diag, F.data, out, refused)
@@ -77,7 +77,7 @@ def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
 
 
 def pivots(A, cholesky: bool):
-    """(d, bad, plain): see kernels/reference.py."""
+    """(d, bad, plain): see kernels/reference/scaling.py."""
     values = A.data[A.diag]
     size = np.abs(values)
     d = np.where(size > 0, 1 / np.sqrt(np.where(size > 0, size, 1)), 1).astype(size.dtype)

@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.atomics import fetch_add, store_release, wait_until_done
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
 SELECTION_METHODS = ("sampleselect", "quickselect")

@@ -16,9 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, fetch_min, store_release, wait_until_done
-from finelu.kernels.cpu.dense import (
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
     multiply,
@@ -28,8 +27,8 @@ from finelu.kernels.cpu.dense import (
     subtract_product,
     subtract_transposed,
 )
-from finelu.kernels.cpu.levels import CALL, makespan
-from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import CALL, makespan
 from finelu.threads import get_num_threads, run
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
@@ -40,7 +39,7 @@ ONE, TWO, THREE, FOUR, FIVE, SIX = (np.uint64(k) for k in range(1, 7))  # an int
 
 
 def stencil_residual(blocks, periodic, x, b, out) -> None:
-    """out = b - A x, or A x where b is None; see kernels/reference.py."""
+    """out = b - A x, or A x where b is None; see kernels/reference/stencil.py."""
     _, I, J, K, n, _ = blocks.shape
     items = -(-I * J // PENCILS)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
@@ -49,7 +48,7 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
 
 
 def block_ilu_factor(blocks, d, pivoting) -> int:
-    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1. See reference.py."""
+    """d = inverses of the diagonal blocks of the factorization; returns the first bad cell or -1."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, FACTOR * n**3 + 60.0, get_num_threads())
     state, done = np.array([0, I * J * K], np.int64), np.zeros(after.size, np.int8)
@@ -59,7 +58,7 @@ def block_ilu_factor(blocks, d, pivoting) -> int:
 
 
 def block_ilu_solve(blocks, d, b, x, trans) -> None:
-    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference.py. b may be x."""
+    """x = M^-1 b, M^-T b or M^-H b; see kernels/reference/stencil.py. b may be x."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, SWEEP * 4 * n**2 + 40.0, get_num_threads())
     state, done = np.zeros(1, np.int64), np.zeros(2 * after.size, np.int8)
@@ -334,129 +333,3 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
                         x[c * n + u] = -y[u] if forward else x[c * n + u] - y[u]
         store_release(done, t, 1)
     wait_until_done(done, known, 2 * m)
-
-
-# The sequential global algorithm in natural order, as one writes it: what the kernels above are compared with.
-
-
-@compiled
-def sequential_factor(blocks, d):
-    """d as of block_ilu_factor without pivoting, by Algorithms 2 and 5, cell after cell. Returns the first bad cell."""
-    _, I, J, K, n, _ = blocks.shape
-    product = np.empty((n, n), d.dtype)
-    first = -1
-    for i in range(I):
-        for j in range(J):
-            for k in range(K):
-                D = d[i, j, k]
-                for u in range(n):
-                    for v in range(n):
-                        D[u, v] = blocks[3, i, j, k, u, v]
-                if k > 0:
-                    _subtract_triple(blocks[0, i, j, k], d[i, j, k - 1], blocks[6, i, j, k - 1], product, D)
-                if j > 0:
-                    _subtract_triple(blocks[1, i, j, k], d[i, j - 1, k], blocks[5, i, j - 1, k], product, D)
-                if i > 0:
-                    _subtract_triple(blocks[2, i, j, k], d[i - 1, j, k], blocks[4, i - 1, j, k], product, D)
-                for r in range(n):
-                    pivot = D[r, r]
-                    if (pivot == 0 or not np.isfinite(pivot)) and first < 0:
-                        first = (i * J + j) * K + k
-                    for u in range(n):
-                        if u != r:
-                            D[u, r] = -divide(D[u, r], pivot)
-                            D[r, u] = divide(D[r, u], pivot)
-                    for u in range(n):
-                        if u != r:
-                            for v in range(n):
-                                if v != r:
-                                    D[u, v] += D[u, r] * D[r, v] * pivot
-                    D[r, r] = divide(d.dtype.type(1), pivot)
-    return first
-
-
-@compiled
-def _subtract_triple(A, B, C, product, out):
-    """out -= A B C."""
-    n = out.shape[0]
-    for u in range(n):
-        for v in range(n):
-            total = A[u, 0] * B[0, v]
-            for w in range(1, n):
-                total += A[u, w] * B[w, v]
-            product[u, v] = total
-    for u in range(n):
-        for v in range(n):
-            total = out[u, v]
-            for w in range(n):
-                total -= product[u, w] * C[w, v]
-            out[u, v] = total
-
-
-@compiled
-def sequential_solve(blocks, d, b, x):
-    """x = M^-1 b by Algorithm 3, cell after cell; x and b (I, J, K, n)."""
-    _, I, J, K, n, _ = blocks.shape
-    z = np.empty(n, x.dtype)
-    for i in range(I):
-        for j in range(J):
-            for k in range(K):
-                for u in range(n):
-                    z[u] = b[i, j, k, u]
-                if k > 0:
-                    _subtract_product(blocks[0, i, j, k], x[i, j, k - 1], z)
-                if j > 0:
-                    _subtract_product(blocks[1, i, j, k], x[i, j - 1, k], z)
-                if i > 0:
-                    _subtract_product(blocks[2, i, j, k], x[i - 1, j, k], z)
-                for u in range(n):
-                    total = d[i, j, k, u, 0] * z[0]
-                    for v in range(1, n):
-                        total += d[i, j, k, u, v] * z[v]
-                    x[i, j, k, u] = total
-    for i in range(I - 1, -1, -1):
-        for j in range(J - 1, -1, -1):
-            for k in range(K - 1, -1, -1):
-                for u in range(n):
-                    z[u] = 0
-                if i < I - 1:
-                    _subtract_product(blocks[4, i, j, k], x[i + 1, j, k], z)
-                if j < J - 1:
-                    _subtract_product(blocks[5, i, j, k], x[i, j + 1, k], z)
-                if k < K - 1:
-                    _subtract_product(blocks[6, i, j, k], x[i, j, k + 1], z)
-                _subtract_product(d[i, j, k], -z, x[i, j, k])
-
-
-@compiled
-def sequential_residual(blocks, x, b, out):
-    """out = b - A x by Algorithm 7 on a grid that is not periodic, cell after cell; x, b and out (I, J, K, n)."""
-    _, I, J, K, _, _ = blocks.shape
-    for i in range(I):
-        for j in range(J):
-            for k in range(K):
-                r = out[i, j, k]
-                r[:] = b[i, j, k]
-                if k > 0:
-                    _subtract_product(blocks[0, i, j, k], x[i, j, k - 1], r)
-                if j > 0:
-                    _subtract_product(blocks[1, i, j, k], x[i, j - 1, k], r)
-                if i > 0:
-                    _subtract_product(blocks[2, i, j, k], x[i - 1, j, k], r)
-                _subtract_product(blocks[3, i, j, k], x[i, j, k], r)
-                if i < I - 1:
-                    _subtract_product(blocks[4, i, j, k], x[i + 1, j, k], r)
-                if j < J - 1:
-                    _subtract_product(blocks[5, i, j, k], x[i, j + 1, k], r)
-                if k < K - 1:
-                    _subtract_product(blocks[6, i, j, k], x[i, j, k + 1], r)
-
-
-@compiled
-def _subtract_product(A, x, out):
-    """out -= A x."""
-    for u in range(out.size):
-        total = out[u]
-        for v in range(x.size):
-            total -= A[u, v] * x[v]
-        out[u] = total

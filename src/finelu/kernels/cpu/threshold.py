@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.graphs import transposed
-from finelu.kernels.cpu.handed import Handed, hand_over
-from finelu.kernels.cpu.recurrences import compiled
-
-FEW = 24  # so many numbers are sorted by insertion
+from finelu.kernels.cpu.graph import transposed
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort
 
 
 class Factored(NamedTuple):
@@ -39,7 +38,7 @@ class Factored(NamedTuple):
 
 
 def ilut(A, tau, fill, most) -> Factored:
-    """ILUT by rows (Saad 1994); see kernels/reference.py.
+    """ILUT by rows (Saad 1994); see kernels/reference/threshold.py.
 
     A : checked CSR with a full diagonal, on the host.  tau (n,) float64: threshold of each row, for what is left of an
         entry when its turn comes to be divided by the pivot, and for entries of U.
@@ -58,7 +57,7 @@ def ilut(A, tau, fill, most) -> Factored:
 
 
 def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
-    """ILUT in Crout's form (Li, Saad & Chow 2003); see kernels/reference.py.
+    """ILUT in Crout's form (Li, Saad & Chow 2003); see kernels/reference/threshold.py.
 
     As `ilut`; tau_rows (n,) is for rows of U, tau_columns (n,) for columns of L before the division by the pivot, and
     the columns of L are limited as the columns of A.
@@ -79,7 +78,7 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
 
 
 def ict(L, tau, fill, most) -> Factored:
-    """ICT, column by column from the lower triangle L of A by rows; see kernels/reference.py.
+    """ICT, column by column from the lower triangle L of A by rows; see kernels/reference/threshold.py.
 
     L : checked CSR, the diagonal last in each row.  tau (n,) is for columns before the division by the root of the
     pivot; fill, most as in `ilut`, of columns of L and entries of the factor.
@@ -120,81 +119,6 @@ def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data, indptr, in
             data[m] = u_data[p]
             m += 1
         indptr[i + 1] = m
-
-
-@compiled
-def sort(keys, count):
-    """Sort keys[:count] in place."""
-    if count > FEW:
-        keys[:count].sort()
-        return
-    for e in range(1, count):
-        key = keys[e]
-        f = e - 1
-        while f >= 0 and keys[f] > key:
-            keys[f + 1] = keys[f]
-            f -= 1
-        keys[f + 1] = key
-
-
-@compiled
-def push(heap, size, key):
-    """Add a key to heap[:size], whose smallest is the first; returns the new size."""
-    at = size
-    while at > 0:
-        parent = (at - 1) >> 1
-        if heap[parent] <= key:
-            break
-        heap[at] = heap[parent]
-        at = parent
-    heap[at] = key
-    return size + 1
-
-
-@compiled
-def pop(heap, size):
-    """Take heap[0], which the caller has read, out of heap[:size]; returns the new size."""
-    size -= 1
-    key = heap[size]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = key
-    return size
-
-
-@compiled
-def kth_largest(x, count, k):
-    """The k-th largest of x[:count], 1 <= k <= count, which are put into another order (Hoare 1961: quickselect)."""
-    lo, hi, place = 0, count - 1, k - 1
-    while lo < hi:
-        a, b, c = x[lo], x[(lo + hi) >> 1], x[hi]
-        pivot = max(min(a, b), min(max(a, b), c))
-        left, right = lo, hi
-        while left <= right:
-            while x[left] > pivot:
-                left += 1
-            while x[right] < pivot:
-                right -= 1
-            if left <= right:
-                x[left], x[right] = x[right], x[left]
-                left += 1
-                right -= 1
-        if place <= right:
-            hi = right
-        elif place >= left:
-            lo = left
-        else:
-            break
-    return x[place]
 
 
 @compiled
@@ -243,17 +167,6 @@ def strongest(columns, count, tau, limit, w, size):
 def allowed(fill, entries, n):
     """How many entries of a part are kept that has so many in A."""
     return n if np.isinf(fill) else max(1, int(min(fill * entries, n)))
-
-
-@compiled
-def grown(array, used, needed):
-    """The array, or one with more room and the same first `used` elements."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size), array.dtype)
-    for p in range(used):
-        larger[p] = array[p]
-    return larger
 
 
 @compiled

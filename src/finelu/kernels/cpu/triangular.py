@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from finelu.kernels.cpu.arithmetic import divide
-from finelu.kernels.cpu.atomics import fetch_add, store_release, wait_until_done
-from finelu.kernels.cpu.levels import GRAIN, Blocks, Schedule, levels, schedule, sequential, unsigned
-from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule, sequential, unsigned
+from finelu.kernels.operands import Triangle
 from finelu.threads import run
 
 TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")

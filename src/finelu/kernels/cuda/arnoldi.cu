@@ -1,14 +1,10 @@
 // The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/cpu/arnoldi.py, name by name; the
 // meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
 // H(i, j) = H[j * (m + 1) + i]. The order of every sum is fixed by n, the grid and the block: the same bits in every run.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
+#include "runtime/constants.cuh"
 
 using namespace fl;
-
-enum { CODE, ITERATIONS, COLUMNS, IMPROVED };
-enum { NORM, TOLERANCE, CLAIM, START, BEST };
-enum { RUNNING, CLAIMED, BROKEN };
-enum { NOT_FINITE = 8 };
 
 template <typename T> using Real = typename RealOf<T>::type;
 

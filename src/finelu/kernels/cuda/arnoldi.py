@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 from cupy import cublas
 
-from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
 
 BLOCK = 256
 MGS_BLOCK = 512

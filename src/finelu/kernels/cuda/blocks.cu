@@ -1,5 +1,5 @@
 // Block matrices of any pattern (BSR): residual, block ILU(0) and its solves, each one launch; inverses of many blocks
-// and products with them. Twins: kernels/reference_blocks.py. Threads, products and inverses: blocks.cuh.
+// and products with them. Twins: kernels/reference/blocks.py. Threads, products and inverses: blocks.cuh.
 //
 // data (nb, N, N): block p of block row i, indptr[i] <= p < indptr[i + 1], stands in block column indices[p],
 // ascending; diag[i] is the place of the diagonal block. Rows are taken in level order (`order`, each level filled up
@@ -27,7 +27,7 @@
 // Latency: a level costs an L2 round trip (about 0.7 us) and the arithmetic of a row, about 1 us in a sweep of the
 // solve, 2 us in the factorization (six products of blocks, n steps of Gauss-Jordan): 193 levels are 0.4 ms, and 0.2 ms
 // for each sweep. These are estimates, not measurements.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 #include "blocks.cuh"
 
 using namespace fl;

@@ -10,12 +10,12 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.launch import blocks as blocks_for
-from finelu.kernels.cuda.launch import device_limits, kernel
 from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.schedule import levels_on_device, set_pending
-from finelu.kernels.cuda.triangular import new_bad
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
+from finelu.kernels.cuda.runtime.launch import device_limits, kernel
+from finelu.kernels.cuda.runtime.schedule import levels_on_device, set_pending
+from finelu.kernels.cuda.vectors import new_bad
+from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
 MOST_PLACES = 2**31 - 1
@@ -314,7 +314,7 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None
 def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans, plan: SolvePlan | None = None) -> None:
     """x with M x = b ("N"), M^T x = b ("T") or M^H x = b ("H"), both sweeps in one launch.
 
-    indptr, indices, places, diag : the pattern, for "T" and "H" the transposed one, see kernels/reference_blocks.py;
+    indptr, indices, places, diag : the pattern, for "T" and "H" the transposed one, see kernels/reference/blocks.py;
     plan : as for bsr_ilu0_factor.  lu : of bsr_ilu0_factor.  b, x : (rows n,); where they overlap, b is copied.
     """
     _check_pattern(indptr, indices, diag, lu)

@@ -1,5 +1,5 @@
-#include "finelu.cuh"
-#include "products.cuh"
+#include "runtime/finelu.cuh"
+#include "runtime/row_products.cuh"
 
 __device__ inline double magnitude(float a) { return fabsf(a); }
 __device__ inline double magnitude(double a) { return fabs(a); }

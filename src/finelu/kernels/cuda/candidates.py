@@ -5,11 +5,11 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels import require_room
-from finelu.kernels.csr import INT32_LIMIT
-from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.device import require_room
 from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+from finelu.kernels.operands import INT32_LIMIT
 
 LARGE = 2**28  # bytes, from which on it is worth asking whether they are free
 ROUNDS = 40  # in which a bound for small products is looked for
@@ -63,7 +63,7 @@ class _Search:
 
 
 def candidates(A, F, columns=None, least=0.0, most=None):
-    """The places of A and of L U that F has not, and R = A - L U there; see kernels/reference.py:candidates.
+    """The places of A and of L U that F has not, and R = A - L U there; see kernels/reference/candidates.py:candidates.
 
     most : so many at most: of the candidates that come of products only, those whose products are all smaller than some
         bound are left out, and the bound is raised until this is so.

@@ -9,10 +9,10 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError, meant
-from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
+from finelu.kernels.operands import Triangle
 
 BLOCK = 128
 BATCH = 4  # as in elimination.cuh
@@ -114,7 +114,7 @@ def _meetings(stem: str, A, modest: bool):
     if total * A.indices.itemsize > most:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
-    kernel(stem, f"{stem}_match", A.indices.dtype)(
+    kernel("elimination", f"{stem}_match", A.indices.dtype)(
         (blocks(A.n * 32, BLOCK), min(1 + A.longest[1] // 32, 65535)),
         (BLOCK,),
         (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table),
@@ -209,7 +209,7 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
     set_pending(out)
     set_pending(plan.words)
     update = UPDATES[plan.variant]
-    launch = kernel(stem, stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead, plan.short)
+    launch = kernel("elimination", stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead, plan.short)
     launch(
         (blocks(A.n * plan.lanes, BLOCK),),
         (BLOCK,),

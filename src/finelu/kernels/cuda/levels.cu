@@ -1,7 +1,7 @@
 // Level sets of a triangular pattern: level(i) = 1 + max level(j) over the entries j of row i, 0 for an empty row.
-// Twin: kernels/reference.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result does not
+// Twin: kernels/reference/levels.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result does not
 // depend on the order of events. level and counter are set to 0xff (pending) before the launch.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 
 using namespace fl;
 

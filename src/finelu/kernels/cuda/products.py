@@ -1,34 +1,63 @@
-"""What the launchers of sweeps.cu and candidates.cu share: operands, and how many threads a row has."""
+"""Launchers of products.cu: products of a matrix with vectors, and residuals."""
 
 from __future__ import annotations
 
+import cupy
 import numpy as np
 
-from finelu.kernels.cuda.launch import device_limits
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.row_products import NULL
+from finelu.kernels.cuda.runtime.schedule import lanes_for
+from finelu.kernels.cuda.vectors import by_columns
 
-BLOCK, LONG_BLOCK = 128, 512  # as in products.cuh
-LEAST_SLOTS = {4: 32, 8: 64, 16: 128, 32: 256}
-MOST_SLOTS = {4: 128, 8: 256, 16: 512, 32: 1024}
-WORK_BYTES = 2**30  # that dense rows may take
-NULL = np.uint64(0)
-
-
-def shape(mean: float, wanted: float) -> tuple[int, int]:
-    """(threads a row, slots of its table) for `mean` entries of a row of U and tables of about `wanted` entries."""
-    lanes = 4 if mean <= 5 else 8 if mean <= 12 else 16 if mean <= 24 else 32
-    slots = 32
-    while slots < 1024 and slots < 2 * wanted:
-        slots *= 2
-    while slots > MOST_SLOTS[lanes]:
-        lanes *= 2
-    return lanes, max(slots, LEAST_SLOTS[lanes])
+BLOCK = 256
 
 
-def long_grid(n: int, bytes_a_row: int) -> int:
-    """Blocks for long rows: two a multiprocessor, as far as their dense rows find room."""
-    return max(1, min(2 * device_limits()["processors"], WORK_BYTES // max(n * bytes_a_row, 1)))
+def _rows(function, indptr, indices, data, *arguments):
+    n = indptr.size - 1
+    launch = kernel("products", function, data.dtype.name, indices.dtype.name)
+    launch((blocks(32 * n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, *arguments))
 
 
-def operands(A, F, columns):
-    by_columns = (NULL,) * 3 if columns is None else columns
-    return (F.indices.dtype.type(F.n), A.indptr, A.indices, A.data, F.indptr, F.indices, F.diag, F.data, *by_columns)
+def residual(indptr, indices, data, x, b, factor, r, bound):
+    real = bound.dtype.type
+    _rows("residual", indptr, indices, data, x, b, real(factor), real(np.finfo(real).eps), r, bound)
+
+
+def residual_twice(indptr, indices, data, x, b, factor, r):
+    _rows("residual_twice", indptr, indices, data, x, b, cupy.float64(factor), r)
+
+
+def subtract_product(M, x, y=None):
+    """y - M x, or M x; see kernels/reference/products.py. M : cupyx.scipy.sparse CSR."""
+    n = M.shape[0]
+    out, grid, columns = by_columns(n, x)
+    index, lanes = M.indices.dtype, lanes_for(M.nnz / max(n, 1))
+    if out.size:
+        kernel("products", "subtract_product", x.dtype, index)(
+            (blocks(n * lanes, BLOCK), grid),
+            (BLOCK,),
+            (
+                index.type(n),
+                columns,
+                np.int32(lanes),
+                M.indptr,
+                M.indices,
+                M.data,
+                x,
+                NULL if y is None else y,
+                out,
+            ),
+        )
+    return out
+
+
+def dense_product(matrix, x):
+    """matrix x; see kernels/reference/products.py. matrix (n, n) C-contiguous."""
+    n, x = matrix.shape[0], cupy.ascontiguousarray(x)
+    out, grid, columns = by_columns(n, x)
+    if out.size:
+        kernel("products", "dense_product", x.dtype)(
+            (blocks(32 * n, BLOCK), grid), (BLOCK,), (np.int32(n), columns, matrix, x, out)
+        )
+    return out

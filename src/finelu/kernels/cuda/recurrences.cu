@@ -1,22 +1,12 @@
-// The steps of the Krylov methods between two products. Twins: kernels/cpu/recurrences.py, name by name; the meaning of
+// The steps of the Krylov methods between two products. Twins: kernels/reference/recurrences.py, name by name; the meaning of
 // state, norms and history: kernels/monitor.py. Scalars are read from device memory, and every thread takes the same
 // decision from them, so that the host waits for nothing. No kernel here writes what another thread of it reads, and no
 // sum is formed: the results are the same in every run.
 // Launch: kernels over vectors: any 1-D grid with gridDim.x * blockDim.x >= n; the others: one thread.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
+#include "runtime/constants.cuh"
 
 using namespace fl;
-
-enum { CODE, ITERATIONS, COLUMNS, IMPROVED };
-enum { NORM, TOLERANCE, CLAIM, START, BEST };
-enum {
-    RUNNING, CLAIMED, BROKEN, CONVERGED, STAGNATED, BREAKDOWN, INDEFINITE, INDEFINITE_PRECONDITIONER, NOT_FINITE
-};
-enum {
-    BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE,
-    BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT
-};
-enum { TAU, THETA, KEPT, TAKEN, LEFT };
 
 template <typename T> using Real = typename RealOf<T>::type;
 
@@ -40,43 +30,6 @@ __device__ void take(int* state, R* norms, R* history)
     }
     history[++state[ITERATIONS]] = norm;
     if (norm <= norms[CLAIM]) state[CODE] = CLAIMED;
-}
-
-template <typename R>
-__global__ void begin_cycle(int* state, R* norms, R* history, R* checks)
-{
-    const int code = state[CODE];
-    state[COLUMNS] = 0;
-    state[IMPROVED] = 0;
-    if (code > BROKEN) return;
-    const R norm = norms[NORM];
-    if (!is_finite(norm)) {
-        state[CODE] = NOT_FINITE;
-        return;
-    }
-    checks[state[ITERATIONS]] = norm;
-    if (state[ITERATIONS] == 0) history[0] = norm;
-    const bool halved = norm <= R(0.5) * norms[START];
-    if (norm <= norms[TOLERANCE])
-        state[CODE] = CONVERGED;
-    else if (code == CLAIMED && !halved)
-        state[CODE] = STAGNATED;
-    else if (code == BROKEN && !halved)
-        state[CODE] = BREAKDOWN;
-    else
-        state[CODE] = RUNNING;
-    if (norm < norms[START]) {
-        norms[START] = norm;
-        norms[BEST] = norm;
-        state[IMPROVED] = 1;
-    }
-}
-
-template <typename T>
-__global__ void keep_verified(long long n, const int* state, const T* x, T* verified)
-{
-    const long long i = own_row();
-    if (i < n && state[IMPROVED]) verified[i] = x[i];
 }
 
 template <typename T>

@@ -1,67 +1,12 @@
-"""Launchers of recurrences.cu, and dot and norm by cuBLAS; names and meanings as in kernels/cpu/recurrences.py."""
+"""Launchers of recurrences.cu; names and meanings as in kernels/cpu/recurrences.py."""
 
 from __future__ import annotations
 
 import cupy
-import cupyx
-from cupy import cublas
 
-from finelu.kernels.cuda.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
 
 BLOCK = 256
-
-
-def dot(x, y, out):
-    cublas.dotc(x, y, out=out)
-
-
-def dotu(x, y, out):
-    cublas.dotu(x, y, out=out)
-
-
-def norm(x, out):
-    cublas.nrm2(x, out=out)
-
-
-def size_of_dot(x, y, out):
-    total = _sum_of_complex_products if x.dtype.kind == "c" else _sum_of_products
-    total(x, y, out.reshape(()))
-
-
-_sum_of_products = cupy.ReductionKernel(
-    "T x, T y", "T total", "abs(x) * abs(y)", "a + b", "total = a", "0", "finelu_size_of_dot"
-)
-_sum_of_complex_products = cupy.ReductionKernel(
-    "C x, C y",
-    "T total",
-    "(abs(x.real()) + abs(x.imag())) * (abs(y.real()) + abs(y.imag()))",
-    "a + b",
-    "total = a",
-    "0",
-    "finelu_size_of_complex_dot",
-)
-
-
-class Snapshot:
-    """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that,
-    `ready` tells whether it would not have to."""
-
-    def __init__(self, state, norms):
-        self.source = (state, norms)
-        self.copy = tuple(cupyx.empty_pinned(array.shape, array.dtype) for array in self.source)
-        self.done = cupy.cuda.Event(disable_timing=True)
-
-    def post(self):
-        for array, copy in zip(self.source, self.copy, strict=True):
-            array.get(out=copy, blocking=False)
-        self.done.record()
-
-    def ready(self) -> bool:
-        return self.done.done
-
-    def read(self):
-        self.done.synchronize()
-        return self.copy
 
 
 def _one(function, dtype, *arguments):
@@ -71,14 +16,6 @@ def _one(function, dtype, *arguments):
 def _all(function, x, *arguments):
     launch = kernel("recurrences", function, x.dtype.name)
     launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), *arguments))
-
-
-def begin_cycle(state, norms, history, checks):
-    _one("begin_cycle", norms.dtype, state, norms, history, checks)
-
-
-def keep_verified(state, x, verified):
-    _all("keep_verified", x, state, x, verified)
 
 
 def cg_step(state, rho, curvature, p, q, x, best, r):

@@ -1,6 +1,6 @@
-// Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference.py:scale, the same
+// Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale, the same
 // bits. LANES threads a row, nobody waits. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 
 using namespace fl;
 
@@ -24,7 +24,7 @@ __global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ i
 }
 
 // Below the diagonal out_ij times old_jj / out_jj; pivots are only read. What would not be finite stays, counted in
-// refused[0], its least row in refused[1]. Twin: kernels/reference.py:use_new_pivots, to an ulp or two.
+// refused[0], its least row in refused[1]. Twin: kernels/reference/scaling.py:use_new_pivots, to an ulp or two.
 // Launch: gridDim.x * blockDim.x >= n * LANES.
 template <typename T, typename I>
 __global__ void use_new_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ diag,
@@ -46,7 +46,7 @@ __global__ void use_new_pivots(I n, const I* __restrict__ indptr, const I* __res
 
 // d[i] = 1 / sqrt(|a_ii|), 1 where a_ii is 0. found[0]: the smallest row whose pivot is not finite or zero, of Cholesky not
 // positive; found[1]: the smallest whose pivot is not a positive real number. Both 0x7f bytes before the launch.
-// Twin: kernels/reference.py:pivots. Launch: gridDim.x * blockDim.x >= n.
+// Twin: kernels/reference/scaling.py:pivots. Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename R, typename I>
 __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a, int cholesky, R* d, long long* found)
 {
@@ -60,7 +60,7 @@ __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a,
 }
 
 // found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a row.
-// Twin: kernels/reference.py:first_unusable. Launch: gridDim.x * blockDim.x >= n * LANES.
+// Twin: kernels/reference/scaling.py:first_unusable. Launch: gridDim.x * blockDim.x >= n * LANES.
 template <typename T, typename I>
 __global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict__ diag, const T* __restrict__ a, long long* found)
 {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.launch import blocks, kernel
 from finelu.kernels.cuda.memory import set_bytes
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
 
 BLOCK, LANES = 256, 8  # as in scaling.cu
 
 
 def scale(A, out, below, above):
-    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference.py. Returns out."""
+    """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference/scaling.py. Returns out."""
     vectors = (np.uint64(0) if v is None else v for v in (*below, *above))
     real = np.dtype(A.dtype.char.lower())
     kernel("scaling", "scale", A.dtype, real, A.indices.dtype)(
@@ -24,7 +24,7 @@ def scale(A, out, below, above):
 
 
 def use_new_pivots(F, out, refused):
-    """Divide l_ij by the pivot of the same sweep; see kernels/reference.py. Returns out."""
+    """Divide l_ij by the pivot of the same sweep; see kernels/reference/scaling.py. Returns out."""
     index = F.indices.dtype
     kernel("scaling", "use_new_pivots", F.dtype, index)(
         (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.indices, F.diag, F.data, out, refused)
@@ -33,7 +33,7 @@ def use_new_pivots(F, out, refused):
 
 
 def pivots(A, cholesky: bool):
-    """(d, bad, plain): see kernels/reference.py. Waits for the host, once."""
+    """(d, bad, plain): see kernels/reference/scaling.py. Waits for the host, once."""
     d, found = cupy.empty(A.n, A.dtype.char.lower()), _nobody(2)
     index = A.indices.dtype
     kernel("scaling", "pivots", A.dtype, d.dtype, index)(

@@ -1,5 +1,5 @@
 // The value of a given rank, and thresholds (ParILUT on GPUs, 2019, section III): sampleselect, exact and approximate,
-// and quickselect. Twin: kernels/reference.py:select. Launchers, and the sequence of kernels of each method:
+// and quickselect. Twin: kernels/reference/selection.py:select. Launchers, and the sequence of kernels of each method:
 // selection.py.
 //
 // Everything works on keys: unsigned integers in the order of the values, or of their magnitudes. Rank r is the number
@@ -22,7 +22,7 @@
 // Decisions are taken on the device by the last block that is done, from counters it then sets back to 0 for the next
 // launch. Blocks take tickets but wait for nobody. The order of extracted elements differs from run to run, so exact
 // searches take different ways to the same result; the approximate one is the same in every run.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 
 using namespace fl;
 

@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
 
 BLOCK, BUCKETS, TILE, TAIL = 1024, 256, 8192, 4096  # as in selection.cu
 TREE_BYTES = 2 * BUCKETS * 128
@@ -17,7 +17,6 @@ CODE, NAN_PLACE, BELOW, NAN_SEEN = 0, 1, 2, 14
 FINE, HAS_NAN, BAD_COUNT, BAD_RANK, CHANGED = range(5)
 COUNT_IS_LONG, RANK_IS_LONG, KEEP = 1, 2, 4
 MOST = 2**32 - 1  # elements; the counters of a block have 32 bits
-
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")
 COUNTINGS = ("lanes", "shared", "shared_aggregated", "global", "global_aggregated")

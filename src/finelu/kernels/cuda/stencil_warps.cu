@@ -9,7 +9,7 @@
 // Each sum is taken in a fixed order: the same result in every run, that of stencil.cu to rounding. On an
 // H200 the time is that of a cell over the number of cells at work at once: few registers and few instructions are
 // wanted, so addresses and predicates are kept simple, and the division by K is a multiplication.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 #include "stencil.cuh"
 
 using namespace fl;

@@ -1,5 +1,5 @@
-#include "finelu.cuh"
-#include "products.cuh"
+#include "runtime/finelu.cuh"
+#include "runtime/row_products.cuh"
 
 // Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is much
 // longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in

@@ -5,9 +5,9 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.launch import blocks, device_limits, kernel
 from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
 
 ROW_SHAPES = ((4, 1), (8, 1), (8, 2))  # (threads a row, entries each) of row_sweeps
 FEW = 10  # entries of a row on average, up to which registers are faster than a table
@@ -76,7 +76,7 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, in_place):
 
 
 def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
-    """One synchronous fixed-point sweep; see kernels/reference.py:sweep. squares may be None. Waits for nothing."""
+    """One synchronous fixed-point sweep; see the specification:sweep. squares may be None. Waits for nothing."""
     row_shape = _row_shape(F)
     if row_shape is None:
         _table_sweep(A, F, out, squares, refused, columns, damping, False)
@@ -86,7 +86,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
-    """`count` of them, one after the other; see kernels/reference.py:sweeps. Waits for nothing."""
+    """`count` of them, one after the other; see kernels/reference/sweeps.py:sweeps. Waits for nothing."""
     row_shape = _row_shape(F)
     if row_shape is not None and count > 1:
         wanted, grid = blocks(F.n * row_shape[0], BLOCK), TOGETHER * device_limits()["processors"]
@@ -103,5 +103,5 @@ def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
 
 
 def sweep_in_place(A, F, refused, columns=None):
-    """An asynchronous sweep; see kernels/reference.py:sweep_in_place. Rows read what is there, new or old."""
+    """An asynchronous sweep; see kernels/reference/sweeps.py:sweep_in_place. Rows read what is there, new or old."""
     _table_sweep(A, F, F.data, None, refused, columns, 1.0, True)

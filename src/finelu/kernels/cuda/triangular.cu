@@ -1,5 +1,5 @@
 // Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity).
-// Twins: kernels/reference.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree over the
+// Twins: kernels/reference/triangular.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree over the
 // lanes), so the result is the same in every run.
 //
 // Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is
@@ -7,7 +7,7 @@
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
 // launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken in
 // visiting order too (descending columns if `reverse`): those that are awaited longest come last.
-#include "finelu.cuh"
+#include "runtime/finelu.cuh"
 
 using namespace fl;
 

@@ -6,8 +6,8 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.launch import blocks, device_limits, kernel
-from finelu.kernels.cuda.schedule import (
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.schedule import (
     jobs_at_most,
     lanes_for,
     level_order,
@@ -17,27 +17,17 @@ from finelu.kernels.cuda.schedule import (
     set_pending,
     warps_per_level,
 )
-from finelu.kernels.triangle import Triangle
+from finelu.kernels.cuda.vectors import MOST_COLUMNS, new_bad
+from finelu.kernels.operands import Triangle
 
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
+
 BLOCK = 128
-MOST_COLUMNS = 65535  # of a grid's second dimension
+
 # Measured on an H200 (benchmarks/results): where a level has few rows, an L2 round trip a level is the cost, and one
 # block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
 ONE_BLOCK_ROWS_PER_LEVEL = 90
 LEVEL_PACKED_ROWS_PER_LEVEL = 120
-
-
-def first_bad(bad) -> int:
-    """The row a kernel reported, or -1; waits for the device."""
-    return int(bad.item())
-
-
-def new_bad():
-    """A place for the first bad row, empty."""
-    bad = cupy.empty(1, np.int32)
-    set_pending(bad)
-    return bad
 
 
 def gather(values, source, out, conjugate=False) -> None:

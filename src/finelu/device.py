@@ -1,0 +1,132 @@
+"""Where an array lives: its device, the module of its functions, and the memory that is free there."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import DeviceError
+
+Array = Any  # a NumPy or a CuPy array; CuPy has no published types
+Sparse = Any  # a matrix or an array of scipy.sparse or cupyx.scipy.sparse
+Dtype = Any  # what numpy.dtype takes
+
+
+def on_gpu(array: object) -> bool:
+    """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
+    return _is_of_cupy(type(array).__module__)
+
+
+@cache
+def _is_of_cupy(module: str) -> bool:
+    return module.split(".")[0] in ("cupy", "cupyx")
+
+
+def namespace(array: object) -> ModuleType:
+    """numpy or cupy: the module whose functions take `array`."""
+    return import_module("cupy") if on_gpu(array) else np
+
+
+def to_host(array: Any) -> Any:
+    """`array` as a NumPy array or scipy.sparse matrix; copies only from a GPU."""
+    return array.get() if on_gpu(array) else array
+
+
+def require_gpu() -> ModuleType:
+    """cupy, if a GPU can be used; else a DeviceError that says what is missing."""
+    try:
+        cupy = import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(
+            "device 'cuda' was asked for, but CuPy is not installed; install finelu[cuda13] or finelu[cuda12], "
+            "or use device 'cpu'."
+        ) from error
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+        cupy.cuda.Device().compute_capability  # noqa: B018 - fails where the driver does
+    except Exception as error:
+        raise DeviceError(
+            f"device 'cuda' was asked for, but no GPU can be used here ({str(error).splitlines()[0]}); "
+            "use device 'cpu'."
+        ) from error
+    return cupy
+
+
+def same_gpu(a: Array, b: Array) -> None:
+    """A DeviceError if a and b are arrays of different GPUs, or not of the one that is current."""
+    if on_gpu(a):
+        current = import_module("cupy").cuda.runtime.getDevice()
+        if not a.device.id == b.device.id == current:
+            raise DeviceError(
+                f"arrays of GPU {a.device.id} and GPU {b.device.id} met while GPU {current} is current; "
+                "put them on one, and make it current (with cupy.cuda.Device(...))."
+            )
+
+
+def synchronize(array: object) -> None:
+    """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
+    if "cupy" in sys.modules and on_gpu(array):
+        import_module("cupy").cuda.get_current_stream().synchronize()
+
+
+def free_memory(array: object) -> int:
+    """Bytes that are free where `array` lives; on the host, within the limit of a container (cgroup)."""
+    if on_gpu(array):
+        cupy = import_module("cupy")
+        return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
+    return int(min(_machine_memory(), _container_memory()))
+
+
+def require_room(what: str, needed: int, array: object, advice: str) -> None:
+    """A MemoryError that names what is about to be asked for, if it is more than is free where `array` lives."""
+    free = free_memory(array)
+    if needed > free:
+        raise MemoryError(f"{what} take {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free; {advice}.")
+
+
+def _machine_memory() -> int:
+    try:  # what the kernel would give, its caches included
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # no Linux
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not told here: what no 64-bit machine has
+        return 2**48
+
+
+# folder, limit, used, and what of it is a cache of files: control groups of both versions
+CONTAINERS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def _container_memory() -> float:
+    for folder, limit, used, files in CONTAINERS:
+        try:
+            most, now = ((Path(folder) / name).read_text().strip() for name in (limit, used))
+            if most == "max":
+                return math.inf
+            facts = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
+            return max(int(most) - int(now) + int(facts.get(files, 0)), 0)
+        except (OSError, ValueError):
+            continue
+    return math.inf
+
+
+def sparse_module(array: object) -> ModuleType:
+    """scipy.sparse, or cupyx.scipy.sparse for arrays on the GPU."""
+    if on_gpu(array):
+        return import_module("cupyx.scipy.sparse")
+    return sp

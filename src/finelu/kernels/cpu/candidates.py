@@ -1,0 +1,328 @@
+"""What ParILUT may add to its factors, on all threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.device import require_room
+from finelu.kernels.cpu.elimination import ONE
+from finelu.kernels.cpu.memory import empty
+from finelu.kernels.cpu.runtime.atomics import (
+    fetch_add,
+    load_acquire,
+    relax,
+    store_release,
+    wait_until_done,
+)
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import (
+    column_arrays,
+    pattern_arrays,
+    row_blocks,
+    share_blocks,
+    squared_size,
+    workspace,
+)
+from finelu.kernels.cpu.runtime.schedule import unsigned
+from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
+from finelu.kernels.operands import INT32_LIMIT
+
+WAITING = 2**19  # candidates that a thread holds back before it waits for the others
+ROOM = 16  # candidates that room is made for, per entry of A and F; only the part that is used takes memory
+BIN = np.uint64(44)  # bits of a float64 below its sign, its exponent and the first 8 of its fraction
+
+
+def candidates(A, F, columns=None, least=0.0, most=None):
+    """The candidates of F: the places of A and of L U that F has not, with R = A - L U there.
+
+    A, F, columns : as for `sweep`.  least : places where every product l_ik u_kj is smaller in magnitude are left out,
+    unless A has them.  most : if there would be more candidates, `least` is raised until there are not; A's own stay.
+    Returns indptr (n + 1,), indices ascending in a row, values, of F's dtypes; squares (2, n) float64, sums of |r_ij|^2
+    by rows over the pattern of F and over the candidates; left_out, how many were.
+    Cost: as a sweep with squares, and the sorting of what is new in a row. Memory: room for 16 nnz is asked for, of
+    which the system takes what is used; if there are more candidates, or more than `most`, the work is done again.
+    """
+    items = row_blocks(F, columns)
+    arguments = (
+        items,
+        unsigned(A.indptr),
+        unsigned(A.indices),
+        A.data,
+        *pattern_arrays(F),
+        F.data,
+        *column_arrays(columns),
+    )
+    real = F.data.dtype.type(0).real.dtype.type
+    cut = real(least) if least > 0 else None
+    room = min(ROOM * (A.nnz + F.nnz), INT32_LIMIT)
+    if most is not None:
+        room = min(room, int(most))
+    found = _found(arguments, F, cut, room)
+    if most is not None and found[-2] > most:
+        cut = _raised(arguments, F, real, least, int(most))
+        found = _found(arguments, F, cut, int(most))
+    if found[-2] > found[1].size:
+        entry = F.indices.itemsize + F.data.itemsize
+        require_room(f"{found[-2]} candidates", entry * found[-2], F.data, "give memory_limit, in bytes")
+        found = _found(arguments, F, cut, found[-2])
+    indptr, indices, values, squares, total, left_out = found
+    return indptr, indices[:total], values[:total], squares, left_out
+
+
+def _found(arguments, F, least, room):
+    """(indptr, indices, values, squares, total, left_out); of more than `room` candidates only the number is right."""
+    index = np.dtype(F.indptr.dtype if room <= INT32_LIMIT else np.int64)
+    indptr, indices, values = empty(F.n + 1, index), empty(room, F.indices.dtype), empty(room, F.data.dtype)
+    squares = empty(2 * F.n, np.float64).reshape(2, F.n)
+    blocks = arguments[0].size - 1
+    ends = np.full(blocks + 1, -1, np.int64)
+    ends[0] = indptr[0] = 0
+    numbers = workspace(blocks, 2 * F.n + WAITING, F.data.dtype)
+    columns = workspace(blocks, 4 * F.n + WAITING + 1, unsigned(F.indices).dtype)
+    arguments = numbers, columns, *arguments, least, ends, indptr, indices, values, squares
+    left_out = share_blocks(_candidates, blocks, *arguments, threads=len(numbers))
+    return indptr, indices, values, squares, int(ends[-1]), left_out
+
+
+@compiled
+def _candidates(
+    state,
+    done,
+    numbers,
+    columns,
+    items,
+    a_indptr,
+    a_indices,
+    a,
+    indptr,
+    indices,
+    diag,
+    f,
+    c_indptr,
+    rows,
+    places,
+    least,
+    ends,
+    out_indptr,
+    out_indices,
+    out,
+    squares,
+):
+    """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
+
+    w is zero between rows. mark[j] == i if row i has met column j, in F first; so `met` collects the others, without a
+    branch: what it holds behind `count` is overwritten.
+    ends[t], where block t begins, is known once all blocks before it are finished. Until then the thread goes on with
+    other blocks; the finished ones that wait are queue[head:tail], a row for each: block, how many of its entries have
+    their place already, begin and end of the others in `mine`. A thread that has no block or no memory left waits for
+    its oldest one. The oldest of all that wait can be placed, by a thread that waits for no other: so all end.
+    """
+    n = diag.size
+    t = fetch_add(state, 0, 1)
+    slot = fetch_add(state, 1, 1) if t < done.size else 0
+    w, mine_values = numbers[slot, :n], numbers[slot, n:]
+    mark, wanted, met, mine = (
+        columns[slot, :n],
+        columns[slot, n : 2 * n],
+        columns[slot, 2 * n : 3 * n + 1],
+        columns[slot, 3 * n + 1 :],
+    )
+    words, pages = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
+    if t < done.size:
+        w[:] = 0
+        mark[:] = n
+        if least is not None:
+            wanted[:] = n
+    queue = np.empty((1024, 4), np.int64)
+    head = tail = 0
+    size = np.uint64(0)
+    while t < done.size:
+        placed, begin, left_out = 0, size, 0
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            count = np.uint64(0)
+            for p in range(lo, hi):
+                mark[indices[p]] = i
+            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+                j = np.uint64(a_indices[p])
+                w[j] = a[p]
+                met[count] = j
+                count += np.uint64(mark[j] != i)
+                mark[j] = i
+                if least is not None:
+                    wanted[j] = i
+            held = new = 0.0
+            for p in range(lo, pivot):
+                k = np.uint64(indices[p])
+                l, d = f[p], np.uint64(diag[k])
+                held += squared_size(w[k] - l * f[d])
+                w[k] = 0
+                if rows is None:
+                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                        j = np.uint64(indices[q])
+                        product = l * f[q]
+                        w[j] -= product
+                        met[count] = j
+                        count += np.uint64(mark[j] != i)
+                        mark[j] = i
+                        if least is not None and abs(product) >= least:
+                            wanted[j] = i
+                else:
+                    q = np.uint64(c_indptr[k])
+                    j = k
+                    while j != i:  # row i is one of column k
+                        q += ONE
+                        j = np.uint64(rows[q])
+                        product = l * np.conj(f[places[q]])
+                        w[j] -= product
+                        met[count] = j
+                        count += np.uint64(mark[j] != i)
+                        mark[j] = i
+                        if least is not None and abs(product) >= least:
+                            wanted[j] = i
+            for p in range(pivot, hi):
+                s = w[indices[p]]
+                w[indices[p]] = 0
+                if rows is None:
+                    held += squared_size(s - f[p])
+                else:
+                    r = np.float64(s.real - (f[p] * np.conj(f[p])).real)
+                    held += r * r
+            sort_by_bitmap(met, count, words, pages)
+            for e in range(count):
+                j = np.uint64(met[e])
+                r = w[j]
+                w[j] = 0
+                if least is not None and wanted[j] != i:
+                    left_out += 1
+                    continue
+                new += squared_size(r)
+                mine[size] = j
+                mine_values[size] = r
+                size += ONE
+            squares[0, i] = held
+            squares[1, i] = new
+            out_indptr[i + ONE] = placed + np.int64(size - begin)
+            if size > mine_values.size - n:
+                while head < tail:
+                    _place(queue[head], ends, done, items, mine, mine_values, out_indptr, out_indices, out)
+                    head += 1
+                _copy(mine, mine_values, begin, size, np.uint64(_turn(ends, t) + placed), out_indices, out)
+                placed, begin, size = placed + np.int64(size - begin), np.uint64(0), np.uint64(0)
+        fetch_add(state, 2, left_out)
+        queue[tail, 0] = t
+        queue[tail, 1] = placed
+        queue[tail, 2] = begin
+        queue[tail, 3] = size
+        tail += 1
+        t = fetch_add(state, 0, 1)
+        last = t >= done.size or tail == queue.shape[0]
+        while head < tail and (last or load_acquire(ends, queue[head, 0]) >= 0):
+            _place(queue[head], ends, done, items, mine, mine_values, out_indptr, out_indices, out)
+            head += 1
+        if head == tail:
+            head = tail = 0
+            size = np.uint64(0)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _turn(ends, t):
+    """Where block t begins, once it is known."""
+    rounds = 0
+    while load_acquire(ends, t) < 0:
+        relax(rounds)
+        rounds += 1
+    return ends[t]
+
+
+@compiled
+def _place(waiting, ends, done, items, mine, mine_values, out_indptr, out_indices, out):
+    """Copy a finished block to its place, and tell where the next one begins."""
+    t, placed, begin, end = waiting
+    at = _turn(ends, t)
+    store_release(ends, t + 1, at + placed + end - begin)
+    _copy(mine, mine_values, np.uint64(begin), np.uint64(end), np.uint64(at + placed), out_indices, out)
+    for i in range(items[t], items[t + 1]):
+        out_indptr[i + 1] += at
+    store_release(done, t, 1)
+
+
+@compiled
+def _copy(indices, values, begin, end, at, out_indices, out):
+    """Entries begin..end to the places from `at` on, unless the room ends before."""
+    if at + end - begin <= np.uint64(out.size):
+        for e in range(begin, end):
+            out_indices[at + e - begin] = indices[e]
+            out[at + e - begin] = values[e]
+
+
+def _raised(arguments, F, real, least, most):
+    """The smallest threshold >= least of those that are looked at, 256 between 1 and 2, that leaves `most` candidates.
+
+    If A has more entries outside of F, all other candidates are to go.
+    """
+    counts, own = np.zeros((0x7FF << 52 >> int(BIN)) + 1, np.int64), np.zeros(1, np.int64)  # the last bin: infinite
+    share_blocks(_weigh, arguments[0].size - 1, *arguments, counts, own)
+    above = own[0] + np.cumsum(counts[::-1])[::-1]
+    first = np.uint64(np.count_nonzero(above > most))
+    edge = np.array([min(first, np.uint64(counts.size - 1))]) << BIN
+    least = max(float(least), float(edge.view(np.float64)[0]))
+    cut = real(least)
+    return np.nextafter(cut, real(np.inf)) if cut < least else cut
+
+
+@compiled
+def _weigh(state, done, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, counts, own):
+    """counts[b] : candidates whose largest product begins with the bits b as a float64; own[0] : those that A has."""
+    n = diag.size
+    t = fetch_add(state, 0, 1)
+    here = t < done.size
+    mark, met = np.full(n if here else 0, n, indices.dtype), np.empty(n + 1 if here else 0, indices.dtype)
+    largest, mine = np.zeros(n if here else 0), np.zeros(counts.size if here else 0, np.int64)
+    bits = largest.view(np.uint64)
+    while t < done.size:
+        entries = 0
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            count = np.uint64(0)
+            for p in range(lo, hi):
+                mark[indices[p]] = i
+            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+                entries += mark[a_indices[p]] != i
+                mark[a_indices[p]] = i
+            for p in range(lo, pivot):
+                k = np.uint64(indices[p])
+                if rows is None:
+                    for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                        j = np.uint64(indices[q])
+                        largest[j] = max(largest[j], np.float64(abs(f[p] * f[q])))
+                        met[count] = j
+                        count += np.uint64(mark[j] != i)
+                        mark[j] = i
+                else:
+                    q = np.uint64(c_indptr[k])
+                    j = k
+                    while j != i:  # row i is one of column k
+                        q += ONE
+                        j = np.uint64(rows[q])
+                        largest[j] = max(largest[j], np.float64(abs(f[p] * np.conj(f[places[q]]))))
+                        met[count] = j
+                        count += np.uint64(mark[j] != i)
+                        mark[j] = i
+            for e in range(count):
+                mine[bits[met[e]] >> BIN] += 1
+                largest[met[e]] = 0
+            for p in range(lo, hi):
+                largest[indices[p]] = 0
+            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+                largest[a_indices[p]] = 0
+        fetch_add(own, 0, entries)
+        next = fetch_add(state, 0, 1)
+        if next >= done.size:
+            for b in range(mine.size):
+                if mine[b] > 0:
+                    fetch_add(counts, b, mine[b])
+        store_release(done, t, 1)
+        t = next
+    wait_until_done(done, 0, done.size)

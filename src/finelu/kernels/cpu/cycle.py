@@ -1,0 +1,101 @@
+"""Where a cycle of a Krylov method begins, what it records, and what it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.monitor import (
+    BEST,
+    BREAKDOWN,
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    CONVERGED,
+    IMPROVED,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+    STAGNATED,
+    START,
+    TOLERANCE,
+)
+
+
+class Snapshot:
+    """A copy of state and norms for the host: `post` asks for it, `read` gives it; on the GPU only `read` may wait."""
+
+    def __init__(self, state, norms):
+        self.source = (state, norms)
+
+    def post(self):
+        self.copy = tuple(array.copy() for array in self.source)
+
+    def ready(self) -> bool:
+        return True
+
+    def read(self):
+        return self.copy
+
+
+@compiled
+def begin_cycle(state, norms, history, checks):
+    """Judge the true residual norm in norms[NORM]: converged, no better for all the claims, or one more cycle.
+
+    It is written to checks, and to the history only where no recurrence has written there.
+    """
+    code = state[CODE]
+    state[COLUMNS] = 0
+    state[IMPROVED] = 0
+    if code > BROKEN:
+        return
+    norm = norms[NORM]
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    checks[state[ITERATIONS]] = norm
+    if state[ITERATIONS] == 0:
+        history[0] = norm
+    halved = norm <= 0.5 * norms[START]
+    if norm <= norms[TOLERANCE]:
+        state[CODE] = CONVERGED
+    elif code == CLAIMED and not halved:
+        state[CODE] = STAGNATED
+    elif code == BROKEN and not halved:
+        state[CODE] = BREAKDOWN
+    else:
+        state[CODE] = RUNNING
+    if norm < norms[START]:
+        norms[START] = norm
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+
+
+@compiled
+def keep_verified(state, x, verified):
+    """verified = x where `begin_cycle` has found the smallest true residual norm so far."""
+    if state[IMPROVED]:
+        for i in range(x.size):
+            verified[i] = x[i]
+
+
+@compiled
+def record(state, norms, history):
+    """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence."""
+    if state[CODE] != RUNNING:
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    if norm < norms[BEST]:
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norm
+    if norm <= norms[CLAIM]:
+        state[CODE] = CLAIMED

@@ -1,0 +1,92 @@
+"""Transposes; the graph of A + A^T, and what is left of it without its rim. On one thread."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.jit import compiled
+
+
+def transposed(indptr, indices, data):
+    """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
+    starts, nnz = np.zeros(indptr.size, np.int64), int(indptr[-1])
+    rows, values = np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype)
+    transpose(indptr, indices, data, starts, rows, values)
+    return starts, rows, values
+
+
+@compiled
+def transpose(indptr, indices, data, starts, rows, values):
+    """As `transposed`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
+    n = starts.size - 1
+    for p in range(indptr[n]):
+        starts[indices[p] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    place = starts[:-1].copy()
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            q = place[indices[p]]
+            place[indices[p]] = q + 1
+            rows[q] = i
+            values[q] = data[p]
+
+
+@compiled
+def symmetric_graph(indptr, indices, starts, columns):
+    """The pattern of A + A^T without the diagonal, rows sorted, in columns[:starts[n]].
+
+    indptr, indices : of A, by rows, sorted, without duplicates.  starts (n + 1,), columns (2 nnz,) : out.
+    Cost: three passes over A.
+    """
+    n = starts.size - 1
+    to, rows = np.zeros(n + 1, np.int64), np.empty(indptr[n], indices.dtype)
+    transpose(indptr, indices, indices, to, rows, np.empty_like(rows))
+    found = 0
+    starts[0] = 0
+    for i in range(n):
+        p, q = indptr[i], to[i]
+        while p < indptr[i + 1] or q < to[i + 1]:
+            j = n
+            if p < indptr[i + 1]:
+                j = indices[p]
+            if q < to[i + 1] and rows[q] < j:
+                j = rows[q]
+            if p < indptr[i + 1] and indices[p] == j:
+                p += 1
+            if q < to[i + 1] and rows[q] == j:
+                q += 1
+            if j != i:
+                columns[found] = j
+                found += 1
+        starts[i + 1] = found
+
+
+@compiled
+def peel(indptr, indices, left, least):
+    """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
+
+    left (n,) : in, the rows that count; out, those that remain.
+    """
+    n = left.size
+    degree, waiting, count = np.zeros(n, np.int64), np.empty(n, np.int64), 0
+    for i in range(n):
+        if not left[i]:
+            continue
+        for p in range(indptr[i], indptr[i + 1]):
+            if left[indices[p]]:
+                degree[i] += 1
+        if degree[i] < least:
+            waiting[count] = i
+            count += 1
+    while count:
+        count -= 1
+        i = waiting[count]
+        left[i] = False
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if left[j]:
+                degree[j] -= 1
+                if degree[j] == least - 1:
+                    waiting[count] = j
+                    count += 1

@@ -1,0 +1,189 @@
+"""A matrix is looked at: is it sound, where is its diagonal, does it equal its transpose."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import unsigned
+from finelu.kernels.cpu.runtime.sharing import ONE, run_items, shared_out
+
+
+@compiled
+def inspect(indptr, indices, data, diag):
+    """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row."""
+    n = indptr.size - 1
+    unsorted = not_finite = missing = 0
+    first_not_finite = first_missing = -1
+    if indptr[0] != 0 or indptr[n] != indices.size:
+        return 0, unsorted, not_finite, first_not_finite, missing, first_missing
+    for i in range(n):
+        diag[i] = -1
+        previous = -1
+        if indptr[i] < 0 or indptr[i] > indptr[i + 1] or indptr[i + 1] > indices.size:
+            return i, unsorted, not_finite, first_not_finite, missing, first_missing
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j < 0 or j >= n:
+                return i, unsorted, not_finite, first_not_finite, missing, first_missing
+            if j <= previous:
+                unsorted += 1
+            previous = j
+            if j == i:
+                diag[i] = p
+            if not np.isfinite(data[p]):
+                not_finite += 1
+                if first_not_finite < 0:
+                    first_not_finite = i
+        if diag[i] < 0:
+            missing += 1
+            if first_missing < 0:
+                first_missing = i
+    return -1, unsorted, not_finite, first_not_finite, missing, first_missing
+
+
+ROUNDINGS = 1000
+SEARCH = 4  # times what an entry costs in a product
+STEPS = np.uint64(8)  # before a search by halves
+
+
+def mirrored(indptr, indices, data, diag):
+    """What A has in common with its transpose; see kernels/reference/inspection.py. Rows are shared out among threads.
+
+    Cost: a search in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
+    """
+    pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
+    threads, items = shared_out(indptr, SEARCH * data.size)
+    root, sizes, counts = np.empty(n), np.zeros((items.size - 1, 5)), np.zeros((items.size - 1, 3), np.int64)
+    run_items(_roots, threads, items, pattern[0], data, diag, root)
+    run_items(_below, threads, items, *pattern, data, diag, root, sizes, counts)
+    on_diagonal, paired, above = counts.sum(axis=0).tolist()
+    if paired < above:  # as many entries above the diagonal as below have a partner
+        run_items(_alone_above, threads, items, *pattern, data, root, sizes)
+    return *sizes.max(axis=0, initial=0.0).tolist(), on_diagonal + 2 * paired
+
+
+@compiled
+def _roots(state, done, items, indptr, data, diag, root):
+    """The root of |a_ii|, or where that is not stored or rounding of its row of the row's largest entry."""
+    noise = ROUNDINGS * np.finfo(data.real.dtype).eps
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(items[t], items[t + 1]):
+            size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
+            largest = size
+            for p in range(indptr[i], indptr[i + ONE]):
+                largest = max(largest, abs(data[p]))
+            root[i] = math.sqrt(largest if size <= noise * largest else size)
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _below(state, done, items, indptr, indices, data, diag, root, sizes, counts):
+    """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
+    above."""
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        largest = adjoint = transposed = by_root = by_root_transposed = 0.0
+        on_diagonal = paired = above = 0
+        for i in range(items[t], items[t + 1]):
+            end = indptr[i + ONE]
+            for p in range(indptr[i], end):
+                j, a = indices[p], data[p]
+                if j > i:
+                    above += np.int64(end - p)
+                    break
+                b = data.dtype.type(0)
+                if j == i:
+                    on_diagonal += 1
+                    b = a
+                else:
+                    start = np.uint64(diag[j] + 1) if diag[j] >= 0 else np.uint64(indptr[j])
+                    q = _place(start, np.uint64(indptr[j + ONE]), indices, i)
+                    if q < indptr[j + ONE]:
+                        paired += 1
+                        b = data[q]
+                largest = max(largest, abs(a), abs(b))
+                one, other = abs(a - np.conj(b)), abs(a - b)
+                if one > 0:
+                    adjoint, by_root = max(adjoint, one), max(by_root, _relative(one, a, b, root[i] * root[j]))
+                if other > 0:
+                    transposed = max(transposed, other)
+                    by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
+        sizes[t] = largest, adjoint, transposed, by_root, by_root_transposed
+        counts[t] = on_diagonal, paired, above
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _alone_above(state, done, items, indptr, indices, data, root, sizes):
+    """sizes[t] with the entries above the diagonal that have no partner."""
+    while True:
+        t = fetch_add(state, 0, 1)
+        if t >= done.size:
+            break
+        for i in range(items[t], items[t + 1]):
+            for p in range(indptr[i], indptr[i + ONE]):
+                j, a = indices[p], data[p]
+                end = np.uint64(indptr[j + ONE])
+                if j > i and a != 0 and _place(np.uint64(indptr[j]), end, indices, i) == end:
+                    relative = _relative(abs(a), a, data.dtype.type(0), root[i] * root[j])
+                    for k in range(5):
+                        sizes[t, k] = max(sizes[t, k], abs(a) if k < 3 else relative)
+        store_release(done, t, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _place(low, end, indices, j):
+    """The place of column j in the ascending indices[low:end], or end."""
+    near = low + STEPS
+    while low < end and low < near and indices[low] < j:
+        low += ONE
+    high = end if low == near else low
+    while low < high:
+        middle = (low + high) >> ONE
+        if indices[middle] < j:
+            low = middle + ONE
+        else:
+            high = middle
+    return low if low < end and indices[low] == j else end
+
+
+@compiled
+def _relative(difference, a, b, size):
+    """The difference of a and b in units of `size`, or of the larger of the two where that is more."""
+    return difference / max(size, abs(a), abs(b)) if difference < np.inf else np.inf
+
+
+@compiled
+def signs(indptr, indices, data, diag, tolerance):
+    """(sum of the entries beside the diagonal with its sign, of those with the other, rows they do not outweigh).
+
+    A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
+    others >= -tolerance |a_ii|. On one thread. Cost: one pass.
+    """
+    same = opposite = 0.0
+    fine = 0
+    for i in range(diag.size):
+        d = data[diag[i]]
+        total = abs(d)
+        for p in range(indptr[i], indptr[i + 1]):
+            if p != diag[i]:
+                a = np.float64(data[p] if d >= 0 else -data[p])
+                total += a
+                if a > 0:
+                    same += a
+                else:
+                    opposite -= a
+        fine += total >= -tolerance * abs(d)
+    return same, opposite, fine

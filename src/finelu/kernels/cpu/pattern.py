@@ -1,0 +1,323 @@
+"""The pattern of the factors grows and shrinks; magnitudes; a triangle by columns; on all threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.elimination import ONE
+from finelu.kernels.cpu.memory import empty
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import (
+    fetch_add,
+    store_release,
+    wait_until_done,
+)
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, share_blocks, worth_sharing
+from finelu.kernels.cpu.runtime.schedule import unsigned
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.threads import get_num_threads
+
+
+def columns_of(F):
+    """The lower triangle F by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data.
+
+    Cost: a counting sort; besides the result n integers for each of up to 2 nnz / n threads.
+    """
+    n, index = F.n, F.indices.dtype
+    parts = max(1, min(get_num_threads(), 2 * F.nnz // n)) if worth_sharing(F.nnz) else 1
+    items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
+    parts = items.size - 1
+    starts = np.zeros((parts, n), F.indptr.dtype)
+    indptr, rows, places = empty(n + 1, F.indptr.dtype), empty(F.nnz, index), empty(F.nnz, index)
+    share_blocks(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
+    _start_columns(starts, indptr)
+    pattern = unsigned(F.indptr), unsigned(F.indices)
+    share_blocks(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
+    return indptr, rows, places
+
+
+@compiled
+def _count_columns(state, done, items, indptr, indices, counts):
+    """counts[t, j] : entries of column j in part t of the rows."""
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        mine = counts[t]
+        for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
+            mine[indices[p]] += 1
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _start_columns(starts, indptr):
+    """Counts become the places where each part's entries of a column begin."""
+    total = 0
+    for j in range(starts.shape[1]):
+        indptr[j] = total
+        for t in range(starts.shape[0]):
+            count = starts[t, j]
+            starts[t, j] = total
+            total += count
+    indptr[starts.shape[1]] = total
+
+
+@compiled
+def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        next = starts[t]
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+                q = next[indices[p]]
+                next[indices[p]] = q + ONE
+                rows[q] = i
+                places[q] = p
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def add(F, indptr, indices, values, scaled=False):
+    """F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
+
+    indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
+    Returns a CSR; its index arrays are int64 where int32 cannot count its entries. Cost: one pass.
+    """
+    nnz = F.nnz + values.size
+    wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
+    new_indptr, new_diag = np.add(F.indptr, indptr, dtype=wide), empty(F.n, wide)
+    new_indices, data = empty(nnz, np.int64 if nnz > INT32_LIMIT else F.indices.dtype), empty(nnz, F.data.dtype)
+    items = even_blocks(new_indptr)
+    more = unsigned(indptr), unsigned(indices), values
+    out = unsigned(new_indptr), new_indices, new_diag, data
+    share_blocks(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
+    return CSR(new_indptr, new_indices, data, new_diag)
+
+
+@compiled
+def _add(
+    state,
+    done,
+    items,
+    indptr,
+    indices,
+    diag,
+    f,
+    more_indptr,
+    more_indices,
+    more,
+    scaled,
+    out_indptr,
+    out_indices,
+    out_diag,
+    out,
+):
+    """Row by row: merge what is below the diagonal, then what is above."""
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
+            middle, m = q, np.uint64(out_indptr[i])
+            while middle < end and more_indices[middle] < i:
+                middle += ONE
+            p = np.uint64(indptr[i])
+            while q < middle:  # the diagonal ends row p
+                j, k = indices[p], more_indices[q]
+                old = j < k
+                out_indices[m] = j if old else k
+                value = more[q]
+                if scaled and not old:
+                    value = divide(value, f[diag[k]])
+                out[m] = f[p] if old else value
+                m += ONE
+                p += np.uint64(old)
+                q += np.uint64(not old)
+            while p <= pivot:
+                out_indices[m] = indices[p]
+                out[m] = f[p]
+                m += ONE
+                p += ONE
+            out_diag[i] = m - ONE
+            stop = np.uint64(indptr[i + ONE])
+            while q < end and p < stop:
+                j, k = indices[p], more_indices[q]
+                old = j < k
+                out_indices[m] = j if old else k
+                out[m] = f[p] if old else more[q]
+                m += ONE
+                p += np.uint64(old)
+                q += np.uint64(not old)
+            while p < stop:
+                out_indices[m] = indices[p]
+                out[m] = f[p]
+                m += ONE
+                p += ONE
+            while q < end:
+                out_indices[m] = more_indices[q]
+                out[m] = more[q]
+                m += ONE
+                q += ONE
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def magnitudes(F):
+    """|values| of F strictly below (k_L,) and strictly above (k_U,) the diagonal, in the order of their places."""
+    items = even_blocks(F.indptr)
+    below = np.zeros(items.size, np.int64)
+    _below(items, F.indptr, F.diag, below)
+    real = F.data.dtype.type(0).real.dtype
+    lower, upper = empty(int(below[-1]), real), empty(F.nnz - F.n - int(below[-1]), real)
+    share_blocks(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
+    return lower, upper
+
+
+@compiled
+def _below(items, indptr, diag, below):
+    """below[t] : the entries below the diagonal in the blocks before t; out, zeros."""
+    for t in range(items.size - 1):
+        total = 0
+        for i in range(items[t], items[t + 1]):
+            total += diag[i] - indptr[i]
+        below[t + 1] = below[t] + total
+
+
+@compiled
+def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        l = np.uint64(below[t])
+        u = np.uint64(indptr[items[t]]) - np.uint64(items[t]) - l
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            pivot = np.uint64(diag[i])
+            for p in range(np.uint64(indptr[i]), pivot):
+                lower[l] = abs(f[p])
+                l += ONE
+            for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
+                upper[u] = abs(f[p])
+                u += ONE
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def remove(F, least, drop):
+    """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
+
+    least (2,) reals, drop (2,) integers: thresholds, and how many entries to drop, below and above the diagonal.
+    Returns a CSR of F's dtypes. Cost: a pass over the values and a copy of what stays.
+    """
+    real = F.data.dtype.type(0).real.dtype.type
+    items = even_blocks(F.indptr)
+    blocks = items.size - 1
+    least = real(least[0]), real(least[1])
+    counts = np.zeros((blocks + 1, 4), np.int64)  # smaller and equal, below the diagonal, then above
+    share_blocks(_tally, blocks, items, unsigned(F.indptr), unsigned(F.diag), F.data, *least, counts)
+    smaller, ties = counts[:, 0::2].sum(axis=0), counts[:, 1::2].sum(axis=0)
+    want = np.clip(np.array([int(drop[0]), int(drop[1])]) - smaller, 0, ties)
+    before = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(counts[:blocks, 1::2], axis=0)])  # ties, by blocks
+    dropped = np.diff(before * want // np.maximum(ties, 1), axis=0) + counts[:blocks, 0::2]
+    kept = np.diff(F.indptr[items].astype(np.int64)) - dropped.sum(axis=1)
+    begin = np.concatenate([[0], np.cumsum(kept)])
+    nnz = int(begin[-1])
+    indptr, diag = empty(F.n + 1, F.indptr.dtype), empty(F.n, F.diag.dtype)
+    indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
+    arguments = items, *pattern_arrays(F), F.data, *least, before * want % np.maximum(ties, 1), want, ties, begin
+    share_blocks(_keep, blocks, *arguments, indptr, indices, diag, data)
+    return CSR(indptr, indices, data, diag)
+
+
+@compiled
+def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts):
+    """counts[t] : values of block t smaller than and equal to the threshold, below the diagonal and above."""
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        smaller = ties = 0  # of both sides, 32 bits each
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            pivot = np.uint64(diag[i])
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+                size = abs(f[p])
+                least = least_below if p < pivot else least_above
+                one = 0 if p == pivot else 1 if p < pivot else 1 << 32
+                smaller += one if size < least else 0
+                ties += one if size == least else 0
+        counts[t, 0] = smaller & 0xFFFFFFFF
+        counts[t, 1] = ties & 0xFFFFFFFF
+        counts[t, 2] = smaller >> 32
+        counts[t, 3] = ties >> 32
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _keep(
+    state,
+    done,
+    items,
+    indptr,
+    indices,
+    diag,
+    f,
+    least_below,
+    least_above,
+    rests,
+    want,
+    ties,
+    begin,
+    out_indptr,
+    out_indices,
+    out_diag,
+    out,
+):
+    """Row by row: every entry is written to the next free place, which moves on if the entry stays.
+
+    Behind the last entry that stays in a block nothing is written: the place is another block's.
+    """
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
+        rest_below, rest_above = rests[t, 0], rests[t, 1]
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            pivot = np.uint64(diag[i])
+            out_indptr[i] = m
+            for p in range(np.uint64(indptr[i]), pivot):
+                size = abs(f[p])
+                out_indices[m] = indices[p]
+                out[m] = f[p]
+                keep = not size < least_below
+                if size == least_below:
+                    rest_below += want[0]
+                    keep = rest_below < ties[0]
+                    rest_below -= 0 if keep else ties[0]
+                m += np.uint64(keep)
+            out_indices[m] = i
+            out[m] = f[pivot]
+            out_diag[i] = m
+            m += ONE
+            for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
+                if m == end:
+                    break
+                size = abs(f[p])
+                out_indices[m] = indices[p]
+                out[m] = f[p]
+                keep = not size < least_above  # so that NaN stays
+                if size == least_above:
+                    rest_above += want[1]
+                    keep = rest_above < ties[1]
+                    rest_above -= 0 if keep else ties[1]
+                m += np.uint64(keep)
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    if t == done.size:  # one of the threads claims this one
+        out_indptr[diag.size] = begin[done.size]
+    wait_until_done(done, 0, done.size)
+
+
+def facts(A) -> tuple[int, int, int, int]:
+    """What CSR.facts says. Cost: a few passes over indptr and diag."""
+    below, above = A.diag - A.indptr[:-1], A.indptr[1:] - A.diag - 1
+    return int((below + above).max()) + 1, int(below.max()), int(above.max()), int(below.sum(dtype=np.int64))

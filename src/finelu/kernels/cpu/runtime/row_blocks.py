@@ -1,0 +1,108 @@
+"""Blocks of consecutive rows of about equal work, for the kernels of ParILU and ParILUT."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.elimination import ONE
+from finelu.kernels.cpu.memory import empty
+from finelu.kernels.cpu.runtime.atomics import (
+    fetch_add,
+    store_release,
+    wait_until_done,
+)
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.schedule import unsigned
+from finelu.threads import get_num_threads, run
+
+# Work is counted in multiplications.
+ROW, ENTRY = 16, 3  # what a row, and an entry of it, cost besides
+GRANULE, GRANULES = 32, 2**14  # so many neighbouring rows stay together, fewer where there would be few such granules
+GRAIN = 2**15  # of a block: its candidates stay in the second-level cache
+ALONE = 2**17  # less is done before another thread has come
+COPY = 2**14  # entries of a block where each is only looked at
+
+
+def worth_sharing(entries: int) -> bool:
+    """Whether so many entries are worth a second thread."""
+    return entries >= ALONE
+
+
+@compiled
+def squared_size(x):
+    """|x|^2 in double precision."""
+    re, im = np.float64(x.real), np.float64(x.imag)
+    return re * re + im * im
+
+
+def share_blocks(kernel, blocks, *args, threads=None):
+    """kernel(state, done, *args) by the threads, which claim blocks 0, 1, ... by state[0], and workspaces by state[1].
+
+    Returns what the threads added up in state[2].
+    """
+    state = np.zeros(3, np.int64)
+    run(kernel, blocks if threads is None else threads, state, np.zeros(blocks, np.int8), *args)
+    return int(state[2])
+
+
+def workspace(blocks, size, dtype):
+    """(threads, size) : an array for each thread that may come."""
+    threads = min(blocks, get_num_threads())
+    return empty(threads * size, dtype).reshape(threads, size)
+
+
+def row_blocks(F, columns):
+    """Blocks of rows of about equal work: items (blocks + 1,)."""
+    granule = max(1, min(GRANULE, F.n // GRANULES))
+    granules = -(-F.n // granule)
+    work = np.empty(granules, np.int64)
+    chunks = (F.nnz + F.n) // COPY + 1 if worth_sharing(F.nnz) else 1
+    c_indptr = None if columns is None else unsigned(columns[0])
+    share_blocks(_estimate, chunks, granule, unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag), c_indptr, work)
+    total = np.cumsum(work)
+    blocks = max(1, int(total[-1] // GRAIN)) if total[-1] >= ALONE else 1
+    inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
+    return np.minimum(np.unique(np.concatenate([[0], inner, [granules]])) * granule, F.n)
+
+
+@compiled
+def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
+    """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest."""
+    t = fetch_add(state, 0, 1)
+    while t < done.size:
+        for g in range(t * work.size // done.size, (t + 1) * work.size // done.size):
+            begin, end = np.uint64(g * granule), np.uint64(min((g + 1) * granule, diag.size))
+            below, longest, lo, pivot = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+            for i in range(begin, end):
+                length = np.uint64(diag[i]) - np.uint64(indptr[i])
+                below += length
+                if length > longest:
+                    longest, lo, pivot = length, np.uint64(indptr[i]), np.uint64(diag[i])
+            products = np.uint64(0)
+            for p in range(lo, pivot):
+                k = np.uint64(indices[p])
+                if c_indptr is None:
+                    products += np.uint64(indptr[k + ONE]) - np.uint64(diag[k])
+                else:
+                    products += np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
+            entries = np.int64(np.uint64(indptr[end]) - np.uint64(indptr[begin]))
+            work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def even_blocks(indptr):
+    """Blocks of rows of about equal numbers of entries: items (blocks + 1,)."""
+    n, nnz = indptr.size - 1, int(indptr[-1])
+    blocks = max(1, (nnz + n) // COPY) if worth_sharing(nnz + n) else 1
+    inner = np.searchsorted(indptr, np.arange(1, blocks) * (nnz / blocks))
+    return np.unique(np.concatenate([[0], inner, [n]]))
+
+
+def column_arrays(columns):
+    return (None, None, None) if columns is None else tuple(unsigned(x) for x in columns)
+
+
+def pattern_arrays(F):
+    return unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag)

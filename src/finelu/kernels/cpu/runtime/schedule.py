@@ -1,0 +1,257 @@
+"""Schedules: in which order rows that depend on each other are visited, and how threads share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.operands import Triangle
+from finelu.threads import get_num_threads
+
+LONGEST = 255  # rows are sorted by length inside a level; longer ones are not told apart
+
+# Measured on two cores of an AMD EPYC 9005, in ns.
+ITEM = (
+    1_500.0  # to claim an item, to see that those before it are done, and to fetch what they wrote from another cache
+)
+
+CALL = 60_000.0  # until a helper has come
+GRAIN = 8_000.0  # of an item for one thread: its unknowns stay in the second-level cache
+GRAINS = (4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0)  # for several threads
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Rows in the order `order` (n,), shared out as items of consecutive ones (see atomics.wait_until_done).
+
+    items (m + 1,) : item t is the rows order[items[t]:items[t + 1]].
+    after (m,) : item t needs the results of items before after[t] only.
+    level (n,) : rows of one item and one level do not depend on each other; or None where all are visited one by one.
+    threads : how many can share it with profit.
+    """
+
+    order: np.ndarray
+    items: np.ndarray
+    after: np.ndarray
+    level: np.ndarray | None
+    threads: int
+
+    def state(self):
+        """What the threads of one call share: (next item, first bad row), and which items are done."""
+        return np.array([0, self.order.size], np.int64), np.zeros(self.after.size, np.int8)
+
+
+def unsigned(array):
+    """The same indices as unsigned integers, for which Numba leaves out what makes x[-1] the last element."""
+    return array.view(f"u{array.itemsize}")
+
+
+def sequential(triangle: Triangle) -> Schedule:
+    """All rows in natural order, one item."""
+    return Schedule(_visits(triangle), np.array([0, triangle.n]), np.zeros(1, np.int64), None, 1)
+
+
+def _visits(triangle: Triangle):
+    rows = np.arange(triangle.n, dtype=triangle.indices.dtype)
+    return rows[::-1].copy() if triangle.reverse else rows
+
+
+def schedule(
+    triangle: Triangle, cost, level, *, sort: bool, scattered: float, required: bool = False
+) -> Schedule | None:
+    """The schedule with the shortest estimated time on get_num_threads() threads; None if one thread is as fast.
+
+    cost (n,) float32 : ns that a row takes.  level (n,) : of each row.
+    Tried are blocks of consecutive rows and level sets, the better of them with items of several sizes; `sort` : see
+    Blocks.schedule; `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
+    required : do not weigh the result against one thread.
+    Cost: a few passes over the entries for each size.
+    """
+    threads, work = get_num_threads(), float(cost.sum(dtype=np.float64))
+    if not required and (threads < 2 or work < 5 * CALL):
+        return None
+    order = in_level_order(triangle, level)
+
+    def tried(kind, size: int):
+        """Its estimated time, and the candidate with items of GRAINS[size]."""
+        blocks = kind is Blocks
+        found = Blocks(triangle, cost, GRAINS[size]) if blocks else Levels(triangle, cost, GRAINS[size], level, order)
+        slower = 1.0 if blocks else scattered
+        return CALL + makespan(slower * found.work, found.after, threads), found
+
+    middle = len(GRAINS) // 2
+    best_time, best, kind = min(((*tried(kind, middle), kind) for kind in (Blocks, Levels)), key=lambda found: found[0])
+    for step in (-1, 1):
+        size, improved = middle + step, False
+        while 0 <= size < len(GRAINS):
+            time, found = tried(kind, size)
+            if time >= best_time:
+                break
+            best_time, best, size, improved = time, found, size + step, True
+        if improved:
+            break
+    return best.schedule(sort, threads) if required or best_time < 0.8 * work else None
+
+
+class Blocks:
+    """Blocks of consecutive rows of about `grain` ns, in the order of their own levels.
+
+    block, level (n,) : of each row, and its level inside its block.  place (m,) : where in the order a block comes.
+    work, after (m,) : ns it takes, and how many of those before it must be done; both in this order.
+    """
+
+    def __init__(self, triangle: Triangle, cost, grain: float):
+        n = triangle.n
+        self.triangle, self.block, self.level = triangle, np.empty(n, np.int32), np.empty(n, np.int32)
+        operand = (triangle.reverse, triangle.begin, triangle.end, unsigned(triangle.indices))
+        m = _cut(*operand, cost, grain, self.block)
+        block_level, self.place = np.zeros(m, np.int32), np.empty(m, np.int32)
+        _block_levels(*operand, self.block, self.level, block_level)
+        self.place[np.argsort(block_level, kind="stable")] = np.arange(m)
+        self.work, self.after = np.zeros(m), np.zeros(m, np.int64)
+        _dependencies(*operand[1:], self.place[self.block], cost, self.work, self.after)
+
+    def schedule(self, sort: bool, threads: int) -> Schedule:
+        """The rows of a block in natural order, in which what they read lies best in memory, or sorted by level and
+        length, so that neighbours rarely depend on each other and their latencies overlap.
+        """
+        item = self.place[self.block]
+        rows = in_level_order(self.triangle, self.level) if sort else _visits(self.triangle)
+        items = np.zeros(self.place.size + 1, np.int64)
+        np.cumsum(np.bincount(item), out=items[1:])
+        return Schedule(by_key(rows, item), items, self.after, self.level if sort else None, threads)
+
+
+@compiled
+def _cut(reverse, begin, end, indices, cost, grain, block):
+    """block[i] of blocks that cost about `grain`, cut where a row needs nothing of the block before it. Returns m.
+
+    That is where a plane of a grid begins: a block across two planes would have to wait for the end of the first. A
+    block that such a row cuts off early, below half of `grain`, is added to the one before.
+    """
+    n = block.size
+    m = 0
+    load = previous_load = np.float64(0)
+    first = previous_first = 0  # visits at which this block and the one before begin
+    for t in range(n):
+        i = n - 1 - t if reverse else t
+        nearest = -1  # visit of the last row that row i needs
+        for p in range(begin[i], end[i]):
+            j = np.int64(indices[p])
+            nearest = max(nearest, n - 1 - j if reverse else j)
+        if load >= grain or (nearest < first and load >= grain / 2):
+            m += 1
+            previous_first, previous_load = first, load
+            first, load = t, 0.0
+        elif m > 0 and nearest < previous_first and first < t and previous_load + load <= 1.5 * grain:
+            for s in range(first, t):
+                block[n - 1 - s if reverse else s] = m - 1
+            previous_load += load
+            first, load = t, 0.0
+        block[i] = m
+        load += cost[i]
+    return m + 1
+
+
+@compiled
+def _block_levels(reverse, begin, end, indices, block, level, block_level):
+    """Levels of the blocks, and of the rows inside their blocks."""
+    n = block.size
+    for t in range(n):
+        i = n - 1 - t if reverse else t
+        highest, own = 0, block[i]
+        above = block_level[own]
+        for p in range(begin[i], end[i]):
+            j = indices[p]
+            if block[j] == own:
+                highest = max(highest, level[j] + 1)
+            else:
+                above = max(above, block_level[block[j]] + 1)
+        level[i] = highest
+        block_level[own] = above
+
+
+def in_level_order(triangle: Triangle, level):
+    """The rows sorted by level, then by length."""
+    return by_key(by_key(_visits(triangle), np.minimum(triangle.end - triangle.begin, LONGEST)), level)
+
+
+def by_key(rows, key):
+    """`rows` sorted by key[row] >= 0, rows of one key in the order in which they come."""
+    counts = np.zeros(int(key.max()) + 2, np.int64)
+    np.cumsum(np.bincount(key), out=counts[1:])
+    out = np.empty_like(rows)
+    _scatter(rows, key, counts, out)
+    return out
+
+
+@compiled
+def _scatter(rows, key, counts, out):
+    for r in range(rows.size):
+        k = key[rows[r]]
+        out[counts[k]] = rows[r]
+        counts[k] += 1
+
+
+class Levels:
+    """Rows in level order; a wide level is cut into items of `grain` ns, neighbouring narrow ones become one item.
+
+    order (n,) : the rows sorted by `level`.  work, after (m,) : as in Blocks.
+    """
+
+    def __init__(self, triangle: Triangle, cost, grain: float, level, order):
+        self.level, self.order = level, order
+        cuts, item = np.empty(triangle.n + 1, np.int64), np.empty(triangle.n, np.int32)
+        m = _cut_levels(order, level, cost, np.bincount(level, cost), grain, cuts, item)
+        self.items = cuts[: m + 1].copy()
+        self.work, self.after = np.zeros(m), np.zeros(m, np.int64)
+        _dependencies(triangle.begin, triangle.end, unsigned(triangle.indices), item, cost, self.work, self.after)
+
+    def schedule(self, sort: bool, threads: int) -> Schedule:
+        return Schedule(self.order, self.items, self.after, self.level if sort else None, threads)
+
+
+@compiled
+def _cut_levels(order, level, cost, work, grain, items, item):
+    """items[:m + 1] and the item of each row: levels with the work of two items are cut, others merged. Returns m."""
+    m = 0
+    items[0] = 0
+    load = 0.0
+    for r in range(order.size):
+        now = level[order[r]]
+        before = level[order[r - 1]] if r > 0 else now
+        wide = work[now] >= 2 * grain
+        if load > 0 and ((wide and load >= grain) or (now != before and (wide or work[before] >= 2 * grain))):
+            m += 1
+            items[m] = r
+            load = 0.0
+        item[order[r]] = m
+        load += cost[order[r]]
+    items[m + 1] = order.size
+    return m + 1
+
+
+@compiled
+def _dependencies(begin, end, indices, item, cost, work, after):
+    """work[t] of item t, and after[t] = 1 + the last other item that holds a column of a row of item t."""
+    for i in range(item.size):
+        t = item[i]
+        work[t] += cost[i]
+        for p in range(begin[i], end[i]):
+            other = item[indices[p]]
+            if other != t:
+                after[t] = max(after[t], other + 1)
+
+
+@compiled
+def makespan(work, after, threads):
+    """ns until threads that claim items in turn have done them all."""
+    free = np.zeros(threads)
+    complete = np.zeros(after.size + 1)  # when all items before t are done
+    for t in range(after.size):
+        who = np.argmin(free)
+        free[who] = max(free[who], complete[after[t]]) + work[t] + ITEM
+        complete[t + 1] = max(complete[t], free[who])
+    return complete[after.size]

@@ -1,0 +1,228 @@
+"""Fixed-point sweeps of ParILU and ParILUT, on all threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.cpu.elimination import ONE
+from finelu.kernels.cpu.memory import empty
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import (
+    fetch_add,
+    fetch_min,
+    load_relaxed,
+    store_relaxed,
+    store_release,
+    wait_until_done,
+)
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import (
+    column_arrays,
+    pattern_arrays,
+    row_blocks,
+    share_blocks,
+    squared_size,
+    workspace,
+)
+from finelu.kernels.cpu.runtime.schedule import unsigned
+
+
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
+    """One synchronous fixed-point sweep on the pattern of F; see kernels/reference/sweeps.py.
+
+    A, F : CSR of one dtype, the diagonal of F full; with columns = columns_of(F) lower triangles (Cholesky).
+    out (nnz of F,) receives the new values, not F.data itself.  squares (n,) float64 receives sums of |r_ij|^2 of the
+    old values by rows, or None.  refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
+    Cost: sum over the entries l_ik of the length of row k of U, multiplications; n values of workspace a thread.
+    """
+    items = row_blocks(F, columns)
+    real = F.data.dtype.type(0).real.dtype.type
+    by_columns = column_arrays(columns)
+    factors = (real(damping), real(1 - damping))
+    a = unsigned(A.indptr), unsigned(A.indices), A.data
+    blocks = items.size - 1
+    room = workspace(blocks, F.n, F.data.dtype)
+    share_blocks(
+        _sweep,
+        blocks,
+        room,
+        items,
+        *a,
+        *pattern_arrays(F),
+        F.data,
+        *by_columns,
+        damping != 1,
+        *factors,
+        out,
+        squares,
+        refused,
+        threads=room.shape[0],
+    )
+
+
+@compiled
+def _sweep(
+    state,
+    done,
+    workspace,
+    items,
+    a_indptr,
+    a_indices,
+    a,
+    indptr,
+    indices,
+    diag,
+    f,
+    c_indptr,
+    rows,
+    places,
+    damped,
+    new_part,
+    old_part,
+    out,
+    squares,
+    refused,
+):
+    """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
+
+    What lands in w outside of the pattern, finite or not, is never read: each row first writes all of its own places.
+    """
+    t = fetch_add(state, 0, 1)
+    w = workspace[fetch_add(state, 1, 1) if t < done.size else 0]
+    zero = a[0] - a[0]
+    nan = zero.real / zero.real
+    while t < done.size:
+        bad, first_bad = 0, np.int64(diag.size)
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            for p in range(lo, hi):
+                w[indices[p]] = 0
+            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+                w[a_indices[p]] = a[p]
+            square, bad_before = 0.0, bad
+            for p in range(lo, pivot):
+                k = np.uint64(indices[p])
+                old, s, d = f[p], w[k], np.uint64(diag[k])
+                new = divide(s, f[d])
+                if damped:
+                    new = new_part * new + old_part * old
+                if not np.isfinite(new):
+                    bad += 1
+                    new = old
+                out[p] = new
+                if squares is not None:
+                    square += squared_size(s - old * f[d])
+                if rows is None:
+                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                        w[indices[q]] -= old * f[q]
+                else:
+                    q = np.uint64(c_indptr[k])
+                    j = k
+                    while j != i:  # row i is one of column k
+                        q += ONE
+                        j = np.uint64(rows[q])
+                        w[j] -= old * np.conj(f[places[q]])
+            for p in range(pivot, hi):
+                old, s = f[p], w[indices[p]]
+                if rows is None:
+                    new = s
+                    residual = s - old
+                else:
+                    new = zero + (np.sqrt(s.real) if s.real > 0 else nan)
+                    residual = zero + (s.real - (old * np.conj(old)).real)
+                if damped:
+                    new = new_part * new + old_part * old
+                if not np.isfinite(new) or (p == pivot and new == 0):
+                    bad += 1
+                    new = old
+                out[p] = new
+                if squares is not None:
+                    square += squared_size(residual)
+            if squares is not None:
+                squares[i] = square
+            if bad > bad_before:
+                first_bad = min(first_bad, np.int64(i))
+        if bad > 0:
+            fetch_add(refused, 0, bad)
+            fetch_min(refused, 1, first_bad)
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)
+
+
+def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
+    """`count` of them, one after the other; see kernels/reference/sweeps.py."""
+    for k in range(count):
+        out = empty(F.nnz, F.dtype)
+        sweep(A, F, out, None if squares is None else squares[k], refused, columns, damping)
+        F = F.with_values(out)
+    return F.data
+
+
+def sweep_in_place(A, F, refused, columns=None):
+    """An asynchronous sweep that overwrites F.data; see kernels/reference/sweeps.py.
+
+    Arguments as for `sweep`. One thread gives the incomplete factorization on the pattern of F. Several read from each
+    other whatever value is there at the time, old or new, so that the result differs from run to run.
+    """
+    items = row_blocks(F, columns)
+    by_columns = column_arrays(columns)
+    a = unsigned(A.indptr), unsigned(A.indices), A.data
+    blocks = items.size - 1
+    room = workspace(blocks, F.n, F.data.dtype)
+    arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, refused
+    share_blocks(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
+
+
+@compiled
+def _sweep_in_place(
+    state, done, workspace, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, refused
+):
+    """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
+    t = fetch_add(state, 0, 1)
+    w = workspace[fetch_add(state, 1, 1) if t < done.size else 0]
+    zero = a[0] - a[0]
+    nan = zero.real / zero.real
+    while t < done.size:
+        bad, first_bad = 0, np.int64(diag.size)
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            for p in range(lo, hi):
+                w[indices[p]] = 0
+            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+                w[a_indices[p]] = a[p]
+            bad_before = bad
+            for p in range(lo, pivot):
+                k = np.uint64(indices[p])
+                d = np.uint64(diag[k])
+                new = divide(w[k], load_relaxed(f, d))
+                if not np.isfinite(new):
+                    bad += 1
+                    new = load_relaxed(f, p)
+                else:
+                    store_relaxed(f, p, new)
+                if rows is None:
+                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                        w[indices[q]] -= new * load_relaxed(f, q)
+                else:
+                    q = np.uint64(c_indptr[k])
+                    j = k
+                    while j != i:  # row i is one of column k
+                        q += ONE
+                        j = np.uint64(rows[q])
+                        w[j] -= new * np.conj(load_relaxed(f, np.uint64(places[q])))
+            for p in range(pivot, hi):
+                s = w[indices[p]]
+                new = s if rows is None else zero + (np.sqrt(s.real) if s.real > 0 else nan)
+                if not np.isfinite(new) or (p == pivot and new == 0):
+                    bad += 1
+                else:
+                    store_relaxed(f, p, new)
+            if bad > bad_before:
+                first_bad = min(first_bad, np.int64(i))
+        if bad > 0:
+            fetch_add(refused, 0, bad)
+            fetch_min(refused, 1, first_bad)
+        store_release(done, t, 1)
+        t = fetch_add(state, 0, 1)
+    wait_until_done(done, 0, done.size)

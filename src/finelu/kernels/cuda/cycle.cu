@@ -1,0 +1,44 @@
+// Where a cycle of a Krylov method begins, and what it keeps. Twins: kernels/reference/cycle.py, name by name; the meaning
+// of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device memory, so that the
+// host waits for nothing. Launch: begin_cycle one thread; keep_verified any 1-D grid with gridDim.x * blockDim.x >= n.
+#include "runtime/finelu.cuh"
+#include "runtime/constants.cuh"
+
+using namespace fl;
+
+template <typename R>
+__global__ void begin_cycle(int* state, R* norms, R* history, R* checks)
+{
+    const int code = state[CODE];
+    state[COLUMNS] = 0;
+    state[IMPROVED] = 0;
+    if (code > BROKEN) return;
+    const R norm = norms[NORM];
+    if (!is_finite(norm)) {
+        state[CODE] = NOT_FINITE;
+        return;
+    }
+    checks[state[ITERATIONS]] = norm;
+    if (state[ITERATIONS] == 0) history[0] = norm;
+    const bool halved = norm <= R(0.5) * norms[START];
+    if (norm <= norms[TOLERANCE])
+        state[CODE] = CONVERGED;
+    else if (code == CLAIMED && !halved)
+        state[CODE] = STAGNATED;
+    else if (code == BROKEN && !halved)
+        state[CODE] = BREAKDOWN;
+    else
+        state[CODE] = RUNNING;
+    if (norm < norms[START]) {
+        norms[START] = norm;
+        norms[BEST] = norm;
+        state[IMPROVED] = 1;
+    }
+}
+
+template <typename T>
+__global__ void keep_verified(long long n, const int* state, const T* x, T* verified)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && state[IMPROVED]) verified[i] = x[i];
+}

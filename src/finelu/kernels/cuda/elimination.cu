@@ -1,0 +1,44 @@
+// ILU(0) and IC(0), all variants of the paper: see elimination.cuh for who owns what, waiting and determinism.
+// Twins: kernels/reference/elimination.py: ilu0 and ic0 (equal to a few ulps: a division by a pivot is a product with its
+// reciprocal here). base, table: see match_rows, for UPDATE == TABLE only. order: null for natural order (shared, vect,
+// adapt), or the rows in level order (levs, table). Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory
+// blockDim.x * sizeof(I) for INTERSECT and VECTOR.
+#include "runtime/finelu.cuh"
+#include "elimination.cuh"
+
+using namespace fl;
+
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT>
+__global__ void __launch_bounds__(256) ilu0(I n, const I* __restrict__ order, const I* __restrict__ indptr,
+                     const I* __restrict__ cols, const I* __restrict__ diag, const long long* __restrict__ base,
+                     const I* __restrict__ table, const T* __restrict__ a, T* work, T* lu,
+                     T* inverse, unsigned* bad, unsigned* counter)
+{
+    eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter);
+}
+
+// ILU(0)'s table of places where rows meet: see match_rows. Launch: gridDim.x * blockDim.x / 32 >= n.
+template <typename I>
+__global__ void ilu0_match(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
+                          const long long* __restrict__ base, I* table)
+{
+    match_rows<I, false>(n, indptr, cols, diag, base, table);
+}
+
+// A = L L^H on the pattern of A's lower triangle, which is stored by rows with the diagonal last.
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT>
+__global__ void __launch_bounds__(256) ic0(I n, const I* __restrict__ order, const I* __restrict__ indptr,
+                    const I* __restrict__ cols, const I* __restrict__ diag, const long long* __restrict__ base,
+                     const I* __restrict__ table, const T* __restrict__ a, T* work, T* l,
+                    T* inverse, unsigned* bad, unsigned* counter)
+{
+    eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, true>(n, order, indptr, cols, diag, base, table, a, work, l, inverse, bad, counter);
+}
+
+// IC(0)'s table of places where rows meet: see match_rows. Launch: gridDim.x * blockDim.x / 32 >= n.
+template <typename I>
+__global__ void ic0_match(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
+                          const long long* __restrict__ base, I* table)
+{
+    match_rows<I, true>(n, indptr, cols, diag, base, table);
+}

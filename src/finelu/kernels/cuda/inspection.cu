@@ -1,0 +1,113 @@
+// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin: kernels/reference/inspection.py:inspect.
+// found (six counters, set by the launcher): 0 smallest row with a column outside 0..n-1 or row
+// pointers that descend, leave the arrays or do not span them, 1 pairs out of order,
+// 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row.
+// Sums and minima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
+#include "runtime/finelu.cuh"
+
+using namespace fl;
+
+template <typename T, typename I>
+__global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data, I* diag,
+                        unsigned long long* found)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    I place = -1, before = -1;
+    unsigned long long unsorted = 0, strange = 0;
+    const I start = indptr[i], stop = indptr[i + 1];
+    bool corrupt = start < 0 || stop < start || stop > nnz || (i == 0 && (start != 0 || indptr[n] != nnz));
+    for (I p = start; p < stop && !corrupt; ++p) {
+        const I j = indices[p];
+        corrupt = j < 0 || j >= n;
+        unsorted += j <= before;
+        before = j;
+        strange += !is_finite(data[p]);
+        if (j == i) place = p;
+    }
+    diag[i] = place;
+    if (corrupt) atomicMin(found + 0, (unsigned long long)i);
+    if (unsorted) atomicAdd(found + 1, unsorted);
+    if (strange) {
+        atomicAdd(found + 2, strange);
+        atomicMin(found + 3, (unsigned long long)i);
+    }
+    if (place < 0) {
+        atomicAdd(found + 4, 1ull);
+        atomicMin(found + 5, (unsigned long long)i);
+    }
+}
+
+// place of column j in the sorted indices[a, z), or -1
+template <typename I> __device__ inline I place_of(const I* __restrict__ indices, I a, I z, I j)
+{
+    const I stop = z;
+    while (a < z) {
+        const I mid = a + (z - a) / 2;
+        if (indices[mid] < j) a = mid + 1; else z = mid;
+    }
+    return a < stop && indices[a] == j ? a : I(-1);
+}
+
+template <typename T> __device__ inline double size_of(T a) { return hypot(double(real(a)), double(imag(a))); }
+__device__ inline double size_of(float a) { return fabs(double(a)); }
+__device__ inline double size_of(double a) { return fabs(a); }
+
+// root[i] = the root of |a_ii|, or where that is not stored (diag[i] = -1), or at most 1000 eps of it, of the largest
+// magnitude of row i.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename I>
+__global__ void roots(I n, const I* __restrict__ indptr, const T* __restrict__ data, const I* __restrict__ diag, double* root)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const double size = diag[i] < 0 ? 0.0 : size_of(data[diag[i]]);
+    const double noise = 1000 * (sizeof(typename RealOf<T>::type) == 4 ? 1.1920928955078125e-07 : 2.220446049250313e-16);
+    double largest = size;
+    for (I p = indptr[i]; p < indptr[i + 1]; ++p) largest = fmax(largest, size_of(data[p]));
+    root[i] = sqrt(size <= noise * largest ? largest : size);
+}
+
+// the difference of two numbers in units of `size`
+__device__ inline double relative(double difference, double size)
+{
+    return difference == 0.0 ? 0.0 : isfinite(difference) ? difference / size : difference;
+}
+
+// A matrix beside its transpose: twin kernels/reference/inspection.py:mirrored. A, in sorted rows without duplicates, is finite.
+// found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries have a
+// stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are not
+// negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run.
+// Launch: any grid, blockDim.x a multiple of 32.
+template <typename T, typename I>
+__global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
+                         const double* __restrict__ root, unsigned long long* found)
+{
+    double most[5] = {0.0, 0.0, 0.0, 0.0, 0.0};
+    unsigned partners = 0;
+    const size_t entries = size_t(indptr[n]), step = size_t(gridDim.x) * blockDim.x;
+    for (size_t p = size_t(blockIdx.x) * blockDim.x + threadIdx.x; p < entries; p += step) {
+        I i = 0, z = n;  // the last row that begins at p or before
+        while (z - i > 1) {
+            const I mid = i + (z - i) / 2;
+            if (size_t(indptr[mid]) <= p) i = mid; else z = mid;
+        }
+        const I j = indices[p], q = place_of(indices, indptr[j], indptr[j + 1], i);
+        const T a = data[p], other = q < 0 ? T(0) : data[q];
+        const double adjoint = size_of(a - conj(other)), transposed = size_of(a - other);
+        const double size = fmax(root[i] * root[j], fmax(size_of(a), size_of(other)));
+        most[0] = fmax(most[0], size_of(a));
+        most[1] = fmax(most[1], adjoint);
+        most[2] = fmax(most[2], transposed);
+        most[3] = fmax(most[3], relative(adjoint, size));
+        most[4] = fmax(most[4], relative(transposed, size));
+        partners += q >= 0;
+    }
+    for (int mask = 16; mask > 0; mask /= 2) {
+        for (int k = 0; k < 5; ++k) most[k] = fmax(most[k], shuffle_xor(most[k], mask));
+        partners += shuffle_xor(partners, mask);
+    }
+    if (threadIdx.x % 32) return;
+    for (int k = 0; k < 5; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
+    atomicAdd(found + 5, (unsigned long long)partners);
+}

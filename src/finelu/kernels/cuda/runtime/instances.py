@@ -1,0 +1,223 @@
+"""The template instances that `make cuda` compiles, by `.cu` file; importable without CuPy.
+
+Every kernel with every type of value and every index type. The eliminations have many more instances than are worth a
+compiler's time: each row shape of elimination.py:_row_shape and each way to find where rows meet is there with double
+and int, and each type of value and index with one shape.
+"""
+
+from __future__ import annotations
+
+VALUES = ("float", "double", "Complex<float>", "Complex<double>")
+REALS = ("float", "double")
+COMPLEX = VALUES[2:]
+BOOLEANS = ("false", "true")
+INDICES = ("int", "long long")
+LANES = (1, 2, 4, 8, 16, 32)
+ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
+
+
+def _over(functions, *parameters):
+    ids = [()]
+    for choices in parameters:
+        ids = [(*head, choice) for head in ids for choice in choices]
+    return [f"{name}<{', '.join(str(a) for a in arguments)}>" for name in functions for arguments in ids]
+
+
+def _selections():
+    """(type, order) of what is searched: the values, by themselves or by magnitude, and extracted keys."""
+    magnitudes, values = _over_pairs(VALUES, "MAGNITUDES"), _over_pairs(REALS, "VALUES")
+    elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
+    counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")
+    return (
+        _over(["count_buckets"], elements, counting[:1], BOOLEANS)
+        + _over(["count_buckets"], ("double, MAGNITUDES",), counting[1:], BOOLEANS)
+        + _over(["count_buckets"], keys, counting, ("true",))
+        + _over(["extract_bucket"], elements, counting[:1])
+        + _over(["extract_bucket"], keys, counting)
+        + _over(["partition"], elements, counting[2:3])
+        + _over(["partition"], keys, counting[1:])
+        + _over(["search_rest"], elements)
+    )
+
+
+def _over_pairs(types, order):
+    return tuple(f"{t}, {order}" for t in types)
+
+
+def _eliminations(name, updates):
+    shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
+    short = [f"{update}, {ahead}, true" for update in updates for ahead in BOOLEANS]
+    long = [f"{update}, true, false" for update in updates]
+    every_shape = _over([name], ("double",), ("int",), shapes, short + long)
+    every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
+    return every_shape + [i for i in every_type if i not in every_shape]
+
+
+FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
+TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
+
+
+def _tables(name):
+    """Every type of value and index with one table, and each table with double and int."""
+    every_table, every_type = (
+        _over([name], ("double",), ("int",), TABLES, FLAGS),
+        _over([name], VALUES, INDICES, TABLES[7:8], FLAGS),
+    )
+    return list(dict.fromkeys(every_table + every_type))
+
+
+def _row_sweeps():
+    every_shape = _over(["row_sweeps"], ("double",), ("int",), ("4, 1", "8, 1", "8, 2"), BOOLEANS)
+    return list(dict.fromkeys(every_shape + _over(["row_sweeps"], VALUES, INDICES, ("8, 2",), BOOLEANS)))
+
+
+# block size, cells a thread block: as kernels/cuda/stencil.py:cells_of_a_block chooses them
+ALONE = ("1, 96", "2, 24", "3, 32", "4, 6", "6, 8", "8, 2", "16, 1", "32, 1")
+BLOCK_SIZES = ("1, 64", "2, 16", "3, 14", "4, 4", "5, 5", "6, 3", "6, 4", "7, 2", "8, 1", "16, 1", "32, 1")
+
+
+TILES = (2, 3, 4)  # a side of a block of 33 to 128
+
+
+def _by_tiles(name, *parameters):
+    """Each number of tiles with double, and each type of value with one."""
+    every_size = _over([name], ("double",), TILES, *parameters)
+    return list(dict.fromkeys(every_size + _over([name], VALUES, TILES[:1], *parameters)))
+
+
+def _by_cells(name, sizes, *parameters):
+    """Each block size with double, and each type of value with two."""
+    every_size = _over([name], ("double",), sizes, *parameters)
+    return list(dict.fromkeys(every_size + _over([name], VALUES, (sizes[-4], "32, 1"), *parameters)))
+
+
+# block size and elements a thread as kernels/cuda/blocks.py:team_for chooses them
+TEAMS = ("1, 1", "2, 1", "3, 1", "4, 1", "5, 2", "6, 3", "7, 2", "8, 2", "9, 2", "16, 2", "32, 4")
+EXTREME_TEAMS = ("6, 3", "32, 4")
+
+
+def _by_teams(name, *parameters, indices=False, batch=False):
+    """Each block size with double and int, and each type of value and index with two of them."""
+    batches = {"32, 4": {"float": 4, "double": 4, "Complex<float>": 4, "Complex<double>": 2}}
+    every = dict.fromkeys(
+        [("double", "int", team) for team in TEAMS]
+        + [(value, index, team) for value in VALUES for index in INDICES for team in EXTREME_TEAMS]
+    )
+    found = []
+    for value, index, team in every:
+        types = f"{value}, {index}" if indices else value
+        steps = f", {batches.get(team, {}).get(value, 6)}" if batch else ""
+        found += _over([name], (f"{types}, {team}{steps}",), *parameters)
+    return list(dict.fromkeys(found))
+
+
+INSTANCES: dict[str, list[str]] = {
+    "blocks": [
+        *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
+        *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
+        *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
+        *_by_teams("bsr_residual", indices=True),
+        *_by_teams("invert_blocks", BOOLEANS),
+        *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
+    ],
+    "inspection": _over(["inspect", "roots", "mirrored"], VALUES, INDICES),
+    "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
+    "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
+    "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
+    + _over(
+        [
+            "trsv_level_packed",
+            "trsv_one_block",
+            "gather_values",
+            "invert_diagonal",
+            "jacobi_sweep",
+            "isai",
+            "isai_apply",
+            "triangle_residual",
+        ],
+        VALUES,
+        INDICES,
+    ),
+    "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
+    + _over(["ilu0"], VALUES, INDICES, ("32, 1",), ("INTERSECT, false, false", "VECTOR, false, false"))
+    + _eliminations("ic0", ("SEARCH", "TABLE"))
+    + _over(["ilu0_match", "ic0_match"], INDICES),
+    "arnoldi": _over(
+        [
+            "mgs_step",
+            "unit_step",
+            "arnoldi_begin",
+            "givens_step",
+            "hessenberg_solve",
+            "combine",
+            "update_solution",
+        ],
+        VALUES,
+    ),
+    "pattern": _over(["add", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
+    + _over(
+        [
+            "row_facts",
+            "remove_rows",
+            "sum_below",
+            "count_columns",
+            "sum_columns",
+            "start_columns",
+            "scatter_columns",
+            "sort_columns",
+        ],
+        INDICES,
+    ),
+    "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
+    "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
+    "vectors": _over(["gather_scaled", "scatter_scaled"], VALUES, INDICES),
+    "products": _over(["residual", "residual_twice", "subtract_product"], VALUES, INDICES)
+    + _over(["dense_product"], VALUES),
+    "scaling": _over(
+        ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
+    )
+    + _over(["unusable"], VALUES, INDICES)
+    + _over(["use_new_pivots"], VALUES, INDICES)
+    + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
+    "selection": _selections(),
+    "stencil": [
+        "wavefront_order",
+        *_by_cells("factor_by_cells", BLOCK_SIZES, BOOLEANS, BOOLEANS),
+        *_by_cells("solve_by_cells", BLOCK_SIZES, ("PLAIN", "TRANSPOSED")),
+        *_over(["solve_by_cells"], COMPLEX, ("6, 3", "32, 1"), ("ADJOINT",)),
+        *_by_cells("stencil_residual", ALONE),
+        *_by_tiles("factor_by_tiles", BOOLEANS),
+        *_by_tiles("solve_by_tiles", ("PLAIN", "TRANSPOSED")),
+        *_over(["solve_by_tiles"], COMPLEX, TILES[:1], ("ADJOINT",)),
+        *_by_tiles("residual_by_tiles"),
+        *_over(["residual_by_rows"], VALUES),
+    ],
+    "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
+    + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
+    + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
+    "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified"], VALUES),
+    "recurrences": _over(["minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
+    + _over(
+        [
+            "cg_step",
+            "cg_record",
+            "cg_direction",
+            "bicg_alpha",
+            "bicg_step",
+            "bicg_direction",
+            "sqmr_residual",
+            "sqmr_step",
+            "sqmr_direction",
+            "bicgstab_half",
+            "bicgstab_step",
+            "bicgstab_record",
+            "bicgstab_direction",
+            "minres_begin",
+            "minres_start",
+            "minres_lanczos",
+            "minres_rotation",
+            "minres_step",
+        ],
+        VALUES,
+    ),
+}

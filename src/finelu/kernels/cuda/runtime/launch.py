@@ -1,0 +1,81 @@
+"""From a `.cu` file to a kernel that can be launched: compiled by NVRTC at first use, kept on disk by CuPy."""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import cache
+from importlib.resources import files
+
+import cupy
+
+from finelu.kernels import monitor
+from finelu.kernels.cuda.runtime.constants import header
+
+CUDA_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "complex64": "Complex<float>",
+    "complex128": "Complex<double>",
+    "int32": "int",
+    "int64": "long long",
+}
+_lock = threading.Lock()
+_kernels: dict = {}
+
+
+@cache
+def source(stem: str) -> str:
+    """The text of `<stem>.cu` of kernels/cuda, the headers in place of the includes, so that CuPy's cache sees every
+    change."""
+    folder = files("finelu.kernels.cuda")
+
+    def included(match: re.Match[str]) -> str:
+        if match.group(1) == "runtime/constants.cuh":
+            return header(vars(monitor))
+        return (folder / match.group(1)).read_text().replace("#pragma once", "")
+
+    return re.sub(r'#include "([\w/]+\.cuh)"', included, (folder / f"{stem}.cu").read_text())
+
+
+def _compiled(stem: str, template_id: str):
+    # Contraction to fused multiply-adds is on (CUDA's default); fast math is never set: it would break NaN tests.
+    module = cupy.RawModule(code=source(stem), options=("-std=c++17",), name_expressions=(template_id,))
+    function = module.get_function(template_id)
+    # All that a block can have, once: plans of several threads ask for different sizes of the same kernel.
+    function.max_dynamic_shared_size_bytes = device_limits()["shared"] - function.shared_size_bytes
+    return function
+
+
+def kernel(stem: str, function: str, *arguments):
+    """The kernel `function<arguments>` of `<stem>.cu` for the current device.
+
+    arguments : dtypes (or their names), integers, booleans or names of constants: the template arguments in order.
+    """
+    key = (stem, function, arguments, cupy.cuda.runtime.getDevice())
+    found = _kernels.get(key)
+    if found is None:
+        names = [CUDA_TYPES.get(str(a), str(a)) if not isinstance(a, bool) else str(a).lower() for a in arguments]
+        with _lock:
+            found = _kernels[key] = _compiled(stem, f"{function}<{', '.join(names)}>" if names else function)
+    return found
+
+
+def device_limits() -> dict[str, int]:
+    """Multiprocessors, compute capability (90 for 9.0), shared memory of a block in bytes, of the current device."""
+    return _device_limits(cupy.cuda.runtime.getDevice())
+
+
+@cache
+def _device_limits(device: int) -> dict[str, int]:
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
+    return {
+        "processors": properties["multiProcessorCount"],
+        "capability": 10 * properties["major"] + properties["minor"],
+        "shared": properties["sharedMemPerBlockOptin"],
+        "shared_plain": properties["sharedMemPerBlock"],
+    }
+
+
+def blocks(items: int, per_block: int) -> int:
+    return max(1, -(-int(items) // per_block))

@@ -1,0 +1,175 @@
+// Row by row products of sparse factors, for the sweeps and the candidates of ParILUT (2018, 2019); the papers' separate
+// symbolic product, residual and sweep kernels are one kind of kernel here. Twins: kernels/reference: sweep,
+// sweep_in_place, candidates.
+//
+// Row i of A - L U: for each k < i of row i of L, in ascending order, l_ik times row k of U (of Cholesky: conj(l_jk) for
+// the j of column k up to i) is subtracted from the accumulators of its columns. The columns of one k are distinct and the
+// k go one after the other, so nobody shares an accumulator, and the bits are the same in every run wherever a column's
+// accumulator lies. Short rows: LANES threads a row, accumulators in a hash table in shared memory; where a sweep meets few
+// of them, in registers (sweeps.cu: row_sweeps). Long rows: a block a row, accumulators in a dense row of global memory
+// (of the L2 cache), where it never matters what falls beside the pattern. What bounds short rows is the shared memory:
+// about three accesses a multiply-add; the data of U comes from L2.
+#pragma once
+
+using namespace fl;
+
+constexpr int BLOCK = 128;       // threads for short rows
+constexpr int LONG_BLOCK = 512;  // and for long ones
+constexpr int AT_ONCE = 4;       // entries of a row of U that a thread asks for at a time
+constexpr int AHEAD = 3;         // rows of U whose first entries are asked for before they are needed
+
+template <int LANES> __device__ inline unsigned lanes_mask()
+{
+    return LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
+}
+template <int LANES> __device__ inline double lanes_sum(unsigned mask, double v)
+{
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(mask, v, offset);
+    return v;
+}
+
+// One entry of what row k of the row's L is multiplied with: columns[q], value at q. By columns (Cholesky) or by rows (LU).
+template <typename T, typename I, bool SYMMETRIC>
+struct Factor {
+    const I* __restrict__ indptr;
+    const I* __restrict__ indices;
+    const I* __restrict__ diag;
+    const I* __restrict__ c_indptr;
+    const I* __restrict__ c_rows;
+    const I* __restrict__ c_places;
+    const T* data;
+    __device__ I first(I k) const { return SYMMETRIC ? c_indptr[k] + 1 : diag[k] + 1; }
+    __device__ I last(I k) const { return SYMMETRIC ? c_indptr[k + 1] : indptr[k + 1]; }
+    __device__ I column(I q) const { return SYMMETRIC ? c_rows[q] : indices[q]; }
+    template <bool FRESH> __device__ T value(I q) const
+    {
+        const T* const p = SYMMETRIC ? data + c_places[q] : data + q;
+        const T v = FRESH ? peek(p) : *p;
+        return SYMMETRIC ? conj(v) : v;
+    }
+};
+
+template <typename V> __device__ inline V of_lane(unsigned mask, V v, int lane, int width) { return __shfl_sync(mask, v, lane, width); }
+template <typename R> __device__ inline Complex<R> of_lane(unsigned mask, Complex<R> v, int lane, int width)
+{
+    return {__shfl_sync(mask, v.re, lane, width), __shfl_sync(mask, v.im, lane, width)};
+}
+
+// use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L in
+// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry. Nobody waits for
+// a row of U when it is its turn: its bounds are known by then, and the first entries of the next AHEAD rows are on their
+// way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond its first LANES entries, in places
+// [q, stop): whether it has done with them by itself. All lanes of the group call all of them; columns of Cholesky beyond i
+// are not passed on.
+template <typename T, typename I, int LANES, bool SYMMETRIC, bool VALUES, bool FRESH, typename Begin, typename Use,
+          typename Wide, typename More>
+__device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsigned mask, int lane, I i, I lo, I pivot,
+                                    const Begin& begin, const Use& use, const Wide& wide, const More& more)
+{
+    for (I base = lo; base < pivot && more(); base += LANES) {
+        const int steps = pivot - base < I(LANES) ? int(pivot - base) : LANES;
+        I k = 0, first = 0, last = 0;
+        T l = T(0);
+        if (lane < steps) {
+            k = factor.indices[base + lane];
+            if (VALUES && !FRESH) l = factor.data[base + lane];
+            first = factor.first(k);
+            last = factor.last(k);
+        }
+        I column[AHEAD];
+        T value[AHEAD];
+        const auto fetch = [&](int e, I& j, T& v) {
+            const I q = of_lane(mask, first, e % LANES, LANES) + lane, stop = of_lane(mask, last, e % LANES, LANES);
+            j = I(-1);
+            if (e < steps && q < stop) {
+                j = factor.column(q);
+                if (VALUES) v = factor.template value<FRESH>(q);
+            }
+        };
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        for (int e = 0; e < steps && more(); ++e) {
+            begin(base + e, of_lane(mask, k, e, LANES), of_lane(mask, l, e, LANES));
+            I j = column[0];
+            T v = value[0];
+#pragma unroll
+            for (int a = 1; a < AHEAD; ++a) {
+                column[a - 1] = column[a];
+                value[a - 1] = value[a];
+            }
+            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            use(j, v, j >= 0 && !(SYMMETRIC && j > i));
+            const I rest = of_lane(mask, first, e, LANES) + LANES, last_e = of_lane(mask, last, e, LANES);
+            const I stop = rest < last_e && !wide(base + e, rest, last_e) ? last_e : rest;
+            for (I base_q = rest; base_q < stop && more(); base_q += AT_ONCE * LANES) {
+                I columns[AT_ONCE];
+                T values[AT_ONCE];
+#pragma unroll
+                for (int b = 0; b < AT_ONCE; ++b) {
+                    const I q = base_q + b * LANES + lane;
+                    columns[b] = I(-1);
+                    if (q < stop) {
+                        columns[b] = factor.column(q);
+                        if (VALUES) values[b] = factor.template value<FRESH>(q);
+                    }
+                }
+                if (SYMMETRIC && __all_sync(mask, columns[0] > i || columns[0] < 0)) break;
+#pragma unroll
+                for (int b = 0; b < AT_ONCE; ++b)
+                    if (more()) use(columns[b], values[b], columns[b] >= 0 && !(SYMMETRIC && columns[b] > i));
+            }
+            __syncwarp(mask);
+        }
+    }
+}
+
+// The hash table of a group: keys (columns, -1 where empty), SLOTS a power of two.
+template <int SLOTS> __device__ inline int home(long long column) { return int((unsigned(column) * 2654435769u) >> 8) & (SLOTS - 1); }
+
+// slot of the column, or -1
+template <int SLOTS, typename I> __device__ inline int lookup(const I* keys, I column)
+{
+    int s = home<SLOTS>(column);
+    for (int t = 0; t < SLOTS; ++t, s = (s + 1) & (SLOTS - 1)) {
+        if (keys[s] == column) return s;
+        if (keys[s] == I(-1)) return -1;
+    }
+    return -1;
+}
+__device__ inline int swap_if(int* p, int old, int v) { return atomicCAS(p, old, v); }
+__device__ inline long long swap_if(long long* p, long long old, long long v)
+{
+    return (long long)atomicCAS(reinterpret_cast<unsigned long long*>(p), (unsigned long long)old, (unsigned long long)v);
+}
+// slot of the column, put there if it is new (then fresh is set); -1 if the table is full
+template <int SLOTS, typename I> __device__ inline int insert(I* keys, I column, bool& fresh)
+{
+    int s = home<SLOTS>(column);
+    for (int t = 0; t < SLOTS; ++t, s = (s + 1) & (SLOTS - 1)) {
+        const I there = *const_cast<volatile I*>(keys + s);
+        if (there == column) return s;
+        if (there == I(-1)) {
+            const I was = swap_if(keys + s, I(-1), column);
+            if (was == I(-1)) {
+                fresh = true;
+                return s;
+            }
+            if (was == column) return s;
+        }
+    }
+    return -1;
+}
+
+__device__ inline double block_sum(double v)
+{
+    __shared__ double sums[LONG_BLOCK / 32];
+    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+    __syncthreads();
+    double total = 0;
+    for (int w = 0; w < LONG_BLOCK / 32; ++w) total += sums[w];
+    __syncthreads();
+    return total;
+}

@@ -1,0 +1,142 @@
+"""What kernels take and return, on either device: `CSR`, and `Triangle`, a triangle within the arrays of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from finelu.device import namespace, on_gpu, sparse_module, to_host
+from finelu.kernels import kernels_for
+
+INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
+KNOWN = ("missing", "facts")  # of the pattern, once somebody asked
+
+Mirrored = tuple[float, float, float, float, float, int]
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """A square sparse matrix in compressed sparse rows, checked: sorted, no duplicates, finite.
+
+    indptr (n + 1,), indices (nnz,) int32 (int64 once n or nnz needs it); data (nnz,) one of the four dtypes;
+    diag (n,) the place of each diagonal entry in `data`, or -1 where none is stored. All on one device.
+    The arrays may be the caller's own: nothing in finelu writes to them.
+    """
+
+    indptr: Any
+    indices: Any
+    data: Any
+    diag: Any
+
+    @property
+    def n(self) -> int:
+        return self.indptr.size - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.n, self.n)
+
+    @property
+    def nnz(self) -> int:
+        return self.data.size
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    @cached_property
+    def missing(self) -> int:
+        """How many diagonal entries are not stored."""
+        return int((self.diag < 0).sum())
+
+    @cached_property
+    def facts(self) -> tuple[int, int, int, int]:
+        """The most entries of a row, below and above the diagonal; all entries below it. The diagonal must be full."""
+        return kernels_for(self.data).pattern.facts(self)
+
+    def mirrored(self) -> Mirrored:
+        """What A has in common with its transpose; see reference/inspection.py. Found anew, as values may have changed,
+        except for what `unchanged` was given."""
+        known = self.__dict__.get("_mirrored")
+        return known or kernels_for(self.data).inspection.mirrored(self.indptr, self.indices, self.data, self.diag)
+
+    @contextmanager
+    def unchanged(self, mirrored: Mirrored) -> Iterator[None]:
+        """While this lasts, nobody writes to the values, of which this is known."""
+        self.__dict__["_mirrored"] = mirrored
+        try:
+            yield
+        finally:
+            self.__dict__.pop("_mirrored", None)  # another thread may have been first
+
+    @property
+    def below(self) -> int:
+        """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""
+        return self.facts[3]
+
+    @property
+    def longest(self) -> tuple[int, int, int]:
+        """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
+        return self.facts[:3]
+
+    def with_values(self, data) -> CSR:
+        """The same pattern, and what is known of it, with other values (nnz,)."""
+        other = CSR(self.indptr, self.indices, data, self.diag)
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
+        return other
+
+    def copy(self) -> CSR:
+        """The same matrix, and what is known of it, in arrays of its own."""
+        other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
+        return other
+
+    def on(self, xp) -> CSR:
+        """The same matrix in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy between the two."""
+        if xp is namespace(self.data):
+            return self
+        move = to_host if on_gpu(self.data) else xp.asarray
+        return CSR(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
+
+    def same_pattern(self, other: CSR) -> bool:
+        """Whether `other` stores entries at the same places (and on the same device)."""
+        if self.nnz != other.nnz or self.n != other.n or on_gpu(self.data) != on_gpu(other.data):
+            return False
+        if self.indices is other.indices and self.indptr is other.indptr:
+            return True
+        xp = namespace(self.data)
+        same = xp.array_equal(self.indptr, other.indptr) & xp.array_equal(self.indices, other.indices)
+        return bool(same)
+
+    def tosparse(self):
+        """The scipy.sparse or cupyx.scipy.sparse CSR matrix with these arrays (no copy)."""
+        return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Triangle:
+    """The strict triangle of a sparse matrix, where it lies in another's arrays, and its diagonal.
+
+    n : rows.  begin, end (n,) : row i owns places begin[i] <= p < end[i] of indices, columns ascending.
+    reverse : rows are visited n - 1, ..., 0 (an upper triangle) instead of 0, ..., n - 1.
+    diag (n,) : the place of D_ii in the values, or None for a unit diagonal.
+    source : None if the value of place p is values[p]; else (len(indices),) and it is values[source[p]].
+    conjugate : values, the diagonal too, are conjugated (trans="H").
+    entries : number of strict entries, the sum of end - begin.  longest : the most entries of a row.
+    dtype : of the values.
+    """
+
+    n: int
+    begin: Any
+    end: Any
+    indices: Any
+    reverse: bool
+    diag: Any
+    source: Any
+    conjugate: bool
+    entries: int
+    longest: int
+    dtype: Any

@@ -1,0 +1,45 @@
+"""Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def pattern_iluk(indptr, indices, level):
+    """The pattern of ILU(level), by rows. Saad 2003, Algorithm 10.5: entries with a level of fill of at most `level`.
+
+    Entries of A have level 0; a product l_ik u_kj brings (i, j) the sum of its levels and 1, of all the least.
+    """
+    levels = []
+    for i in range(indptr.size - 1):
+        row = {int(j): 0 for j in indices[indptr[i] : indptr[i + 1]]}
+        for k in range(i):
+            if k in row:
+                for j, fill in levels[k].items():
+                    if j > k and row[k] + fill + 1 <= level:
+                        row[j] = min(row.get(j, level), row[k] + fill + 1)
+        levels.append(row)
+    counts = [0, *(len(row) for row in levels)]
+    return np.cumsum(counts).astype(indptr.dtype), np.array([j for row in levels for j in sorted(row)], indices.dtype)
+
+
+def elimination_tree(indptr, indices, parent):
+    """parent[j]: the first row below the diagonal in column j of the Cholesky factor of the pattern; -1: none."""
+    for j, column in enumerate(_eliminated(indptr, indices)):
+        parent[j] = min(column, default=-1)
+
+
+def column_counts(indptr, indices, parent, count):
+    """count[j]: the entries of column j of the Cholesky factor of the pattern, the diagonal among them."""
+    for j, column in enumerate(_eliminated(indptr, indices)):
+        count[j] = 1 + len(column)
+
+
+def _eliminated(indptr, indices):
+    """The rows below the diagonal of each column of the Cholesky factor: elimination joins all neighbours of a row."""
+    n = len(indptr) - 1
+    below = [{int(i) for i in indices[indptr[j] : indptr[j + 1]] if i > j} for j in range(n)]
+    for j in range(n):
+        for i in below[j]:
+            below[i] |= {k for k in below[j] if k > i}
+    return below

@@ -1,0 +1,79 @@
+"""A matrix is looked at: is it sound, where is its diagonal, does it equal its transpose. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def inspect(indptr, indices, data, diag):
+    """Soundness of a CSR matrix with n rows, and its diagonal.
+
+    diag (n,) receives the place of each diagonal entry, or -1; any of its places where the rows are not sorted.
+    Returns the first row with a column outside 0..n-1 or with row pointers that descend or leave the arrays (row 0 if
+    they do not span the arrays), or -1, in which case nothing else need be right; how many neighbouring columns do not
+    ascend; how many values are NaN or Inf and the first row with one or -1; how many rows
+    store no diagonal entry and the first of them or -1.
+    """
+    n = indptr.size - 1
+    corrupt, unsorted, not_finite, missing = [], 0, [], []
+    if indptr[0] != 0 or indptr[n] != indices.size:
+        return 0, 0, 0, -1, 0, -1
+    for i in range(n):
+        row = slice(indptr[i], indptr[i + 1])
+        columns = indices[row]
+        if not 0 <= indptr[i] <= indptr[i + 1] <= indices.size or (columns < 0).any() or (columns >= n).any():
+            corrupt.append(i)
+        unsorted += int(np.count_nonzero(columns[1:] <= columns[:-1]))
+        not_finite += [i] * int(np.count_nonzero(~np.isfinite(data[row])))
+        on_diagonal = np.flatnonzero(columns == i)
+        diag[i] = indptr[i] + on_diagonal[-1] if on_diagonal.size else -1
+        if not on_diagonal.size:
+            missing.append(i)
+    first = (rows[0] if rows else -1 for rows in (corrupt, not_finite, missing))
+    first_corrupt, first_not_finite, first_missing = first
+    return first_corrupt, unsorted, len(not_finite), first_not_finite, len(missing), first_missing
+
+
+def mirrored(indptr, indices, data, diag):
+    """What A has in common with its transpose, b_ij = a_ji, or 0 where (j, i) is not stored:
+
+    (largest |a_ij|, largest |a_ij - conj(b_ij)|, largest |a_ij - b_ij|, these two relative, entries with a stored b_ij)
+
+    relative: to the largest of |a_ij|, |b_ij| and the root of s_i s_j, s_i = |a_ii|, or the largest magnitude of row i
+    where that is at most 1000 eps of it. Inf where a difference overflows. data[diag[i]] is a_ii; diag[i] is -1 where
+    it is not stored.
+    """
+    rows = [range(indptr[i], indptr[i + 1]) for i in range(len(indptr) - 1)]
+    entries = {(i, int(indices[p])): data[p] for i, row in enumerate(rows) for p in row}
+    sizes = [abs(data[place]) if place >= 0 else 0.0 for place in diag]
+    row_sizes, noise = [max((abs(data[p]) for p in row), default=0.0) for row in rows], 1000 * np.finfo(data.dtype).eps
+    sizes = [most if size <= noise * most else size for size, most in zip(sizes, row_sizes, strict=True)]
+
+    def largest(difference):
+        most = most_relative = 0.0
+        for (i, j), a in entries.items():
+            b = entries.get((j, i), 0)
+            d = float(difference(a, b))
+            if d > 0:
+                most = max(most, d)
+                size = max(abs(a), abs(b), float(sizes[i]) ** 0.5 * float(sizes[j]) ** 0.5)
+                most_relative = max(most_relative, d / float(size) if d < np.inf else np.inf)
+        return most, most_relative
+
+    adjoint, transposed = largest(lambda a, b: abs(a - np.conj(b))), largest(lambda a, b: abs(a - b))
+    size = max((float(abs(a)) for a in entries.values()), default=0.0)
+    partners = sum((j, i) in entries for i, j in entries)
+    return size, adjoint[0], transposed[0], adjoint[1], transposed[1], partners
+
+
+def signs(indptr, indices, data, diag, tolerance):
+    """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|)."""
+    same = opposite = 0.0
+    fine = 0
+    for i, place in enumerate(diag):
+        d = data[place]
+        beside = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
+        same += sum(a for a in beside if a > 0)
+        opposite -= sum(a for a in beside if a <= 0)
+        fine += abs(d) + sum(beside) >= -tolerance * abs(d)
+    return same, opposite, fine

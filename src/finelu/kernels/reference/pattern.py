@@ -1,0 +1,68 @@
+"""The pattern of the factors grows and shrinks; magnitudes; a triangle by columns. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.reference.sweeps import row_of
+
+
+def columns_of(F):
+    """F (lower triangle and diagonal) by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data."""
+    order = np.lexsort((np.repeat(np.arange(F.n), np.diff(F.indptr)), F.indices))
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))[order]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(F.indices, minlength=F.n))])
+    return indptr.astype(F.indptr.dtype), rows.astype(F.indices.dtype), order.astype(F.indices.dtype)
+
+
+def facts(A):
+    """The most entries of a row, below and above the diagonal; all entries below it. The diagonal is full."""
+    below, above = A.diag - A.indptr[:-1], A.indptr[1:] - A.diag - 1
+    return int((below + above).max()) + 1, int(below.max()), int(above.max()), int(below.sum(dtype=np.int64))
+
+
+def add(F, indptr, indices, values, scaled=False):
+    """F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns ascending.
+
+    The initial value is r_ij (2018, equation 5); with `scaled` below the diagonal r_ij / F_jj.
+    """
+    out = [[0], [], [], []]
+    for i in range(F.n):
+        row = row_of(F, i)
+        for p in range(indptr[i], indptr[i + 1]):
+            j = int(indices[p])
+            row[j] = values[p] / F.data[F.diag[j]] if scaled and j < i else values[p]
+        for j in sorted(row):
+            if j == i:
+                out[3].append(len(out[1]))
+            out[1].append(j)
+            out[2].append(row[j])
+        out[0].append(len(out[1]))
+    types = F.indptr.dtype, F.indices.dtype, F.data.dtype, F.diag.dtype
+    return tuple(np.array(a, t) for a, t in zip(out, types, strict=True))
+
+
+def magnitudes(F):
+    """|values| of F below the diagonal, and above it, in the order of their places."""
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
+    return abs(F.data[F.indices < rows]), abs(F.data[F.indices > rows])
+
+
+def remove(F, least, drop):
+    """F without its smallest entries: (indptr, indices, data, diag). The diagonal stays.
+
+    least (2,): thresholds below and above the diagonal; drop (2,): how many entries to drop there. Entries below the
+    threshold in magnitude are dropped, all of them, those above it none, and of those equal to it as many as it takes
+    to come to `drop`, spread evenly over them in the order of their places: of T such entries, t = 0, 1, ..., with w
+    to drop, those with (t + 1) w // T > t w // T.
+    """
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
+    magnitude, keep = abs(F.data), np.ones(F.nnz, bool)
+    for side, here in enumerate((F.indices < rows, F.indices > rows)):
+        keep &= ~(here & (magnitude < least[side]))
+        equal = np.flatnonzero(here & (magnitude == least[side]))
+        want = min(max(int(drop[side]) - int((here & (magnitude < least[side])).sum()), 0), equal.size)
+        t = np.arange(equal.size)
+        keep[equal[(t + 1) * want // max(equal.size, 1) > t * want // max(equal.size, 1)]] = False
+    kept = np.concatenate([[0], np.cumsum(keep)])
+    return kept[F.indptr].astype(F.indptr.dtype), F.indices[keep], F.data[keep], kept[F.diag].astype(F.diag.dtype)

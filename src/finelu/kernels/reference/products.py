@@ -1,0 +1,54 @@
+"""Products of a matrix with vectors, and residuals. The specification."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+
+def residual(indptr, indices, data, x, b, factor, r, bound):
+    """r = b - factor A x, and bound_i = (k_i + 1) eps (factor |A| |x| + |b|)_i for the k_i entries of row i.
+
+    r (n,) and b in the dtype of data and x, bound (n,) in its real one; factor is a power of two. bound is as much as
+    rounding may have put into r (Higham 2002, section 3.5). |a| is |Re a| + |Im a|.
+    """
+
+    def size(v):
+        return abs(v.real) + abs(v.imag)
+
+    eps = np.finfo(bound.dtype).eps
+    for i in range(r.size):
+        row = range(indptr[i], indptr[i + 1])
+        r[i] = b[i] - factor * sum((data[p] * x[indices[p]] for p in row), start=r.dtype.type(0))
+        sizes = sum(size(data[p]) * size(x[indices[p]]) for p in row)
+        bound[i] = (len(row) + 1) * eps * (factor * sizes + size(b[i]))
+
+
+def residual_twice(indptr, indices, data, x, b, factor, r):
+    """r = b - factor A x, as if added up in twice the precision of float64 (in float64 for single precision) and then
+    rounded. Here it is added up exactly. factor is a power of two."""
+
+    def product(a, b):
+        return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+    def exact(v):
+        return Fraction(float(v.real)), Fraction(float(v.imag))
+
+    for i in range(r.size):
+        parts = list(exact(b[i]))
+        for p in range(indptr[i], indptr[i + 1]):
+            terms = product(exact(data[p]), exact(x[indices[p]]))
+            parts = [part - Fraction(factor) * term for part, term in zip(parts, terms)]
+        r[i] = float(parts[0]) if r.dtype.kind == "f" else complex(*map(float, parts))
+
+
+def subtract_product(M, x, y=None):
+    """y - M x, or M x where y is None. M : a sparse matrix."""
+    product = M.toarray() @ x
+    return product if y is None else y - product
+
+
+def dense_product(matrix, x):
+    """matrix x, matrix (n, n)."""
+    return matrix @ x

@@ -1,0 +1,53 @@
+"""Scaling of entries by vectors over rows and columns, and by ratios of pivots. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def scale(A, out, below, above):
+    """out (nnz,) = a_ij left[i] right[j]; (left, right) = below where j < i, and above elsewhere.
+
+    The vectors are real, (n,); None: a vector of ones. Returns out.
+    """
+    for i in range(A.n):
+        for p in range(A.indptr[i], A.indptr[i + 1]):
+            left, right = below if A.indices[p] < i else above
+            value = A.data[p] * (1 if left is None else left[i])
+            out[p] = value * (1 if right is None else right[A.indices[p]])
+    return out
+
+
+def use_new_pivots(F, out, refused):
+    """After a sweep of F into out: below the diagonal out_ij times F_jj / out_jj, so that l_ij is divided by the pivot
+    of the same sweep instead of the one before. What would not be finite stays, and is counted in `refused` (2,), see
+    `sweep`. Returns out."""
+    for i in range(F.n):
+        for p in range(F.indptr[i], F.diag[i]):
+            pivot = F.diag[F.indices[p]]
+            with np.errstate(all="ignore"):
+                new = out[p] * (F.data[pivot] / out[pivot])
+            if np.isfinite(new):
+                out[p] = new
+            else:
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+    return out
+
+
+def pivots(A, cholesky):
+    """d (n,), d_i = 1 / sqrt(|a_ii|) or 1 if that is 0; the first row whose pivot is not finite or zero, of Cholesky
+    not positive, or -1; and whether all pivots are positive real numbers."""
+    values = [A.data[p] for p in A.diag]
+    d = [1 / np.sqrt(abs(v)) if v != 0 else 1 for v in values]
+    bad = [i for i, v in enumerate(values) if not np.isfinite(v) or (not v.real > 0 if cholesky else v == 0)]
+    plain = all(v.real > 0 and v.imag == 0 for v in values)
+    return np.array(d, A.data.real.dtype), bad[0] if bad else -1, plain
+
+
+def first_unusable(F):
+    """The first row with a value that is not finite or a zero pivot, or -1."""
+    for i in range(F.n):
+        if not np.isfinite(F.data[F.indptr[i] : F.indptr[i + 1]]).all() or F.data[F.diag[i]] == 0:
+            return i
+    return -1

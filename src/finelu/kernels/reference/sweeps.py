@@ -1,0 +1,107 @@
+"""Fixed-point sweeps of ParILU and ParILUT. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# ParILU and ParILUT (Anzt, Chow, Dongarra 2018; Anzt, Ribizel, Flegar, Chow, Dongarra 2019). Factors F are one CSR: L
+# below the diagonal (unit, not stored), U on and above; of Cholesky L alone, by rows, the diagonal last. A synchronous
+# sweep reads old values only, so it is done row by row like a product of sparse matrices; sums over k ascend.
+
+
+def row_of(A, i):
+    """{column: value} of row i."""
+    return {int(A.indices[p]): A.data[p] for p in range(A.indptr[i], A.indptr[i + 1])}
+
+
+def product_row(F, i, columns):
+    """((k, j), l_ik u_kj) for k < i, k < j, in ascending order of k, then j; of Cholesky l_ik conj(l_jk), k < j <= i.
+
+    columns: None for LU, else columns_of(F).
+    """
+    for p in range(F.indptr[i], F.diag[i]):
+        k = int(F.indices[p])
+        if columns is None:
+            for q in range(F.diag[k] + 1, F.indptr[k + 1]):
+                yield (k, int(F.indices[q])), F.data[p] * F.data[q]
+        else:
+            indptr, rows, places = columns
+            for q in range(indptr[k] + 1, indptr[k + 1]):
+                if rows[q] <= i:
+                    yield (k, int(rows[q])), F.data[p] * np.conj(F.data[places[q]])
+
+
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
+    """One synchronous fixed-point sweep on the pattern of F (2018, Algorithm 1, with the diagonal in U).
+
+    out (nnz of F): l_ij = s_ij / u_jj below the diagonal and u_ij = s_ij elsewhere, s_ij = a_ij - sum over
+    k < min(i, j) of l_ik u_kj with the old values; of Cholesky (columns given; A and F lower triangles)
+    l_ij = s_ij / l_jj and l_ii = sqrt(s_ii). Times `damping`, plus 1 - damping times the old value. A value that is not
+    finite, a pivot of LU that is 0, and a square that is not positive are refused: the old value stays, refused[0]
+    counts it and refused[1] is the smallest such row so far.
+    squares (n,) float64: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values.
+    """
+    for i in range(F.n):
+        s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
+        s.update((j, a) for j, a in row_of(A, i).items() if j in s)
+        for (_, j), product in product_row(F, i, columns):
+            if j in s:
+                s[j] -= product
+        squares[i] = 0
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            j, old = int(F.indices[p]), F.data[p]
+            with np.errstate(all="ignore"):
+                if j < i:
+                    new, residual = s[j] / F.data[F.diag[j]], s[j] - old * F.data[F.diag[j]]
+                elif columns is None:
+                    new, residual = s[j], s[j] - old
+                else:
+                    new, residual = np.sqrt(s[j].real) if s[j].real > 0 else np.nan, s[j].real - abs(old) ** 2
+                new = damping * new + (1 - damping) * old if damping != 1 else new
+            if not np.isfinite(new) or (j == i and new == 0):
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+                new = old
+            out[p] = new
+            squares[i] += abs(residual) ** 2
+
+
+def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
+    """`count` sweeps; returns the last values (nnz of F), F's own array if count is 0. F.data is not written.
+
+    squares (count, n) float64: those of each sweep, or None.
+    """
+    for k in range(count):
+        out, sums = np.empty_like(F.data), np.empty(F.n)
+        sweep(A, F, out, sums, refused, columns, damping)
+        if squares is not None:
+            squares[k] = sums
+        F = F.with_values(out)
+    return F.data
+
+
+def sweep_in_place(A, F, refused, columns=None):
+    """An asynchronous sweep as one thread would do it, row after row: new values are read as soon as they are there.
+
+    Inside a row l_ik is final before it is used, so that in this order one sweep is the incomplete factorization on the
+    pattern of F; with several threads a row may meet older values of other rows. Refuses as `sweep` does.
+    """
+    for i in range(F.n):
+        s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
+        s.update((j, a) for j, a in row_of(A, i).items() if j in s)
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            j, old = int(F.indices[p]), F.data[p]
+            with np.errstate(all="ignore"):
+                if j < i:
+                    new = s[j] / F.data[F.diag[j]]
+                else:
+                    new = s[j] if columns is None else np.sqrt(s[j].real) if s[j].real > 0 else np.nan
+            if not np.isfinite(new) or (j == i and new == 0):
+                refused[0] += 1
+                refused[1] = min(refused[1], i)
+                new = old
+            F.data[p] = new
+            if j < i:
+                for (k, m), product in product_row(F, i, columns):
+                    if k == j and m in s:
+                        s[m] -= product

@@ -1,0 +1,118 @@
+"""ILUT, by rows and in Crout's form, and ICT. The specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def strongest(entries, tau, limit):
+    """Of {j: v} those with |v| > tau, and of these the `limit` largest (of equals the smaller j; None: all), by j."""
+    above = [j for j in sorted(entries) if abs(entries[j]) > tau]
+    kept = sorted(above, key=lambda j: -abs(entries[j]))[:limit]  # a stable sort
+    return {j: entries[j] for j in sorted(kept)}
+
+
+def allowed(fill, entries):
+    """How many entries of a row of L or U are kept where A has so many."""
+    return None if np.isinf(fill) else max(1, int(fill * entries))
+
+
+def finite(*parts):
+    return all(np.isfinite(abs(v)) for part in parts for v in part.values())
+
+
+def ilut(indptr, indices, a, tau, fill):
+    """ILUT: row by row, small entries dropped, the largest kept. Saad 1994; Saad 2003, Algorithm 10.6.
+
+    tau (n,) : row i drops what is not larger than tau[i] in magnitude: an entry before the diagonal when its turn comes
+    to be divided by the pivot, one behind it in the end. `fill` times as many entries as A has are kept before, and
+    behind, the diagonal of a row, at least one. Returns the rows of L (without its diagonal) and of U as lists of
+    {column: value}, shorter than n if the next row has a zero pivot or a value that is not finite.
+    """
+    L, U = [], []
+    for i in range(indptr.size - 1):
+        row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
+        before, behind = sum(j < i for j in row), sum(j > i for j in row)
+        lower, waiting = {}, {j for j in row if j < i}
+        while waiting:
+            k = min(waiting)
+            waiting.remove(k)
+            if abs(row[k]) <= tau[i]:
+                continue
+            lower[k] = row[k] / U[k][k]
+            for j, u in U[k].items():
+                if j > k:
+                    if j < i and j not in row:
+                        waiting.add(j)
+                    row[j] = row.get(j, a.dtype.type(0)) - lower[k] * u
+        upper = {j: v for j, v in row.items() if j > i}
+        if not finite(row, lower, upper) or row[i] == 0:
+            break
+        L.append(strongest(lower, 0, allowed(fill, before)))
+        U.append({i: row[i], **strongest(upper, tau[i], allowed(fill, behind))})
+    return L, U
+
+
+def ilut_crout(indptr, indices, a, tau_rows, tau_columns, fill):
+    """ILUT in Crout's form: row k of U and column k of L together. Li, Saad & Chow 2003, Algorithm 3.1.
+
+    Row k of U drops what is not larger than tau_rows[k], column k of L what is not larger than tau_columns[k] before it
+    is divided by the pivot; `fill` as in `ilut`, for L by columns. Returns the columns of L (without its diagonal) and
+    the rows of U as lists of {index: value}, shorter than n if the next step has a zero pivot or a value that is not
+    finite.
+    """
+    n = indptr.size - 1
+    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
+    L, U = [], []
+    for k in range(n):
+        z = {j: v for j, v in A[k].items() if j >= k}
+        w = {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+        fill_row, fill_column = allowed(fill, len(z) - 1), allowed(fill, len(w))
+        for i in range(k):
+            if k in L[i]:
+                for j in U[i]:
+                    if j >= k:
+                        z[j] = z.get(j, a.dtype.type(0)) - L[i][k] * U[i][j]
+            if k in U[i]:
+                for j in L[i]:
+                    if j > k:
+                        w[j] = w.get(j, a.dtype.type(0)) - L[i][j] * U[i][k]
+        pivot = z.pop(k)
+        if not finite(z, w, {k: pivot}) or pivot == 0:
+            break
+        column = {i: v / pivot for i, v in strongest(w, tau_columns[k], fill_column).items()}
+        if not finite(column):
+            break
+        L.append(column)
+        U.append({k: pivot, **strongest(z, tau_rows[k], fill_row)})
+    return L, U
+
+
+def ict(indptr, indices, a, tau, fill):
+    """ICT: incomplete Cholesky by threshold, column by column, from the lower triangle by rows, the diagonal last.
+
+    Column k of L drops what is not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
+    many entries as the column has in A are kept below the diagonal, at least one. An imaginary part of the diagonal is
+    not read. Returns the columns of L as a list of {row: value}, shorter than n if the next pivot is not a positive
+    number or an entry is not finite. Jones & Plassmann 1995; Li, Saad & Chow 2003 for the form.
+    """
+    n = indptr.size - 1
+    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
+    L = []
+    for k in range(n):
+        square, w = A[k][k].real, {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+        limit = allowed(fill, len(w))
+        for j in range(k):
+            if k in L[j]:
+                square = square - (L[j][k] * np.conj(L[j][k])).real
+                for i in L[j]:
+                    if i > k:
+                        w[i] = w.get(i, a.dtype.type(0)) - L[j][i] * np.conj(L[j][k])
+        if not finite(w) or not np.isfinite(square) or square <= 0:
+            break
+        root = a.dtype.type(np.sqrt(square))
+        column = {i: v / root for i, v in strongest(w, tau[k], limit).items()}
+        if not finite(column):
+            break
+        L.append({k: root, **column})
+    return L
