@@ -196,19 +196,24 @@ def sides(run: Run, threads: int) -> list[tuple[Callable[[], Any], tuple[str, ..
     return found
 
 
-def timed(call: Callable[[Any], Any], inputs: Sequence[Any], seconds: list[float]) -> None:
+def timed(
+    call: Callable[[Any], Any],
+    inputs: Sequence[Any],
+    seconds: list[float],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Add the seconds of some calls to `seconds`, after WARM ones, or one where that takes longer than SECONDS."""
     estimate = 0.0
     for k in range(WARM):
         if estimate <= SECONDS:
-            begin = time.perf_counter()
+            begin = clock()
             call(inputs[k])
-            estimate = time.perf_counter() - begin
+            estimate = clock() - begin
     least = LEAST if estimate <= SECONDS else 1
     for k in range(min(max(least, int(SECONDS / max(estimate, 1e-9))), MOST)):
-        begin = time.perf_counter()
+        begin = clock()
         call(inputs[(k + 1) % BUFFERS])
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
 
 
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:

@@ -158,13 +158,13 @@ SOLVERS: dict[str, Solver] = {
 }
 
 
-def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
+def outcome(solver: Solver, S, limit: float, fill: float | None) -> dict[str, Any]:
     """One solver on one matrix: status ("" if solved, else why not), iterations, seconds, setup, residual, fill."""
     b = S @ np.random.default_rng(SEED).standard_normal(S.shape[0])
     begin = time.perf_counter()
     try:
         with np.errstate(all="ignore"):
-            result = SOLVERS[solver](S.copy(), b, begin + limit, fill)  # whoever writes to it, S stays
+            result = solver(S.copy(), b, begin + limit, fill)  # a solver may write to its matrix
     except Exception as error:  # a peer may fail in any way
         return {"status": reason_of(error), "seconds": time.perf_counter() - begin}
     again = sum(result.get("setup", [])[1:])  # repeats of the set-up are no part of a solve
@@ -175,11 +175,11 @@ def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
 
 def warm_up(solver: str) -> None:
     for name in WARM_UP:
-        outcome(solver, sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
+        outcome(SOLVERS[solver], sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
 
 
 def serve(pipe, threads: int) -> None:
-    serve_with(pipe, threads, outcome, warm_up)
+    serve_with(pipe, threads, lambda name, *rest: outcome(SOLVERS[name], *rest), warm_up)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,16 +122,16 @@ def right_hand_side(n: int) -> np.ndarray:
     return np.random.default_rng(SEED).uniform(-0.5, 0.5, n)
 
 
-def once(solver: str, S, b, limit: float) -> dict[str, Any]:
+def once(solver: Solver, S, b, limit: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     """One run of one solver, judged: status ("" if solved in time, else why not), seconds, residual, iterations."""
-    handed, rhs = S.copy(), b.copy()  # whoever writes to them, S and b stay
-    begin = time.perf_counter()
+    handed, rhs = S.copy(), b.copy()  # a solver may write to them
+    begin = clock()
     try:
         with np.errstate(all="ignore"), compile_clock() as compiling:
-            result = SOLVERS[solver](handed, rhs, begin + limit)
+            result = solver(handed, rhs, begin + limit)
     except Exception as error:  # a peer may fail in any way
-        return {"status": reason_of(error), "seconds": time.perf_counter() - begin}
-    result["seconds"], result["compiling"] = time.perf_counter() - begin, compiling()
+        return {"status": reason_of(error), "seconds": clock() - begin}
+    result["seconds"], result["compiling"] = clock() - begin, compiling()
     result.pop("setup", None)
     judge(S, b, result)
     if result["status"] == "" and result["seconds"] > limit:
@@ -139,17 +139,19 @@ def once(solver: str, S, b, limit: float) -> dict[str, Any]:
     return result
 
 
-def outcome(solver: str, S, limit: float, extra=None) -> dict[str, Any]:
+def outcome(
+    solver: Solver, S, limit: float, extra=None, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """As `once`; a cheap solve runs up to RUNS times more, and the median of these counts; one whose first run compiled
     kernels, or loaded compiled ones, runs again whatever it costs. Each run is judged: the first that does not solve
     the system is the outcome."""
     b = right_hand_side(S.shape[0])
-    result = once(solver, S, b, limit)
+    result = once(solver, S, b, limit, clock)
     first, seconds = result["seconds"], []
     wanted = RUNS if first < CHEAP else 1 if result.get("compiling") else 0
-    begin = time.perf_counter()
-    while result["status"] == "" and len(seconds) < wanted and (not seconds or time.perf_counter() - begin < AGAIN):
-        result = once(solver, S, b, limit)
+    begin = clock()
+    while result["status"] == "" and len(seconds) < wanted and (not seconds or clock() - begin < AGAIN):
+        result = once(solver, S, b, limit, clock)
         seconds.append(result["seconds"])
     if result["status"] == "" and seconds:
         result |= {"seconds": median(seconds), "runs": seconds}
@@ -160,10 +162,10 @@ def warm_up(solver: str) -> None:
     """Compile, or load, what a solver may need: for finelu.solve every rung with every method that it may take."""
     for name in LARGER if solver == OURS else ():
         S = sp.csr_matrix(finelu.gallery.problem(name))
-        once(solver, S, right_hand_side(S.shape[0]), 5.0)
+        once(SOLVERS[solver], S, right_hand_side(S.shape[0]), 5.0)
     for name in WARM_UP if solver == OURS else WARM_UP[:2]:  # ILU++ crashes where the diagonal is zero
         S = sp.csr_matrix(finelu.gallery.problem(name))
-        once(solver, S, right_hand_side(S.shape[0]), READING)
+        once(SOLVERS[solver], S, right_hand_side(S.shape[0]), READING)
         if solver != OURS:
             continue
         for recipe in RECIPES:
@@ -175,7 +177,7 @@ def warm_up(solver: str) -> None:
 
 
 def serve(pipe, threads: int) -> None:
-    serve_with(pipe, threads, outcome, warm_up)
+    serve_with(pipe, threads, lambda name, *rest: outcome(SOLVERS[name], *rest), warm_up)
 
 
 # The run --------------------------------------------------------------------------------------------------------------

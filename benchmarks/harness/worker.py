@@ -79,10 +79,11 @@ class Worker:
     """A process that solves one system after another, and is started again after a crash or a time limit.
 
     serve : serve(pipe, threads), what the process runs; a function of a module, as another process is to find it.
+    grace : seconds over its limit in which a solver may notice that itself.
     """
 
-    def __init__(self, threads: int, serve: Callable[[Any, int], None]):
-        self.threads, self.serve, self.child, self.pipe = threads, serve, None, None
+    def __init__(self, threads: int, serve: Callable[[Any, int], None], grace: float = GRACE):
+        self.threads, self.serve, self.grace, self.child, self.pipe = threads, serve, grace, None, None
         self.first: dict[str, float] = {}  # seconds of the first calls of a solver, which compile
 
     def ask(self, path: Path, solver: str, limit: float, extra=None, *, more: float = 0.0) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class Worker:
             if compiled is None:
                 return {"status": "not read"}
             self.first.setdefault(solver, compiled)
-            found = self._receive(limit + more + GRACE)
+            found = self._receive(limit + more + self.grace)
         except EOFError:
             self.stop()
             return {"status": "crashed"}

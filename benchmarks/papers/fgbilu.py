@@ -69,8 +69,8 @@ def page(run: Run, out: Path) -> str:
 
 def tasks(run: Run, options) -> Iterable[tuple[str, Callable[[], None]]]:
     """What is measured, the most important first: (name, what to call)."""
-    small = [e for e in options.edges if e**3 <= LARGEST_ON_CPU]
-    large = [e for e in options.edges if e**3 > LARGEST_ON_CPU]
+    small = [e for e in options.edges if e**3 <= options.largest_on_cpu]
+    large = [e for e in options.edges if e**3 > options.largest_on_cpu]
 
     def sizes(edges, on_cpu):
         for e in edges:
@@ -162,6 +162,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     options.edges = sorted(options.edges or default["edges"])
     options.unknowns = options.unknowns or default["unknowns"]
     options.entries, options.domain = default["entries"], default["domain"]
+    options.largest_on_cpu = LARGEST_ON_CPU
     if odd := [n for n in options.unknowns if n % 2 or n < 4]:
         parser.error(f"--unknowns: {odd[0]} is not a sum of 4s and 6s")
     options.threads = options.threads or sorted({1, 2, available_cores()})
