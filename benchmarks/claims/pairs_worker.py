@@ -64,8 +64,8 @@ def vectors(xp: Any, n: int) -> list[Any]:
 
 def positive(S: sp.csr_matrix) -> bool:
     """Whether S is symmetric to rounding with a positive diagonal."""
-    apart = abs(S - S.T)
-    return (apart.nnz == 0 or apart.max() <= SYMMETRIC * abs(S).max()) and bool((S.diagonal() > 0).all())
+    difference = abs(S - S.T)
+    return (difference.nnz == 0 or difference.max() <= SYMMETRIC * abs(S).max()) and bool((S.diagonal() > 0).all())
 
 
 def of_factors(recipe: Any, A: Any, right: list[Any]) -> Iterator[Call]:

@@ -5,8 +5,8 @@ everything, ||b - A x||_2 <= 1e-8 ||b||_2 by the matrix as it was read: `finelu.
 defaults (COLAMD), "splu symmetric" with permc_spec="MMD_AT_PLUS_A" and options={"SymmetricMode": True}, and spilu with
 defaults and its own gmres(50); pyamg's `solve`; ilupp's multilevel ILU and ILU(0) with defaults and finelu's gmres(50).
 What takes less than a second, or compiled kernels, runs again; the median of up to five warm runs counts.
-The solvers run in a process apart, which a crash or the limit ends. Then `import finelu` in fresh processes, and the
-first solve with and without compiled kernels in the cache.
+The solvers run in a process of their own, which a crash or the limit ends. Then `import finelu` in fresh processes,
+and the first solve with and without compiled kernels in the cache.
 
     python -m benchmarks.claims.solve [--matrices memplus,fv2] [--limit 60] [--parts systems,first] [--from RECORD]
     python -m benchmarks.claims.solve --parts systems --limit 20 --solvers "finelu.solve,splu,splu symmetric,spilu"
@@ -61,7 +61,7 @@ PARTS = ("systems", "first")
 # The solvers ----------------------------------------------------------------------------------------------------------
 
 
-def finelu_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def finelu_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     solution = finelu.solve(S, b, rtol=RTOL, time_limit=max(end - time.perf_counter(), 0.0))
     said = solution.status.name.lower().replace("_", " ")
     tried = [
@@ -73,7 +73,7 @@ def finelu_solve(S, b, end: float, extra=None) -> dict[str, Any]:
     return result | {"said": said, "seen": list(solution.seen), "tried": tried}
 
 
-def pyamg_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def pyamg_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     """Its black box; as its stopping rule is a preconditioned residual, again from its x while that helps."""
     import pyamg
 
@@ -88,21 +88,21 @@ def pyamg_solve(S, b, end: float, extra=None) -> dict[str, Any]:
     return {"x": x, "iterations": iterations, "status": ""}
 
 
-def ilupp_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def ilupp_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     return finelu_gmres(S, b, ilupp_multilevel(S, None), end, ITERATIONS)
 
 
-def spilu_gmres(S, b, end: float, extra=None) -> dict[str, Any]:
+def spilu_gmres(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     return scipy_spilu(S, b, end, extra, ITERATIONS)
 
 
-def ilupp_ilu0(S, b, end: float, extra=None) -> dict[str, Any]:
+def ilupp_ilu0(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     import ilupp
 
     return finelu_gmres(S, b, ilupp.ILU0Preconditioner(int32_csr(S)), end, ITERATIONS)
 
 
-def splu_symmetric(S, b, end: float, extra=None) -> dict[str, Any]:
+def splu_symmetric(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     """With the setting that SuperLU's guide has for patterns that are nearly symmetric."""
     return scipy_splu(S, b, end, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
 
@@ -122,7 +122,9 @@ def right_hand_side(n: int) -> np.ndarray:
     return np.random.default_rng(SEED).uniform(-0.5, 0.5, n)
 
 
-def once(solver: Solver, S, b, limit: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+def once(
+    solver: Solver, S: sp.csr_matrix, b: Any, limit: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """One run of one solver, judged: status ("" if solved in time, else why not), seconds, residual, iterations."""
     handed, rhs = S.copy(), b.copy()  # a solver may write to them
     begin = clock()
@@ -140,7 +142,7 @@ def once(solver: Solver, S, b, limit: float, clock: Callable[[], float] = time.p
 
 
 def outcome(
-    solver: Solver, S, limit: float, extra=None, clock: Callable[[], float] = time.perf_counter
+    solver: Solver, S: sp.csr_matrix, limit: float, extra: Any = None, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
     """As `once`; a cheap solve runs up to RUNS times more, and the median of these counts; one whose first run compiled
     kernels, or loaded compiled ones, runs again whatever it costs. Each run is judged: the first that does not solve
@@ -176,7 +178,7 @@ def warm_up(solver: str) -> None:
                     break
 
 
-def serve(pipe, threads: int) -> None:
+def serve(pipe: Any, threads: int) -> None:
     serve_with(pipe, threads, lambda name, *rest: outcome(SOLVERS[name], *rest), warm_up)
 
 
@@ -197,7 +199,7 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
         run.records.append(record)
 
 
-def measured(options, solvers: Sequence[str], parts: Sequence[str]) -> Run:
+def measured(options: argparse.Namespace, solvers: Sequence[str], parts: Sequence[str]) -> Run:
     paths = chosen_files(options) if "systems" in parts else {}
     run = new_run("solve", gpu=False, machine_name=options.machine)
     solvers = installed(run, solvers)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.clock import cpu_time, elapsed, gpu_time, mark
+from benchmarks.harness.clock import Timing, cpu_time, elapsed, gpu_time, mark
 from finelu.kernels import kernels_for, on_gpu
 from finelu.preconditioners import parilut as adaption
 
@@ -115,7 +115,7 @@ def all_steps() -> Iterator[None]:
         adaption.DIVERGED = before
 
 
-def factor_time(recipe, A, *, repeats: int | None = None):
+def factor_time(recipe: Any, A: Any, *, repeats: int | None = None) -> tuple[float, Timing, Any]:
     """(ms of the first call, Timing of later ones, the factors) of recipe.factor(A), solves not analysed."""
     gpu = on_gpu(A.data)
     begin = time.perf_counter()
@@ -133,7 +133,7 @@ def factor_time(recipe, A, *, repeats: int | None = None):
     return first, timing, F
 
 
-def profile(recipe, A, factors: type, runs: int = PROFILES) -> dict[str, float]:
+def profile(recipe: Any, A: Any, factors: type, runs: int = PROFILES) -> dict[str, float]:
     """BLOCKS -> ms, medians of some runs; "other" is the time outside of the blocks."""
     found: list[dict[str, float]] = []
     with without_solves(factors):
