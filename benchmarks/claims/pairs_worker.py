@@ -171,7 +171,7 @@ def calls_of(part: str, case: str, path: str, gpu: bool) -> Iterator[Call]:
 def timed(call: Call, repeats: int, gpu: bool) -> tuple[float, float]:
     """Median ms of the call, and of the processor's time in all threads (on a GPU: until the call returned)."""
     if gpu:
-        found = gpu_time(call.call, repeats, host=not call.queued)
+        found = gpu_time(call.call, repeats, host=not call.queued, warm=1)
         return found.ms, found.host_ms
     processor: list[float] = []
 
@@ -180,7 +180,7 @@ def timed(call: Call, repeats: int, gpu: bool) -> tuple[float, float]:
         call.call(i)
         processor.append(1e3 * (time.process_time() - begin))
 
-    found = cpu_time(counted, repeats)
+    found = cpu_time(counted, repeats, warm=1)
     return found.ms, median(processor[-repeats:])
 
 

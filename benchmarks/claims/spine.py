@@ -305,8 +305,8 @@ def page(run: Run) -> str:
     """The whole result as Markdown: the bars first, then a row a matrix, then every variant."""
     text = run.heading() + "\n## Bars: peer's time over ours, geometric mean and least\n\n" + bar_table(run)
     text += (
-        "\nTimes are medians in ms; each matrix counts once, solves with L and with U are two cases. Errors: of factors "
-        "relative to the sequential CPU factors, of solves backward. The tridiagonal matrix, one row a level, "
+        "\nTimes are medians in ms; each matrix counts once, solves with L and with U are two cases. Errors: of "
+        "factors relative to the sequential CPU factors, of solves backward. The tridiagonal matrix, one row a level, "
         "is in no mean.\n"
     )
 
