@@ -194,7 +194,17 @@ class Clock:
         return totals
 
 
-def staged(A, apply, b, clock: Clock, *, on_host: bool = False, rtol=RTOL, restart=RESTART, maxiter=MAXITER):
+def staged(
+    A: Any,
+    apply: Callable[[Any], Any],
+    b: Any,
+    clock: Clock,
+    *,
+    on_host: bool = False,
+    rtol: float = RTOL,
+    restart: int = RESTART,
+    maxiter: int = MAXITER,
+) -> tuple[Any, int]:
     """(x, iterations) by the steps of `finelu.gmres`, each under its stage of `clock`.
 
     A : `A @ x`; apply(x) : M^-1 x; both where b lives.  on_host : with the basis, Gram-Schmidt and the small problem on
@@ -271,7 +281,7 @@ def _basis(n: int, columns: int, home, *, pinned: bool):
     return empty_pinned((n, columns), np.float64, order="F")
 
 
-def copy(source, target) -> None:
+def copy(source: Any, target: Any) -> None:
     """Between host and device, or on one of them; waits for a copy to the host."""
     if on_gpu(source) and not on_gpu(target):
         source.get(out=target)

@@ -503,18 +503,18 @@ def acc(flow, monkeypatch):
     fgbilu_gpu._scratch.cache_clear()
 
 
-def on_a_gpu(out, *arguments) -> Run:
+def on_a_gpu(out, *arguments, **more) -> Run:
     """The run that these arguments ask for, with what a machine with a GPU would say of itself."""
     options = fgbilu.parsed(["--gpu", "--quick", "--threads", "1", "--out", str(out), *arguments])
+    vars(options).update(more)
     run = Run("fgbilu", {"name": "box"}, "2026-01-02", {"copy GB/s": 4000.0})
     fgbilu.measure(run, options)
     assert fgbilu.page(run, out)
     return Run.load(out / "fgbilu-box-2026-01-02.json.gz")
 
 
-def test_the_part_on_the_gpu_fills_every_column(acc, monkeypatch, tmp_path):
-    monkeypatch.setattr(fgbilu, "LARGEST_ON_CPU", 30)  # so that 4^3 is one of the large grids
-    run = on_a_gpu(tmp_path, "--edges", "3,4", "--unknowns", "4,10")
+def test_the_part_on_the_gpu_fills_every_column(acc, tmp_path):
+    run = on_a_gpu(tmp_path, "--edges", "3,4", "--unknowns", "4,10", largest_on_cpu=30)  # so that 4^3 is large
     assert not run.failures and not fgbilu_tables.wrong_table(run) and fgbilu_tables.bandwidth(run) == 4000
     columns = fgbilu_tables.columns(run)
     every = {c for c, which in columns.items() if fgbilu_tables.per_point(run, "3x3x3", "factor", **which)}
