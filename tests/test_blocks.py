@@ -12,7 +12,7 @@ from test_stencil import random_blocks
 
 import finelu as fl
 from finelu import BlockMatrix, DeviceError, MatrixError, StencilMatrix
-from finelu import blocks as blocks_module
+from finelu.matrix import blocks as blocks_module
 from finelu.kernels import kernels_for
 from finelu.kernels.cpu import blocks as cpu_blocks
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order
