@@ -76,9 +76,9 @@ def threads(monkeypatch):
 @pytest.fixture
 def patient(monkeypatch):
     """No attempt and no factors are given up for others because this machine is busy."""
-    from finelu.auto import ladder, sequence
+    from finelu.auto import monitor, sequence
 
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
     monkeypatch.setattr(sequence, "PATIENCE", 1e9)
 
 

@@ -30,7 +30,7 @@ from benchmarks.harness.suite import files, matrix_folder
 from benchmarks.harness.table import table
 from finelu.errors import FileError, MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
-from finelu.properties import suggest
+from finelu.matrix.traits import traits
 
 SEED, RTOL, MAXITER, RESTART = 0, 1e-8, 2000, 30
 RULE, FALLBACK, ALTERNATIVE = "rule", "fallback", "alternative"
@@ -104,7 +104,7 @@ def solve_one(S: Any, seconds: float) -> Iterator[Outcome]:
     b = np.random.default_rng(SEED).uniform(-0.5, 0.5, S.shape[0])
     A = as_csr(S, diagonal=False)
     ilu0 = factored(fl.ILU0(), A)
-    if suggest(A).recipe == "ic0":
+    if traits(A).definite:
         first = attempt(RULE, S, b, factored(fl.IC0(), A), fl.IC0(), "cg", seconds)
         yield first
         if not first.solved:

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu
-from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, gallery, kernels, solve
-from finelu.auto import ladder
+from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, gallery, kernels, krylov, solve
+from finelu.auto import cost, ladder, monitor, singular
 from finelu.auto import solve as solver
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
+from finelu.matrix.traits import traits
 from finelu.result import Status
 
 POISSON = gallery.poisson5(25, 24)  # 600 rows: the direct solve does not come first
 N = POISSON.shape[0]
 
 
-worth = ladder.worth
+worth = monitor.worth
 pytestmark = pytest.mark.usefixtures("patient")
 
 
@@ -30,9 +31,9 @@ def costs(monkeypatch):
     """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
 
     def expected(analysis=1e-15, **seconds):
-        monkeypatch.setattr(ladder, "worth", worth)
-        for name, value in {"cost": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
-            monkeypatch.setattr(ladder.Ladder, name, value)
+        monkeypatch.setattr(monitor, "worth", worth)
+        for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
+            monkeypatch.setattr(cost.Costs, name, value)
 
     return expected
 
@@ -371,7 +372,7 @@ def test_worth_demands_more_the_less_has_been_spent():
 @pytest.fixture
 def hopeful(monkeypatch):
     """No residual counts as that of rounding, so that rtol=0 asks for every rung."""
-    monkeypatch.setattr(ladder.Ladder, "_at_limit", lambda *_: False)
+    monkeypatch.setattr(singular, "at_limit", lambda *_: False)
 
 
 def test_no_rung_twice(hopeful):
@@ -396,7 +397,7 @@ def test_the_time_limit_ends_the_iteration(monkeypatch):
         seen.append(iteration)
         clock[0] += 1.0
 
-    for module in (solver, ladder):
+    for module in (solver, ladder, monitor, cost):
         monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
     solution = solve(POISSON, values((N, 3), "float64"), recipe=None, time_limit=5.5, watch=watch)
     # the clock is read before the watch makes a second of it: the seventh look, at six seconds, is the last
@@ -436,7 +437,7 @@ def test_a_recipe_and_a_method(recipe, method):
     assert method in ("auto", attempt.method) and "asked for" in attempt.why
 
 
-@pytest.mark.parametrize("method", solver.METHODS)
+@pytest.mark.parametrize("method", krylov.METHODS)
 def test_every_method(method):
     b = values(N, "float64")
     solution = solve(POISSON, b, method=method)
@@ -497,7 +498,7 @@ def test_explain_holds_every_attempt(costs):
 
 def test_what_is_seen():
     def seen(A):
-        return " ".join(ladder.look(finelu.as_csr(A, diagonal=False)).sentences())
+        return " ".join(traits(finelu.as_csr(A, diagonal=False)).sentences())
 
     assert "all positive; the other entries have the opposite sign" in seen(POISSON)
     assert "opposite sign" in seen(-POISSON) and "positive" not in seen(-POISSON)
@@ -506,7 +507,7 @@ def test_what_is_seen():
     assert "not symmetric" in seen(gallery.convection_diffusion(5, 5, 1))
     assert "complex symmetric" in seen(PROBLEMS["complex symmetric"])
     assert f"{N} diagonal entries are missing or zero" in seen(POISSON - 4 * sp.identity(N))
-    assert ladder.look(finelu.as_csr(sp.eye(9) + sp.eye(9, k=1), diagonal=False)).paired == pytest.approx(9 / 17)
+    assert traits(finelu.as_csr(sp.eye(9) + sp.eye(9, k=1), diagonal=False)).paired == pytest.approx(9 / 17)
 
 
 def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
@@ -516,15 +517,15 @@ def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 200\n")
     monkeypatch.setattr(kernels, "CONTAINERS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
     assert kernels.free_memory(np.empty(0)) == 2000
-    assert ladder.Ladder(finelu.as_csr(POISSON), 1e-8).memory == 0.8 * 2000
+    assert ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs.memory == 0.8 * 2000
     (tmp_path / "memory.max").write_text("max\n")
     assert abs(kernels.free_memory(np.empty(0)) - free) < free / 2
 
 
 def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):
     A = sp.random(600, 600, 0.03, random_state=1, format="csr") + 20 * sp.identity(600)
-    found = ladder.Ladder(finelu.as_csr(A), 1e-8)
-    assert found.by_columns and not found.short and found.cost("direct") < math.inf
+    found = ladder.Ladder(finelu.as_csr(A), 1e-8).costs
+    assert found.by_columns and not found.short and found.seconds("direct") < math.inf
     no_factors(ILU0, ILUT, MultilevelILU)
     b = values(600, "float64")
     solution = solve(A, b)
@@ -630,11 +631,11 @@ def test_nothing_else_is_tried_than_what_was_asked_for():
 
 
 def test_a_change_has_to_fit_the_time(monkeypatch):
-    monkeypatch.setattr(ladder, "worth", lambda *_: True)
+    monkeypatch.setattr(monitor, "worth", lambda *_: True)
     found = ladder.Ladder(finelu.as_csr(POISSON), 1e-8)
-    assert found.better(["direct", "multilevel"], 1.0, 1.0) == "direct"
+    assert monitor.better(found.costs, ["direct", "multilevel"], 1.0, 1.0) == "direct"
     late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=time.perf_counter() - 1)
-    assert late.better(["direct", "multilevel"], 1.0, 1.0) is None and late.fill is None
+    assert monitor.better(late.costs, ["direct", "multilevel"], 1.0, 1.0) is None and late.costs.fill is None
 
 
 def test_direct_factors_that_find_no_room_are_not_begun():

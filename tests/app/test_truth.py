@@ -14,7 +14,8 @@ from conftest import real_matrix
 
 import finelu
 from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, solve
-from finelu.auto import ladder, singular
+from finelu.auto import attempt, ladder, singular
+from finelu.auto.choose import Rung
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
 from finelu.matrix import as_csr
@@ -401,19 +402,19 @@ def test_a_recurrence_that_parts_from_the_truth_is_seen():
 
 def test_x_recipe_and_residual_are_of_one_attempt(monkeypatch):
     """The second attempt makes nothing better, so the answer is the first one's."""
-    monkeypatch.setattr(ladder, "MAXITER", 3)
-    monkeypatch.setattr(ladder.Ladder, "_at_limit", lambda *_: False)
-    rungs = {"cheap": (ILU0(),), "threshold": (Jacobi(),)}
-    monkeypatch.setattr(ladder.Ladder, "_rungs", lambda self: rungs)
+    monkeypatch.setattr(attempt, "MAXITER", 3)
+    monkeypatch.setattr(singular, "at_limit", lambda *_: False)
+    rungs = {"cheap": Rung((ILU0(),), ""), "threshold": Rung((Jacobi(),), "")}
+    monkeypatch.setattr(ladder, "rungs", lambda traits: rungs)
     original = ladder.Ladder._improve
 
-    def improve(self, rung, b, x, *rest):
-        found, judge = original(self, rung, b, x, *rest)
+    def improve(self, column, rung, left):
+        found, switch = original(self, column, rung, left)
         if rung == "threshold":
             found = type(found)(
-                x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history
+                column.x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history
             )
-        return found, judge
+        return found, switch
 
     monkeypatch.setattr(ladder.Ladder, "_improve", improve)
     A, b = gallery.poisson5(30), values(900, "float64")

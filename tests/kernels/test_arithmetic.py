@@ -8,7 +8,9 @@ import pytest
 import scipy.sparse as sp
 
 import finelu as fl
+from finelu.auto.choose import choose
 from finelu.krylov import METHODS
+from finelu.matrix.traits import traits
 from finelu.preconditioners import RECIPES
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -108,12 +110,12 @@ def test_what_looks_at_a_matrix_does_not_mind_where_numpy_would_raise(A, b):
     checked = fl.as_csr(A, diagonal=False)
     calls = [
         lambda: fl.properties.properties(A),
-        lambda: fl.properties.suggest(checked),
+        lambda: choose(traits(checked)),
         lambda: fl.scaling.matching(A).order,
         lambda: fl.scaling.equilibrate(A)[0],
         lambda: fl.TriangularSolver(A).solve(b),
         lambda: fl.spilu(A).solve(b),
-        lambda: fl.blocks.BlockMatrix.from_csr(checked, 1) @ b,
+        lambda: fl.BlockMatrix.from_csr(checked, 1) @ b,
     ]
     for call in calls:
         with np.errstate(all="raise"), warnings.catch_warnings():
