@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from finelu.factors import Factors
     from finelu.interop.superlu import spilu
     from finelu.io import read_matrix
-    from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
+    from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, richardson, sqmr
+    from finelu.krylov.richardson import correct
     from finelu.matrix import as_csr
     from finelu.preconditioners import (
         IC0,
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
         ParILUT,
         SingularBlock,
         SparseLU,
-        correct,
     )
     from finelu.result import Solution, Status
     from finelu.sequence import Sequence
@@ -121,12 +121,13 @@ _MODULE_OF = {
     "bicg": "krylov",
     "bicgstab": "krylov",
     "cg": "krylov",
-    "correct": "preconditioners",
+    "correct": "krylov.richardson",
     "fgmres": "krylov",
     "get_num_threads": "threads",
     "gmres": "krylov",
     "minres": "krylov",
     "read_matrix": "io",
+    "richardson": "krylov",
     "set_num_threads": "threads",
     "solve": "solver",
     "spilu": "interop.superlu",
@@ -203,6 +204,7 @@ __all__ = [
     "gmres",
     "minres",
     "read_matrix",
+    "richardson",
     "set_num_threads",
     "solve",
     "spilu",

@@ -36,11 +36,11 @@ from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError,
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, check_vector, number
 from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties, density, level_sizes, properties, suggest
-from finelu.residual import Residual
 from finelu.result import Status
 from finelu.solver import solve
 from finelu.threads import get_num_threads, set_num_threads

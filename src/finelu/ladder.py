@@ -23,6 +23,7 @@ from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.cpu.inspection import signs
 from finelu.kernels.operands import Mirrored
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, norm
 from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import (
@@ -41,7 +42,6 @@ from finelu.preconditioners import (
 from finelu.preconditioners.direct import SHORT, SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Diagonal, diagonal, mirror
-from finelu.residual import Residual
 from finelu.result import Attempt, Solution, Status
 from finelu.scaling import require_matching
 from finelu.singular import NUDGE, condition, evidence

@@ -15,9 +15,9 @@ from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.ladder import MAXITER, Ladder, precise, restart_of
 from finelu.matrix import CSR, as_csr, check_vector, norm, number
-from finelu.residual import Residual
 from finelu.result import Solution, Status
 from finelu.solver import chosen_recipe, known_method
 
