@@ -18,8 +18,8 @@ from finelu.auto import attempt, ladder, singular
 from finelu.auto.choose import Rung
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import as_csr
-from finelu.residual import Residual
 
 pytestmark = pytest.mark.usefixtures("patient")
 METHODS = {name: getattr(krylov, name) for name in krylov.METHODS}

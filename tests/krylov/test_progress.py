@@ -23,7 +23,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
 from finelu.krylov import bicgstab, cg, gmres, progress
-from finelu.residual import PROBES
+from finelu.krylov.residual import PROBES
 from finelu.result import Status
 
 

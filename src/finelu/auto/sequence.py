@@ -17,8 +17,8 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, check_vector, norm, number
-from finelu.residual import Residual
 from finelu.result import Solution, Status
 
 PATIENCE = 0.05  # seconds that old factors get in any case
