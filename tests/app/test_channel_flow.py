@@ -10,8 +10,9 @@ import pytest
 
 import finelu
 from finelu.errors import ParameterError
+from finelu.krylov.richardson import correct
 from finelu.matrix.stencil import StencilMatrix
-from finelu.preconditioners.block_ilu import BlockILU0, correct
+from finelu.preconditioners.block_ilu import BlockILU0
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "channel_flow.py"
 if not EXAMPLE.exists():

@@ -16,8 +16,9 @@ from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import stencil
+from finelu.krylov.richardson import correct
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.result import Status
 
 

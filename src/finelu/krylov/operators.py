@@ -16,6 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import DTYPES, as_csr, shown
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 

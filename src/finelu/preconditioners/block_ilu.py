@@ -18,6 +18,7 @@ from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr, is_number
+from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe
