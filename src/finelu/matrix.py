@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from decimal import Decimal
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,9 +9,12 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu, sparse_module
-from finelu.errors import DeviceError, MatrixError, ParameterError
+from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.validation import count as count
+from finelu.validation import number as number
+from finelu.validation import shown as shown
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -213,59 +212,6 @@ def norm(v) -> float:
     out = namespace(v).zeros(1, v.real.dtype)
     kernels_for(v).vectors.norm(v, out)
     return float(out[0])
-
-
-def count(name: str, value, least: int) -> int:
-    """`value` as an int that is at least `least`; else a ParameterError."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise ParameterError(f"{name}={shown(value)}; an integer is needed.") from None
-    if number < least:
-        raise ParameterError(f"{name}={shown(number)}; at least {least} is needed.")
-    return number
-
-
-def number(name: str, value) -> float:
-    """`value` as a finite float that is not negative; else a ParameterError.
-
-    It may be any real number: of Python (Decimal and Fraction too), of NumPy, an array without dimensions.
-    """
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        raise ParameterError(f"{name}={shown(value)}; a number is needed.")
-    try:
-        result = float(value)
-    except (OverflowError, ValueError):  # of a signaling NaN the latter
-        result = math.inf
-    if not (result >= 0 and math.isfinite(result)):
-        told = result if math.isfinite(result) else shown(value)
-        raise ParameterError(f"{name}={told}; a finite number, zero or larger, is needed.")
-    return result
-
-
-def is_number(value) -> bool:
-    """Whether `value` is a real number of Python or NumPy, as the parameters of recipes are, that a float can hold."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def shown(value, most: int = 60) -> str:
-    """`value` for a message of one line, cut where it is longer than `most`."""
-    try:
-        text = str(value) if isinstance(value, int | float | np.number) else repr(value)
-    except ValueError:  # an int of more digits than Python writes
-        return "an integer of thousands of digits"
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class BlockProducts:

@@ -285,7 +285,7 @@ class PC:
             return True
         if not isinstance(F, TriangularFactors):
             return False
-        return all(getattr(F._solver(key)._plan, "threads", 2) == 1 for key in F._sequence(trans))
+        return all(getattr(solver._plan, "threads", 2) == 1 for solver in F.solvers(trans))
 
     def _solve_on_gpu(self, x, y, trans: str) -> None:
         """By a copy each way, or where PETSc has the vectors on the GPU by none."""
@@ -312,14 +312,14 @@ class PC:
         assert F is not None
         if (
             isinstance(F, TriangularFactors)
-            and type(F)._apply is TriangularFactors._apply
+            and F.only_solves(trans)
             and F.dtype == b.dtype
             and b.ndim == 1
         ):
-            first, second = F._sequence(trans)
+            first, second = F.solvers(trans)
             if self._work is None:
                 self._work = (np if self._gpu is None else self._gpu).empty_like(b)
-            F._solver(second).solve(F._solver(first).solve(b, self._work), out)
+            second.solve(first.solve(b, self._work), out)
         else:
             out[...] = F.solve(b, trans)
 

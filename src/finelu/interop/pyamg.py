@@ -6,7 +6,8 @@ import weakref
 from typing import Any
 
 from finelu.errors import ParameterError
-from finelu.factors import TRANSPOSES, Factors
+from finelu.factors import Factors
+from finelu.factors.base import TRANSPOSES
 from finelu.krylov.progress import count
 from finelu.preconditioners import MultilevelILU, recipe_of
 

@@ -1,80 +1,27 @@
-"""The recipes, one a file. `RECIPES` maps the names that the command line takes to them."""
+"""The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
-from finelu.errors import ParameterError, meant, plain
-from finelu.factors import Factors
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
-from finelu.preconditioners.block_jacobi import BlockJacobi
-from finelu.preconditioners.direct import SparseLU
-from finelu.preconditioners.ic0 import IC0
-from finelu.preconditioners.ict import ICT
+# isort: off - the order in which help texts and comparisons name the recipes
 from finelu.preconditioners.ilu0 import ILU0
+from finelu.preconditioners.ic0 import IC0
 from finelu.preconditioners.iluk import ILUK
-from finelu.preconditioners.ilut import ILUT
-from finelu.preconditioners.jacobi import Jacobi
 from finelu.preconditioners.milu0 import MILU0
-from finelu.preconditioners.multilevel import MultilevelILU
+from finelu.preconditioners.ilut import ILUT
+from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
+from finelu.preconditioners.multilevel import MultilevelILU
+from finelu.preconditioners.jacobi import Jacobi
+from finelu.preconditioners.block_jacobi import BlockJacobi
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
+from finelu.preconditioners.direct import SparseLU
+
+# isort: on
 from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, recipes, register
 
-RECIPES = {
-    "ilu0": ILU0,
-    "ic0": IC0,
-    "iluk": ILUK,
-    "milu0": MILU0,
-    "ilut": ILUT,
-    "ict": ICT,
-    "parilu": ParILU,
-    "paric": ParIC,
-    "parilut": ParILUT,
-    "parict": ParICT,
-    "multilevel": MultilevelILU,
-    "jacobi": Jacobi,
-    "block_jacobi": BlockJacobi,
-    "block_ilu0": BlockILU0,
-    "sparse_lu": SparseLU,
-}
-
-# Hermitian positive for a Hermitian positive A, and so fit for cg; the first four look at one triangle of A alone.
-HERMITIAN_RECIPES = ("ic0", "ict", "paric", "parict")
-DEFINITE_RECIPES = (*HERMITIAN_RECIPES, "jacobi", "block_jacobi")
-
-
-def recipe_name(name: str, *others: str) -> str:
-    """The key of RECIPES that `name` means, or one of `others`; a ParameterError that lists them for anything else.
-
-    Names of classes are understood, too, and "_", "-" and the size of letters make no difference.
-    """
-    known = {plain(kind.__name__): key for key, kind in RECIPES.items()}
-    known |= {plain(key): key for key in (*RECIPES, *others)}
-    if plain(name) in known:
-        return known[plain(name)]
-    offered = (*others, *RECIPES)
-    raise ParameterError(
-        f"there is no recipe {name!r}; one of {', '.join(offered)} is needed."
-        + meant(name, (*(kind.__name__ for kind in RECIPES.values()), *offered))
-    )
-
-
-def recipe_of(given, *others: str):
-    """The recipe that is meant: `given` itself, the default one of its class, or that of a name; of `others` the name.
-
-    Raises ParameterError for anything else.
-    """
-    if isinstance(given, Recipe):
-        return given
-    if isinstance(given, type) and issubclass(given, Recipe):
-        return given()
-    if isinstance(given, str):
-        name = recipe_name(given, *others)
-        return name if name in others else RECIPES[name]()
-    if isinstance(given, Factors):
-        raise ParameterError(f"recipe is {given!r}, made already; give them to a Krylov method: gmres(A, b, M=F).")
-    raise ParameterError(
-        f"recipe is of type {type(given).__name__}; a recipe such as finelu.ILU0() or a name, one of "
-        f"{', '.join((*others, *RECIPES))}, is needed."
-    )
-
+_OWN = (IC0, ICT, ParIC, ParICT, Jacobi, BlockJacobi)
+HERMITIAN_RECIPES = tuple(kind.name for kind in _OWN if kind.hermitian)
+DEFINITE_RECIPES = tuple(kind.name for kind in _OWN if kind.keeps_definite)
 
 __all__ = [
     "DEFINITE_RECIPES",
@@ -94,9 +41,12 @@ __all__ = [
     "ParICT",
     "ParILU",
     "ParILUT",
+    "Recipe",
     "SingularBlock",
     "SparseLU",
     "correct",
     "recipe_name",
     "recipe_of",
+    "recipes",
+    "register",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from finelu.blocks import BlockMatrix
 from finelu.device import namespace, to_host
-from finelu.factors import Factors, checked
+from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.preconditioners.block_ilu import (
@@ -20,13 +21,15 @@ from finelu.preconditioners.block_ilu import (
     condition,
     moved,
 )
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import Recipe, checked
+from finelu.preconditioners.registry import register
 from finelu.stencil import StencilMatrix
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
 
 
+@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockJacobi(Recipe):
     """M = the diagonal blocks of A, inverted: by Gauss-Jordan with pivoting, by LAPACK or cuSOLVER beyond 32 rows.
@@ -39,6 +42,10 @@ class BlockJacobi(Recipe):
         diagonal block where A_ii is 0).
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
+
+    name = "block_jacobi"
+    keeps_symmetry = keeps_definite = True
+    matrices = ("CSR", "StencilMatrix", "BlockMatrix")
 
     block_size: int | None = None
     precision: str | None = None

@@ -13,12 +13,14 @@ from scipy.sparse.linalg import splu
 
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular, meant
-from finelu.factors import Factors, checked
+from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
+from finelu.preconditioners.registry import register
 from finelu.scaling import matching
+from finelu.validation import choice, flag
 
 COLAMD = "colamd"
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
@@ -26,6 +28,7 @@ PANELS = ((100.0, 1), (400.0, 4))  # up to so many flops an entry of L and U, so
 PIVOT = 0.01  # a diagonal entry is the pivot unless it is so much smaller than the largest of its column
 
 
+@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
     """Complete L U of A by SuperLU, after a maximum product matching, its scaling and a fill-reducing ordering.
@@ -44,6 +47,11 @@ class SparseLU(Recipe):
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
 
+    name = "sparse_lu"
+    exact = True
+    full_diagonal = False
+    factored_on = applied_on = ON_CPU
+
     matching: bool | None = None
     ordering: str | None = "auto"
     shift: float = 0.0
@@ -54,14 +62,9 @@ class SparseLU(Recipe):
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
         """
-        if self.matching not in (None, True, False):
-            raise ParameterError(f"{self!r}: matching must be True, False or None.")
-        if self.ordering not in (*ORDERINGS, COLAMD):
-            raise ParameterError(
-                f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}."
-                + meant(self.ordering, (*ORDERINGS, COLAMD))
-            )
-        return SparseLUFactors(self, checked(self, A, diagonal=False), probed=True)
+        flag("matching", self.matching, optional=True, of=self)
+        choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
+        return SparseLUFactors(self, checked(self, A), probed=True)
 
 
 class SparseLUFactors(Factors):

@@ -33,14 +33,17 @@ from finelu.errors import (
     ZeroPivot,
     meant,
 )
-from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
+from finelu.factors.base import USELESS, Factors, probe, unstable
+from finelu.factors.report import Report
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS, parts
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
+from finelu.preconditioners.registry import register
 from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
+from finelu.validation import choice, count, flag, number
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
 SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: what is dropped of S
@@ -51,6 +54,7 @@ DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
 
 
+@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MultilevelILU(Recipe):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
@@ -82,6 +86,11 @@ class MultilevelILU(Recipe):
     two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
     """
 
+    name = "multilevel"
+    keeps_symmetry = True
+    full_diagonal = False
+    factored_on = ON_CPU
+
     drop_tol: float = 1e-3
     condest: float = 5.0
     fill: float = 10.0
@@ -106,35 +115,18 @@ class MultilevelILU(Recipe):
 
 
 def _checked(recipe: MultilevelILU, A) -> CSR:
-    def number(name: str, least: float, *, finite: bool = False, whole: bool = False) -> None:
-        value = getattr(recipe, name)
-        good = is_number(value) and value >= least and (not whole or isinstance(value, int | np.integer))
-        if not good or (finite and not np.isfinite(value)):
-            what = "an integer" if whole else "a finite number" if finite else "a number"
-            raise ParameterError(f"{recipe!r}: {name} must be {what} >= {least:g}.")
-
-    number("drop_tol", 0, finite=True)
-    number("condest", 1)
-    number("fill", 0)
-    number("shift", 0, finite=True)
-    number("parts", 1, whole=True)
-    number("dense_size", 0, whole=True)
-    number("levels", 1, whole=True)
-    if recipe.ordering not in ORDERINGS:
-        raise ParameterError(
-            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
-            + meant(recipe.ordering, ORDERINGS)
-        )
-    if not isinstance(recipe.matching, bool):
-        raise ParameterError(f"{recipe!r}: matching must be True or False.")
-    if not isinstance(recipe.symmetric, bool | None) or not isinstance(recipe.low_memory, bool | None):
-        raise ParameterError(f"{recipe!r}: symmetric and low_memory must be True, False or None.")
+    number("drop_tol", recipe.drop_tol, of=recipe)
+    number("condest", recipe.condest, 1, infinite=True, of=recipe)
+    number("fill", recipe.fill, infinite=True, of=recipe)
+    number("shift", recipe.shift, of=recipe)
+    for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
+        count(name, getattr(recipe, name), least, of=recipe)
+    choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
+    flag("matching", recipe.matching, of=recipe)
+    flag("symmetric", recipe.symmetric, optional=True, of=recipe)
+    flag("low_memory", recipe.low_memory, optional=True, of=recipe)
     A = checked(recipe, A, diagonal=recipe.shift > 0)
-    offered = (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto")
-    if recipe.triangular not in offered:
-        raise ParameterError(
-            f"{recipe!r}: triangular must be one of {', '.join(offered)}." + meant(recipe.triangular, offered)
-        )
+    choice("triangular", recipe.triangular, (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto"), of=recipe)
     return A
 
 
@@ -179,7 +171,7 @@ class MultilevelFactors(Factors):
             if not finite:  # of no use, whatever comes
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
-            self.report, self._first, self._matching = {}, None, not self._matching
+            self.report, self._first, self._matching = Report(), None, not self._matching
             try:
                 self._make(A)
                 size, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
@@ -195,12 +187,12 @@ class MultilevelFactors(Factors):
             raise UnstableFactors(self.recipe, _advice(self.recipe))
         self.report |= {"probe": size, "matching": self._matching, "seconds": perf_counter() - begin}
         if self._matching != tried:
-            self._warn(
+            self.report.warn(
                 f"{_with(tried)} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
                 f"factors {_with(self._matching)} it, which were taken, it is {size:.1e}"
             )
         elif size > USELESS:
-            self._warn(unstable(size) + other)
+            self.report.warn(unstable(size) + other)
 
     def _make(self, A: CSR) -> None:
         recipe, begin = replace(self.recipe, matching=self._matching), perf_counter()
