@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
+
 from finelu.device import namespace
 from finelu.kernels import kernels_for
+from finelu.matrix import CSR
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,19 @@ class Arrangement:
         x = namespace(s).empty_like(s)
         x[places] = s
         return x
+
+    def matrix(self, A: CSR) -> Any:
+        """The arranged matrix, for A on the host, as this is: scipy.sparse CSR.
+
+        Scaled by rows first: where a factor of both together is in range, the product of an entry with one may not be;
+        scale by `finelu.scaling.times_power` then.
+        """
+        S = sp.csr_matrix(A.tosparse())
+        if self.row_scale is not None:
+            row_scale, column_scale = np.empty_like(self.row_scale), np.empty_like(self.column_scale)
+            row_scale[self.rows], column_scale[self.columns] = self.row_scale, self.column_scale
+            S.data = S.data * np.repeat(row_scale, np.diff(S.indptr)) * column_scale[S.indices]
+        return S[self.rows][:, self.columns]
 
     def row(self, i: int) -> int:
         """The row of A that is row i of the arranged matrix."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 
@@ -49,13 +47,6 @@ class Report(MutableMapping[str, Any]):
     def warn(self, text: str) -> None:
         """Add to the warning."""
         self.warning = "; ".join([*filter(None, [self.warning]), text])
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Keep the seconds that the block takes, unless it fails."""
-        start = perf_counter()
-        yield
-        self[name] = perf_counter() - start
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.items())})"

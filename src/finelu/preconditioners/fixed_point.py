@@ -165,9 +165,7 @@ class FixedPoint:
     # sweeps
 
     def columns(self, F: CSR) -> Any:
-        """F by columns, for Cholesky; those of the last pattern are kept."""
-        if not self.cholesky:
-            return None
+        """F by columns, which Cholesky needs; those of the last pattern are kept."""
         if self._last_columns is None or self._last_columns[0] is not F.indices:
             self._last_columns = F.indices, kernels_for(F.data).pattern.columns_of(F)
         return self._last_columns[1]
@@ -177,7 +175,7 @@ class FixedPoint:
 
         squares (n,) : out, the squares of the residual on the pattern before the sweep, a sum a row; or None.
         """
-        kernels, columns = kernels_for(F.data), self.columns(F)
+        kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         if self.recipe.asynchronous:
             kernels.sweeps.sweep_in_place(B, F, self.refused, columns)
             return F
@@ -190,8 +188,8 @@ class FixedPoint:
     def residual(self, B: CSR, F: CSR) -> Any:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
         kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
-        out = kernels.memory.empty(F.nnz, F.dtype)
-        kernels.sweeps.sweep(B, F, out, squares, self.refused.copy(), self.columns(F))
+        out, columns = kernels.memory.empty(F.nnz, F.dtype), self.columns(F) if self.cholesky else None
+        kernels.sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
         return squares
 
     # what the report says

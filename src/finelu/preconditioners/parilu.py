@@ -7,6 +7,7 @@ a new parallel threshold ILU factorization, 2018, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -138,10 +139,7 @@ class _Sweeps(FixedPoint):
         super().__init__(recipe, A, _PatternReport())
 
     def factorize(self, A: CSR) -> CSR:
-        with self.report.timed("numeric_seconds"):
-            return self._factorized(A)
-
-    def _factorized(self, A: CSR) -> CSR:
+        start = perf_counter()
         recipe, report = self.recipe, self.report
         report.pattern_residual = None
         B, d = self.scaled(A)
@@ -170,7 +168,9 @@ class _Sweeps(FixedPoint):
             self.report_residual(norms[-1])
         elif recipe.asynchronous:
             self.report_residual(float(self.residual(B, F).sum() / norm_squared(B)) ** 0.5)
-        return self.finished(F, d)
+        factors = self.finished(F, d)
+        report.numeric_seconds = perf_counter() - start
+        return factors
 
     def _swept(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
         """F after the sweeps, and the residual norms on the pattern that were asked for."""
@@ -182,7 +182,7 @@ class _Sweeps(FixedPoint):
             return F, []
         squares = xp.empty((number + bool(recipe.track), F.n), np.float64)  # before each sweep, and after the last
         if recipe.pivots == "old" or damping != 1:
-            columns = self.columns(F)
+            columns = self.columns(F) if self.cholesky else None
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:

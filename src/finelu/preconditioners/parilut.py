@@ -7,6 +7,7 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -207,14 +208,12 @@ class _Adaption(FixedPoint):
         self._most = _most(recipe, A)
 
     def factorize(self, A: CSR) -> CSR:
-        with self.report.timed("numeric_seconds"):
-            return self._factorized(A)
-
-    def _factorized(self, A: CSR) -> CSR:
+        start = perf_counter()
         recipe, report = self.recipe, self.report
         report.pattern_residual, report.stopped, report.steps = None, "all steps done", 0
         report.residual_norms, report.candidates, report.left_out, report.nnz = [], [], [], []
         B, d = self.scaled(A)
+        squares_of_B = norm_squared(B)
         if self._found is None:
             self._wanted = [round(recipe.fill * size) for size in _sizes(B)]
             sweeps, steps, F = 0, recipe.steps, self._first(B, d)
@@ -228,21 +227,22 @@ class _Adaption(FixedPoint):
         with kernels_for(B.data).memory.reusing_memory():
             for left in range(sweeps, 0, -1):
                 F = self.sweep(B, F, self._to_be_known(F, left == 1))
-            B, F = self._adapted(B, F, steps)
+            B, F = self._adapted(B, F, steps, squares_of_B)
             squares = self.residual(B, F) if self._squares is None else self._squares
             self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self.report_refused()
-        self.report_residual(float(squares.sum() / norm_squared(B)) ** 0.5)
+        self.report_residual(float(squares.sum() / squares_of_B) ** 0.5)
         factors = self.finished(F, d)
         self._found, self._found_diagonal = F, self.diagonal
+        report.numeric_seconds = perf_counter() - start
         return factors
 
-    def _adapted(self, B: CSR, F: CSR, steps: int) -> tuple[CSR, CSR]:
+    def _adapted(self, B: CSR, F: CSR, steps: int, squares_of_B: Any) -> tuple[CSR, CSR]:
         """B, and F after the steps: 2018, Algorithm 2."""
         if steps == 0:
             return B, F
-        size_of_B, first = float(norm_squared(B)) ** 0.5, _sizes(F)
+        size_of_B, first = float(squares_of_B) ** 0.5, _sizes(F)
         norms = _Norms(self.recipe.stagnation, self._wanted, F)
         for step in range(1, steps + 1):
             part = step / steps if self.recipe.progressive else 1.0
@@ -264,7 +264,8 @@ class _Adaption(FixedPoint):
     ) -> tuple[CSR, CSR, str]:
         """B and F after a step, of `sizes` below and above the diagonal; or before it, and why there is none."""
         kernels, report = kernels_for(B.data), self.report
-        *found, squares, left_out = kernels.candidates.candidates(B, F, self.columns(F), most=self._most)
+        columns = self.columns(F) if self.cholesky else None
+        *found, squares, left_out = kernels.candidates.candidates(B, F, columns, most=self._most)
         norm = float(squares.sum()) ** 0.5 / size_of_B
         report.residual_norms.append(norm)
         stopped = norms.stop(norm, F)
