@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
@@ -206,11 +207,8 @@ class Blocks:
 @contextmanager
 def without_solves(factors: type) -> Iterator[None]:
     """`factor` makes factors of this class without the analysis of their triangular solves."""
-    factors._sequence = lambda self, trans: ()  # type: ignore[attr-defined]
-    try:
+    with patch.object(factors, "SOLVES", dict.fromkeys("NTH", ())):
         yield
-    finally:
-        del factors._sequence  # type: ignore[attr-defined]
 
 
 @contextmanager
