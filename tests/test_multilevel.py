@@ -71,7 +71,7 @@ def inside(backend, level):
     if D is None:
         lower, upper = np.tril(B.toarray(), -1) + np.eye(B.shape[0]), np.triu(B.toarray())
     else:
-        lower = (B.conj().T if level._hermitian else B.T).toarray()
+        lower = (B.conj().T if level.hermitian else B.T).toarray()
         upper = np.linalg.solve(D.toarray(), B.toarray())
     return lower, upper, F.toarray(), G.toarray()
 

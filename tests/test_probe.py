@@ -9,9 +9,8 @@ from conftest import real_matrix
 import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
 from finelu.errors import UnstableFactors
-from finelu.factors import probe
+from finelu.factors import TriangularFactors, probe
 from finelu.matrix import as_csr
-from finelu.factors import TriangularFactors
 from finelu.preconditioners.multilevel import recipe as multilevel
 from finelu.scaling import matching
 

@@ -1,19 +1,19 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
 # isort: off - the order in which help texts and comparisons name the recipes
-from finelu.preconditioners.ilu0 import ILU0
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
+from finelu.preconditioners.block_jacobi import BlockJacobi
+from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
-from finelu.preconditioners.iluk import ILUK
-from finelu.preconditioners.milu0 import MILU0
-from finelu.preconditioners.ilut import ILUT
 from finelu.preconditioners.ict import ICT
+from finelu.preconditioners.ilu0 import ILU0
+from finelu.preconditioners.iluk import ILUK
+from finelu.preconditioners.ilut import ILUT
+from finelu.preconditioners.jacobi import Jacobi
+from finelu.preconditioners.milu0 import MILU0
+from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
-from finelu.preconditioners.multilevel import MultilevelILU
-from finelu.preconditioners.jacobi import Jacobi
-from finelu.preconditioners.block_jacobi import BlockJacobi
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
-from finelu.preconditioners.direct import SparseLU
 
 # isort: on
 from finelu.preconditioners.recipe import Recipe

@@ -100,7 +100,7 @@ class Level:
         low_memory: bool,
     ):
         self.pivots, self.facts = pivots.size, facts
-        hermitian = kind == "hermitian"
+        self.hermitian = hermitian = kind == "hermitian"
         r, c = powers
         numbers = np.concatenate([pivots, rest])
         real = A.data.real.dtype
