@@ -128,7 +128,8 @@ def test_every_permutation_is_one_and_the_numbers_of_the_report_agree(backend, k
         stored = [backend.fetch(x) for x in (level.B, level.D, level.F("N"), level.G("N")) if x is not None]
         assert facts["nnz"] == sum(x.nnz for x in stored)
         beside = sum(x.indptr.nbytes + x.indices.nbytes + x.data.nbytes for x in stored)
-        vectors = rows.nbytes + columns.nbytes + sum(scale.nbytes for scale in (level.arranged.row_scale, level.arranged.column_scale))
+        scales = level.arranged.row_scale, level.arranged.column_scale
+        vectors = rows.nbytes + columns.nbytes + sum(scale.nbytes for scale in scales)
         assert facts["bytes"] == beside + vectors
     assert last["n"] == n and last["nnz"] == n * n and last["bytes"] == n * n * A.dtype.itemsize
     assert 0 < last["rcond"] <= 1

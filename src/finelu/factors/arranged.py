@@ -34,9 +34,9 @@ class Arrangement:
         return R[rows] if scale is None else kernels_for(R).vectors.gather_scaled(rows, scale, R)
 
     def scatter_scaled(self, s: Any, trans: str = "N", minus: Any = None, rest: Any = None) -> Any:
-        """D_c P_c x, or D_r P_r^T x for a transpose, in the order of A; x is s, or (s - minus, rest) where s is shorter.
+        """D_c P_c x, or D_r P_r^T x for a transpose, in the order of A; x is s, or with a scaling (s - minus, rest).
 
-        minus, rest : None for 0, and for no rows.
+        minus : None for 0.  rest : the rows of x below s, None for none.
         """
         places, scale = (self.columns, self.column_scale) if trans == "N" else (self.rows, self.row_scale)
         if scale is not None:
@@ -46,11 +46,8 @@ class Arrangement:
         return x
 
     def matrix(self, A: CSR) -> Any:
-        """The arranged matrix, for A on the host, as this is: scipy.sparse CSR.
-
-        Scaled by rows first: where a factor of both together is in range, the product of an entry with one may not be;
-        scale by `finelu.scaling.times_power` then.
-        """
+        """The arranged matrix, scipy.sparse CSR, of an A on the host. Rows are scaled before columns: it overflows where
+        one of the two products does."""
         S = sp.csr_matrix(A.tosparse())
         if self.row_scale is not None:
             row_scale, column_scale = np.empty_like(self.row_scale), np.empty_like(self.column_scale)

@@ -28,8 +28,8 @@ class Factors:
     look facts up by name, as in a dict.
     Can be pickled and deep-copied, with all that `update` needs; not while another thread updates. What belongs to this
     process (`_bound` names it) is made anew.
-    Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, which `update` calls to
-    compute the values anew, and `nnz`.
+    Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, by which `update`
+    computes the values anew, and `nnz`.
     """
 
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process

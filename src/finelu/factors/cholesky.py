@@ -10,9 +10,7 @@ from finelu.factors.triangles import Solve, TriangularFactors
 class CholeskyFactors(TriangularFactors):
     """M = L L^H; the solve with L^H uses the transposed pattern of L, analysed once. `nnz` counts L alone."""
 
-    SOLVES = dict.fromkeys(
-        "NTH", (Solve(lower=True, unit=False, trans="N"), Solve(lower=True, unit=False, trans="H"))
-    )
+    SOLVES = dict.fromkeys("NTH", (Solve(lower=True, unit=False, trans="N"), Solve(lower=True, unit=False, trans="H")))
     CONJUGATED = "T"  # M = M^H, so M^T = conj(M)
 
     @property

@@ -1,4 +1,4 @@
-"""What happened while factors were made: a dataclass for each family of recipes, which is a mapping, too, and a table."""
+"""What happened while factors were made: a dataclass for each family of recipes, a mapping, and a table in print."""
 
 from __future__ import annotations
 

@@ -248,7 +248,9 @@ def _within(most: int, recipe: ILUT, trial: Trial, guess: float) -> tuple[Attemp
         return made, 1
     made, attempts = _fitting(trial, most, made.drop_tol)
     if not made.good and not made.broken:
-        raise ParameterError(f"spilu: no drop_tol that was tried leaves at most {most} entries in L + U; raise fill_factor.")
+        raise ParameterError(
+            f"spilu: no drop_tol that was tried leaves at most {most} entries in L + U; raise fill_factor."
+        )
     return made, attempts + 1
 
 

@@ -171,9 +171,7 @@ class SparseLUFactors(Factors):
         )
 
 
-def _arranged(
-    recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None
-) -> tuple[Arrangement, bool, Fill | None]:
+def _arranged(recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None) -> tuple[Arrangement, bool, Fill | None]:
     """The order and the scaling of A, on the host; whether rows were matched; and the fill, where it was counted."""
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)

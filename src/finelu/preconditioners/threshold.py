@@ -43,8 +43,10 @@ class Attempt:
 
 @dataclass(eq=False, repr=False)
 class ThresholdReport(TriangularReport):
-    """drop_tol : that of the factors.  nnz : entries of L + U, the diagonal once; nnz_wanted, where a number was wanted,
-    and then a warning if it was missed by more than 1%.  factorizations : how many it took."""
+    """drop_tol : that of the factors.  nnz : entries of L + U, the diagonal once.  factorizations : how many it took.
+
+    nnz_wanted : where a number was wanted; a warning if it was missed by more than 1%.
+    """
 
     drop_tol: float | None = None
     nnz: int | None = None
