@@ -192,7 +192,7 @@ def solve(
         **times,
         "history": solution.history,
         "recurrence": solution.recurrence,
-        "report": {} if F is None else F.report,
+        "report": {} if F is None else dict(F.report),
         "output": output,
         "plot": plot,
     }
@@ -488,10 +488,11 @@ def _right_hand_side(path: str | None, A: CSR) -> tuple[np.ndarray, str, float]:
 
 def _method(recipe: str, A: CSR) -> str:
     """cg where A and the factors are Hermitian and may be positive definite, else gmres."""
-    from finelu.preconditioners import DEFINITE_RECIPES
+    from finelu.preconditioners import RECIPES
     from finelu.properties import diagonal, is_hermitian
 
-    return "cg" if recipe in (*DEFINITE_RECIPES, "none") and diagonal(A).positive and is_hermitian(A) else "gmres"
+    keeps_definite = recipe == "none" or RECIPES[recipe].keeps_definite
+    return "cg" if keeps_definite and diagonal(A).positive and is_hermitian(A) else "gmres"
 
 
 def _run(A: CSR, b, recipe, method: str, options: dict[str, Any], progress: _Progress):

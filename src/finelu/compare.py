@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -37,8 +37,8 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, check_vector, number
-from finelu.preconditioners import DEFINITE_RECIPES, HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners import RECIPES, Recipe, recipe_name, recipe_of
+from finelu.preconditioners.recipe import ON_CPU
 from finelu.properties import Properties, density, level_sizes, properties, suggest
 from finelu.residual import Residual
 from finelu.result import Status
@@ -51,7 +51,6 @@ PERMC: dict[str, dict[str, Any]] = {
     "COLAMD": {"permc_spec": "COLAMD"},
     "MMD_AT_PLUS_A": {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}},
 }
-ON_CPU = (*REFERENCES, "sparse_lu")  # factored and applied there, whatever the device of A
 CHEAP_FIRST = (
     *("none", "jacobi", "block_jacobi", "ic0", "ilu0", "milu0", "paric", "parilu", "iluk", "ict", "ilut", "multilevel"),
 )
@@ -250,7 +249,10 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     elif m.name == "none":
         lines.append(solve)
     else:
-        lines += [f"F = fl.{m.recipe}.factor(A)", solve]
+        own, package = RECIPES[m.name].__module__.startswith("finelu."), RECIPES[m.name].__module__
+        if not own:
+            imports.append(f"from {package} import {RECIPES[m.name].__name__}")
+        lines += [f"F = {'fl.' if own else ''}{m.recipe}.factor(A)", solve]
     if not direct:
         lines += ["assert solution.converged, solution.status.value", "x = solution.x"]
     return "\n".join([*imports, "", *lines]) + "\n"
@@ -275,9 +277,11 @@ def candidates(A: CSR, found: Properties, names: Sequence[str], devices: Sequenc
         if reason:
             left_out[name] = reason
             continue
-        definite = found.hermitian and found.diagonal.positive and name in (*DEFINITE_RECIPES, "none")
+        keeps_definite = name == "none" if recipe is None else recipe.keeps_definite
+        definite = found.hermitian and found.diagonal.positive and keeps_definite
         method = {"splu": "direct", "solve": "auto"}.get(name, "cg" if definite else "gmres")
-        places = [d for d in devices if d == "cpu" or name not in ON_CPU]
+        on_cpu = name in REFERENCES if recipe is None else recipe.factored_on == recipe.applied_on == ON_CPU
+        places = [d for d in devices if d == "cpu" or not on_cpu]
         if not places:
             left_out[name] = "it works on the CPU alone"
         if name == "splu":
@@ -293,16 +297,19 @@ def _made(name: str, found: Properties) -> tuple[Any, str]:
     """The recipe of this name for such a matrix, and why there is none."""
     if name in ("none", "solve", *REFERENCES):
         return None, ""
-    kind, d = RECIPES[name], found.diagonal
-    if name in HERMITIAN_RECIPES and not (found.hermitian and d.positive):
+    try:
+        kind, d = RECIPES[name], found.diagonal
+    except ParameterError as error:  # of an installed package that is broken
+        return None, str(error)
+    if kind.hermitian and not (found.hermitian and d.positive):
         what = "has a diagonal that is not positive" if found.hermitian else "is not Hermitian"
         return None, f"A {what}"
-    if name != "multilevel" and d.missing:
+    if kind.full_diagonal and d.missing:
         return None, f"row {d.first_missing} stores no diagonal entry ({d.missing} such rows)"
-    if "block_size" in (f.name for f in fields(kind)):
+    if "BlockMatrix" in kind.matrices:
         if found.block_size == 1:
             return None, "no dense blocks were found"
-        return kind(block_size=found.block_size), ""
+        return kind(block_size=found.block_size), ""  # type: ignore[call-arg]
     return kind(), ""
 
 
@@ -410,7 +417,7 @@ def _name(recipe, references: Sequence[str]) -> str:
     found = recipe_of(recipe, *references)
     if found != type(found)():
         raise ParameterError(f"{found!r}: recipes are compared by their names alone, with what they are by default.")
-    return next(key for key, kind in RECIPES.items() if type(found) is kind)
+    return recipe_name(found.name)
 
 
 def _devices(device: str) -> list[str]:

@@ -13,7 +13,7 @@ from finelu import gallery, krylov
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-from finelu.preconditioners import RECIPES
+from finelu.preconditioners import MultilevelILU, Recipe, recipes
 from finelu.properties import properties
 from finelu.scaling import matching
 from finelu.solver import solve
@@ -53,8 +53,9 @@ def _pieces(dtype: np.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solved, A)
-    for name in RECIPES:
-        yield f"{name}, {dtype}", partial(_factored, name, symmetric, general, b)
+    for name, kind in recipes().items():
+        if kind.__module__.startswith("finelu."):
+            yield f"{name}, {dtype}", partial(_factored, kind, symmetric, general, b)
     yield f"orderings, {dtype}", partial(_ordered, symmetric, general)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
@@ -75,12 +76,12 @@ def _of(A, dtype: np.dtype) -> CSR:
     return as_csr(A.astype(dtype), diagonal=False)
 
 
-def _factored(name: str, symmetric: CSR, general: CSR, b) -> None:
-    recipe: Any = RECIPES[name]
-    if name == "multilevel":  # which is another one for each kind
-        made = [recipe(dense_size=20).factor(A) for A in (symmetric, general)]
+def _factored(kind: type[Recipe], symmetric: CSR, general: CSR, b) -> None:
+    if kind is MultilevelILU:  # whose factors have a form of their own for symmetric matrices
+        made = [MultilevelILU(dense_size=20).factor(A) for A in (symmetric, general)]
     else:
-        made = [(recipe(block_size=4) if name == "block_ilu0" else recipe()).factor(symmetric)]
+        options: dict[str, Any] = {} if "CSR" in kind.matrices else {"block_size": 4}
+        made = [kind(**options).factor(symmetric)]
     for F in made:
         F.update(F.pattern)
         for trans in "NT":

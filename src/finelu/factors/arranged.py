@@ -46,8 +46,7 @@ class Arrangement:
         return x
 
     def matrix(self, A: CSR) -> Any:
-        """The arranged matrix, scipy.sparse CSR, of an A on the host. Rows are scaled before columns: it overflows where
-        one of the two products does."""
+        """The arranged matrix, scipy.sparse CSR, of an A on the host; rows are scaled before columns."""
         S = sp.csr_matrix(A.tosparse())
         if self.row_scale is not None:
             row_scale, column_scale = np.empty_like(self.row_scale), np.empty_like(self.column_scale)

@@ -18,7 +18,7 @@ from finelu.preconditioners.ilut import ILUT, runs
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
 from finelu.scaling import equilibrate, matching, times_power
-from finelu.validation import number
+from finelu.validation import count, number
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
 DROP_RULES = ({"basic", "area"}, {"basic"})
@@ -64,10 +64,8 @@ def spilu(
         matching=_matched(diag_pivot_thresh),
     )
     for name, value in (("relax", relax), ("panel_size", panel_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise ParameterError(
-                f"spilu: {name}={value!r}; an integer >= 1, which is not used here, or None is needed."
-            )
+        if value is not None:
+            count(f"spilu: {name}", value, 1)
     if options:
         raise ParameterError(f"spilu: options={options!r} are SuperLU's own and mean nothing here; leave options out.")
     return (recipe if _by_area(drop_rule) else replace(recipe, fill_factor=float("inf"))).factor(A)
@@ -159,9 +157,9 @@ class MatchedILUTFactors(Factors):
         rows, columns = order, columns[order]
         self._exponents = tuple(np.frexp(scale[at])[1] - 1 for scale, at in zip(scales, (rows, columns), strict=True))
         index = np.int32 if A.indices.dtype == np.int32 else np.int64
-        self._arranged = Arrangement(
-            rows.astype(index), columns.astype(index), scales[0][rows], scales[1][columns]
-        ).on(xp)
+        self._arranged = Arrangement(rows.astype(index), columns.astype(index), scales[0][rows], scales[1][columns]).on(
+            xp
+        )
         self._inner: LUFactors | None = None
         self._refresh(A)
 
