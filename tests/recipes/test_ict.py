@@ -307,7 +307,7 @@ def test_values_that_overflow_are_found(rows, dtype, row):
     [
         ({"drop_tol": -0.1}, "drop_tol"),
         ({"fill": 0}, "fill"),
-        ({"nnz": 26}, "nnz must be an integer of at least 27"),
+        ({"nnz": 26}, "nnz must be an integer >= 27"),
         ({"shift": -0.1}, "shift"),
         ({"precision": "float16"}, "precision"),
         ({"triangular": "direct"}, "direct"),

@@ -570,7 +570,7 @@ def test_kernel_and_reference_stop_at_the_same_row(form):
         ({"fill": -1.0}, "fill"),
         ({"fill": np.nan}, "fill"),
         ({"form": "column"}, "form"),
-        ({"nnz": 26}, "nnz must be an integer of at least 27"),
+        ({"nnz": 26}, "nnz must be an integer >= 27"),
         ({"nnz": 1e3}, "nnz"),
         ({"shift": -0.1}, "shift"),
         ({"precision": "float16"}, "precision"),
