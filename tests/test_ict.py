@@ -38,7 +38,7 @@ def fetched(backend, F):
 def assert_same_bits_as_the_reference(A, drop_tol, fill):
     L, _ = lower_triangle(as_csr(A))
     tau = drop_tol * hermitian_norms(L)
-    columns = reference.threshold.ict(L.indptr, L.indices, L.data, tau, fill)
+    columns = reference.threshold.ict(L, tau, fill)
     assert len(columns) == L.n
     i, j, v = zip(*((i, j, v) for j, column in enumerate(columns) for i, v in column.items()))
     want = sp.csr_matrix((np.array(v, L.dtype), (i, j)), shape=L.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 import cupyx
 
-from finelu.kernels.cuda.recurrences import _all, _one
+from finelu.kernels.cuda.runtime.launch import over_elements, single_thread
 
 
 class Snapshot:
@@ -31,8 +31,8 @@ class Snapshot:
 
 
 def begin_cycle(state, norms, history, checks):
-    _one("begin_cycle", norms.dtype, state, norms, history, checks)
+    single_thread("cycle", "begin_cycle", norms.dtype, state, norms, history, checks)
 
 
 def keep_verified(state, x, verified):
-    _all("keep_verified", x, state, x, verified)
+    over_elements("cycle", "keep_verified", x, state, x, verified)
