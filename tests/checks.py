@@ -11,6 +11,8 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import finelu as fl
+from finelu.kernels import reference
 from finelu.matrix import CSR, as_csr
 
 # Of a test that takes `backend`: where there is a GPU only.
@@ -152,3 +154,34 @@ def dominant_matrices(draw, hermitian=False, dtype="float64", largest=24):
     if hermitian:
         dense = dense + dense.T
     return _dominant(sp.csr_matrix(dense), dtype)
+
+
+def reference_factors(A):
+    """The values of L and U in A's order, by kernels/reference.py."""
+    A = as_csr(A)
+    lu = np.empty_like(A.data)
+    assert reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
+    return lu
+
+
+def assert_is_ilu0_of(A, L, U, ulps=64):
+    """L unit lower, U upper, both inside the pattern of A; (L U)_ij = A_ij there, to a few ulps of (|L| |U|)_ij."""
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+    for triangle, want in ((L, sp.tril(pattern)), (U, sp.triu(pattern))):
+        got = sp.csr_matrix((np.ones(triangle.nnz), triangle.indices, triangle.indptr), shape=A.shape)
+        assert abs(got - want).sum() == 0
+    np.testing.assert_array_equal(L.diagonal(), np.ones(A.shape[0]))
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    product = np.asarray((L @ U)[rows, A.indices]).ravel()
+    size = np.asarray((abs(L) @ abs(U))[rows, A.indices]).ravel()
+    assert_close(product, A.data, ulps, scale=size)
+
+
+def fetched(backend, F):
+    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
+
+
+def iterations(A, M, method=fl.gmres, **options):
+    solution = method(A, np.ones(A.shape[0]), M=M, rtol=1e-8, **options)
+    assert solution.converged
+    return solution.iterations

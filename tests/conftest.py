@@ -74,6 +74,21 @@ def threads(monkeypatch):
 
 
 @pytest.fixture
+def look_every(monkeypatch):
+    """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
+    from finelu.krylov import progress
+
+    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+
+
+@pytest.fixture(params=[1, 4])
+def every(request, look_every):
+    """How often the host looks: at each iteration, or as on a GPU, every few and at something older."""
+    look_every(request.param)
+    return request.param
+
+
+@pytest.fixture
 def devices_stay(monkeypatch):
     """A rename onto a device is a failure of the test, not the loss of the machine's device."""
     replace = os.replace

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import ROOT, Problem
+from benchmarks.harness import ROOT
+from benchmarks.harness.suite import Problem
 from benchmarks.peers import PeerError
 
 RTOL, RESTART, MAXITER = 1e-8, 30, 3000

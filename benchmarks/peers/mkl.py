@@ -10,6 +10,9 @@ import ctypes
 import ctypes.util
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_void_p
 from functools import cache
 from pathlib import Path
@@ -114,6 +117,15 @@ def version() -> str:
 def set_num_threads(threads: int) -> None:
     """The number of threads that MKL's later calls may use."""
     library().MKL_Set_Num_Threads(threads)
+
+
+@contextmanager
+def num_threads(threads: int) -> Iterator[None]:
+    """MKL with this many threads, and a pause before and after: idle threads of a library spin for some 0.2 s."""
+    set_num_threads(threads)
+    time.sleep(0.25)
+    yield
+    time.sleep(0.25)
 
 
 def _check(status: int, call: str) -> None:

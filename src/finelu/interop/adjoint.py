@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
+from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER, run
+from finelu.auto.choose import choose
+from finelu.auto.ladder import Ladder
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.factors import Factors
 from finelu.krylov.progress import count
-from finelu.ladder import MAXITER, Ladder, keeps_definite, restart_of
 from finelu.matrix import CSR, as_csr, check_vector
+from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
-from finelu.properties import diagonal, is_hermitian
 
 SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
 NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint system A^H y = g"}
@@ -78,12 +80,8 @@ class System:
         self.M = options.recipe if isinstance(options.recipe, Factors) else options.recipe.factor(A)
         if self.M.shape != A.shape:
             raise MatrixError(f"the factors have shape {self.M.shape}, but A has {A.shape}.")
-        method = options.method
-        if method == "auto":
-            definite = keeps_definite(self.M.recipe) and diagonal(A).positive and is_hermitian(A)
-            method = "cg" if definite else "gmres"
-        self._method = method if callable(method) else getattr(krylov, method)
-        self._self_adjoint = method in SELF_ADJOINT
+        fixed = options.method != "auto"
+        self._methods: tuple[Any, ...] = (options.method,) if fixed else choose(traits(A), self.M.recipe).methods
 
     def solve(self, B, trans: str = "N"):
         """A^-1 B, A^-T B or A^-H B, for B (n,) or (n, k) on the device of A, column by column; NotConverged if not."""
@@ -104,11 +102,21 @@ class System:
             with self._lock:  # a ladder remembers what it has tried
                 solution = self._automatic(b.astype(dtype, copy=False), trans, rtol)
         else:
-            A, M = (self.A, self.M) if trans == "N" or self._self_adjoint else (self._adjoint, _Adjoint(self.M))
-            solution = self._method(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
+            solution = self._with_factors(b, trans, rtol)
         if not solution.converged:
             raise NotConverged(what, solution, rtol)
         return solution.x
+
+    def _with_factors(self, b, trans: str, rtol: float):
+        """By the first method, or by the next where that breaks down."""
+        for method in self._methods:
+            same = trans == "N" or method in SELF_ADJOINT
+            A, M = (self.A, self.M) if same else (self._adjoint, _Adjoint(self.M))
+            function = method if callable(method) else getattr(krylov, method)
+            solution = function(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
+            if solution.converged or solution.status not in BROKEN + INDEFINITE:
+                break
+        return solution
 
     def _automatic(self, b, trans: str, rtol: float):
         """By the factors that have solved the other of the two systems, transposed, or else by a ladder of its own."""
@@ -116,8 +124,7 @@ class System:
         if trans not in self._ladders and other in self._solved:
             F, method = self._solved[other]
             A, M = (self._matrix(other), F) if method in SELF_ADJOINT else (self._matrix(trans), _Adjoint(F))
-            options = {"maxiter": MAXITER, **restart_of(method, krylov.CYCLE)}
-            solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, **options)
+            solution = run(method, A, b, M, rtol=rtol, maxiter=MAXITER)
             if solution.converged:
                 return solution
         if trans not in self._ladders:

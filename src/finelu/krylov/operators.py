@@ -7,14 +7,14 @@ import math
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.blocks import BlockMatrix
 from finelu.device import namespace, on_gpu
 from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.kernels.cpu.products import Product
 from finelu.matrix import CSR, DTYPES, as_csr, shown
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
-from finelu.stencil import StencilMatrix
 
 
 class Identity:

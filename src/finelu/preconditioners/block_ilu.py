@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import judged
-from finelu.blocks import BlockMatrix
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import OFFSETS, StencilMatrix
+from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import LARGEST_BLOCK, block_size
 from finelu.residual import Residual
 from finelu.result import Solution, Status
-from finelu.stencil import OFFSETS, StencilMatrix
 
 GROWN = 1e8  # how many times its first size the residual may have before `correct` gives up
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.blocks import BlockMatrix
 from finelu.device import namespace, to_host
 from finelu.factors import Factors, checked
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
     SingularBlock,
@@ -21,7 +22,6 @@ from finelu.preconditioners.block_ilu import (
     moved,
 )
 from finelu.preconditioners.recipe import Recipe
-from finelu.stencil import StencilMatrix
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS

@@ -15,10 +15,10 @@ from finelu.errors import ParameterError, ZeroPivot, meant
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, is_number, lower_triangle
+from finelu.matrix.traits import require_hermitian
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.threshold import Chosen
-from finelu.properties import require_hermitian
 
 PIVOTS = ("new", "old")
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns

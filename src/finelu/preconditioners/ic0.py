@@ -13,8 +13,8 @@ from finelu.errors import ZeroPivot
 from finelu.factors import TriangularFactors, checked, shifted
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, lower_triangle
+from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import require_hermitian
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -36,9 +36,9 @@ from finelu.errors import (
 from finelu.factors import USELESS, Factors, checked, on_host, probe, unstable
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.matrix.traits import differing, symmetry
 from finelu.ordering import ORDERINGS, ORDERS, parts
 from finelu.preconditioners.recipe import Recipe
-from finelu.properties import differing, symmetry
 from finelu.scaling import equilibrate, matching, require_matching, times_power
 from finelu.triangular import TriangularSolver
 
@@ -268,7 +268,7 @@ class MultilevelFactors(Factors):
         with self._lock:  # the recorded graph has one place for what goes in and what comes out
             if trans not in self._recorded:
                 self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
-                record = kernels_for(R).Recorded
+                record = kernels_for(R).recording.Recorded
                 self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
             return self._recorded[trans](R)
 

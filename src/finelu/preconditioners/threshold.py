@@ -13,7 +13,7 @@ from finelu.device import namespace, on_gpu
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import TriangularFactors, checked, on_host
 from finelu.matrix import CSR, INT32_LIMIT, is_number
-from finelu.properties import require_hermitian
+from finelu.matrix.traits import require_hermitian
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
 TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors

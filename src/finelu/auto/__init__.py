@@ -1,0 +1,6 @@
+"""`solve(A, b)` without being told how.
+
+choose : the rule for recipe and method.  cost : what an attempt costs.  monitor : when to switch to another.
+ladder : the attempts, one after the other.  singular : what shows that there is no solution.
+solve : the public function.  sequence : many systems with factors that are kept.
+"""

@@ -1,0 +1,143 @@
+"""One attempt of `solve`: the iterations with the factors of one rung, from the best x so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from finelu import krylov
+from finelu.auto.monitor import Listener, SwitchMonitor
+from finelu.device import namespace
+from finelu.matrix import CSR
+from finelu.residual import Residual
+from finelu.result import Attempt, Solution, Status
+
+INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
+BROKEN = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)
+REFINEMENTS = 6  # steps of refinement with complete factors; also the length of the cycles of gmres, and their number
+MAXITER = 2000  # of one attempt
+
+
+class Column:
+    """One right-hand side and the best x so far.
+
+    A : in the dtype of b.  scale : ||b||.  wanted : the relative tolerance, target : the absolute one.
+    x, size, best : the best x so far, ||b - A x||, and the attempt that x is of.  tried : whether a rung had factors.
+    indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
+    """
+
+    def __init__(self, A: CSR, b: Any, scale: float, wanted: float):
+        self.A = A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype))
+        self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
+        self.residual = Residual(self.A, None, b.dtype)
+        self.attempts: list[Attempt] = []
+        self.best: Attempt | None = None
+        self.tried = self.indefinite = False
+        self.iterations = 0
+        self.status, self.verdict = Status.BREAKDOWN, ""
+        self.begin_at(namespace(b).zeros_like(b), scale)
+
+    def begin_at(self, x: Any, size: float) -> None:
+        self.x, self.size, self.history, self.recurrence = x, size, [size], [size]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one attempt iterates with.
+
+    factors : None for no preconditioner.  recipe : their name.  methods : one, and another for where it breaks down.
+    complete : the factors are those of A up to rounding.
+    refine : whether refinement comes before the methods.  begins(method) : the monitor of a method's iterations.
+    most : iterations.  ended : the statuses of a method after which the next one goes on.
+    callback : called with each new x.
+    """
+
+    factors: Any
+    recipe: str
+    methods: tuple[str, ...]
+    complete: bool
+    refine: bool
+    begins: Callable[[str], SwitchMonitor]
+    most: float = math.inf
+    ended: tuple[Status, ...] = field(default=BROKEN)
+    callback: Listener = None
+
+
+def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
+    """What the iterations find, from the column's x; that x where they find nothing better."""
+    b, x, size, target = column.b, column.x, column.size, column.target
+    r = b if size == column.scale else column.residual(b, x, target)[0]
+    monitor, method, status, iterations = way.begins("refinement"), "refinement", Status.CONVERGED, 0
+    history = recurrence = np.array([size])
+    if way.refine:
+        x, r, size, history = _refine(column, way, r, monitor)
+        iterations, recurrence = len(history) - 1, history
+    for method in way.methods if size > target and monitor.status is None else ():
+        most = min(way.most - iterations, REFINEMENTS**2 if way.complete else MAXITER)
+        if most <= 0:
+            break
+        monitor = way.begins(method)
+        found = _correct(column, way, method, x, r, monitor, int(most))
+        iterations, status = iterations + found.iterations, found.status
+        x = x + found.x  # corrections are solved for: rtol keeps its meaning
+        r, size = column.residual(b, x, target)
+        history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
+        if found.iterations and math.isfinite(size):
+            history[-1] = size
+        column.indefinite |= status is Status.INDEFINITE
+        claimed = status is Status.CONVERGED and size > target  # by rounding: from here, r is a better one
+        if monitor.status or (status not in way.ended and not claimed):
+            break
+    if not math.isfinite(size) or not bool(namespace(b).isfinite(x).all()):
+        x, size = column.x, column.size
+    if size > target and status is Status.CONVERGED:
+        status = Status.STAGNATED  # the method's claim, which the check here does not share
+    status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
+    made = {"recurrence": recurrence, "method": method, "recipe": way.recipe}
+    return Solution(x, status, iterations, size, history, **made), monitor
+
+
+def _correct(column: Column, way: Way, method: str, x: Any, r: Any, monitor: SwitchMonitor, most: int) -> Solution:
+    """A correction of x, whose residual is r."""
+    callback = way.callback
+    return run(
+        method,
+        column.A,
+        r,
+        way.factors,
+        atol=column.target,
+        maxiter=most,
+        restart=REFINEMENTS if way.complete else krylov.CYCLE,
+        callback=None if callback is None else lambda correction: callback(x + correction),
+        watch=monitor,
+    )
+
+
+def _refine(column: Column, way: Way, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:
+    """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
+    x, size = column.x, column.size
+    history, most = [size], min(REFINEMENTS, way.most)
+    stops = monitor(0, size)
+    while size > column.target and len(history) <= most and not stops:
+        with np.errstate(over="ignore", invalid="ignore"):
+            better = x + way.factors.solve(r)
+            rest, reached = column.residual(column.b, better, column.target)
+        if not reached <= size / 2 or not bool(namespace(x).isfinite(better).all()):
+            break
+        x, r, size = better, rest, reached
+        history.append(size)
+        stops = way.callback is not None and monitor.stops(way.callback, x.copy())
+        stops = stops or monitor(len(history) - 1, size)
+    return x, r, size, np.array(history)
+
+
+def run(method: str, A: Any, b: Any, M: Any, *, restart: int = krylov.CYCLE, **options: Any) -> Solution:
+    """The Krylov method of this name, with cycles of `restart` iterations if it has any; rtol is 0 unless given."""
+    if method in krylov.RESTARTED:
+        options["restart"] = restart
+    solution: Solution = getattr(krylov, method)(A, b, M=M, **{"rtol": 0.0, **options})
+    return solution

@@ -1,0 +1,172 @@
+"""Which recipe and which Krylov method fit a matrix: two tables, and `choose`, which reads them.
+
+`RUNGS` holds the recipes that `solve` may try, `METHODS` the methods that fit a recipe. Whoever needs a recipe or a
+method for a matrix asks here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from finelu import krylov
+from finelu.errors import ParameterError, meant
+from finelu.matrix.door import shown
+from finelu.matrix.traits import MatrixTraits
+from finelu.preconditioners import (
+    DEFINITE_RECIPES,
+    IC0,
+    ICT,
+    ILU0,
+    ILUT,
+    MILU0,
+    RECIPES,
+    MultilevelILU,
+    ParICT,
+    ParILUT,
+    SparseLU,
+    recipe_of,
+)
+from finelu.preconditioners.direct import SHORT
+from finelu.preconditioners.recipe import Recipe
+
+SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
+SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
+NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
+
+Rule = Callable[[MatrixTraits], bool]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """recipes : the first is tried, the others where it finds no factors.  reason : why they are tried, in words."""
+
+    recipes: tuple[Recipe | None, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """recipe : None for no preconditioner.  methods : the first, and gmres for where it breaks down."""
+
+    recipe: Recipe | None
+    methods: tuple[str, ...]
+    reason: str
+
+    @property
+    def method(self) -> str:
+        return self.methods[0]
+
+
+def short_rows(traits: MatrixTraits) -> bool:
+    """Whether rows are so short that factors with columns ordered alone stay sparse, as experience has it."""
+    return traits.nnz <= SHORT * traits.n
+
+
+def by_columns(traits: MatrixTraits) -> bool:
+    """Whether a direct solve orders columns alone: where rows and columns differ, or rows are to be permuted."""
+    return traits.paired < SYMMETRIC_PATTERN or (not traits.diagonal.usable and short_rows(traits))
+
+
+def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
+    first = SparseLU(ordering=ordering)
+    return first, SparseLU(ordering=ordering, matching=not usable, shift=NUDGE)
+
+
+ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
+LEAST = "it is expected to take the least"
+IS_SMALL = "the system is small enough"
+COUNTED = "its cost, counted before, is the least"
+ESTIMATED = "its cost, estimated, is the least"
+ASKED = "it was asked for"
+GAPS = "the diagonal has gaps or zeros"
+
+# Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
+RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
+    ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
+    ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
+    ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),
+    ("cheap", lambda A: A.diagonal.usable, Rung((ILU0(),), "it costs next to nothing")),
+    ("threshold", lambda A: A.definite and A.gpu, Rung((ParICT(), ParILUT()), LEAST)),
+    ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
+    ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
+    ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
+    ("direct", lambda A: by_columns(A) and not A.diagonal.usable, Rung(_direct("colamd", False), ESTIMATED)),
+    ("direct", lambda A: by_columns(A), Rung(_direct("colamd", True), ESTIMATED)),
+    ("direct", lambda A: not A.diagonal.usable, Rung(_direct("auto", False), COUNTED)),
+    ("direct", lambda A: True, Rung(_direct("auto", True), COUNTED)),
+    ("multilevel", lambda A: not A.diagonal.usable, Rung((MultilevelILU(),), GAPS)),
+    ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
+)
+
+# The methods of the first row whose rule holds for A, the recipe, and whether that recipe alone is to be tried.
+METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
+    (lambda A, recipe, alone: isinstance(recipe, SparseLU | MultilevelILU), ("gmres",)),  # in few iterations
+    (lambda A, recipe, alone: A.definite and fits_cg(recipe), ("cg", "gmres")),
+    (lambda A, recipe, alone: alone, ("gmres",)),  # there is no other rung for where bicgstab wanders
+    (lambda A, recipe, alone: True, ("bicgstab", "gmres")),
+)
+
+
+def fits_cg(recipe: Recipe | None) -> bool:
+    """Whether the factors of a Hermitian positive definite A may be taken for Hermitian positive definite by cg.
+
+    Those of ILU0 and MILU0 are Hermitian, as A and its pattern are, and have positive pivots where A is an M-matrix;
+    cg sees it where one is negative, and gmres goes on.
+    """
+    kind = type(recipe)
+    keeps_definite = kind in [RECIPES[name] for name in DEFINITE_RECIPES]
+    return recipe is None or keeps_definite or kind in (ILU0, MILU0)
+
+
+def rungs(traits: MatrixTraits) -> dict[str, Rung]:
+    """What `solve` may try for such a matrix, by the names of the rungs."""
+    found: dict[str, Rung] = {}
+    for name, holds, rung in RUNGS:
+        if name not in found and holds(traits):
+            found[name] = rung
+    if traits.n <= SMALL:
+        found["direct"] = Rung(found["direct"].recipes, IS_SMALL)
+    return found
+
+
+def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:
+    """The method for a recipe, and the one for where it breaks down.
+
+    method : the one that the caller has fixed.  alone : whether no other recipe is to be tried.
+    """
+    if method != "auto":
+        return (method,)
+    return next(found for holds, found in METHODS if holds(traits, recipe, alone))
+
+
+def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: str = "auto") -> Choice:
+    """The recipe and the methods for such a matrix.
+
+    recipe, method : what the caller has fixed; with "auto" it is what `solve` tries first where memory allows.
+    """
+    if not isinstance(recipe, str):
+        return Choice(recipe, methods(traits, recipe, method, alone=True), ASKED)
+    found = rungs(traits)
+    first = found["direct"] if traits.n <= SMALL else next(iter(found.values()))
+    return Choice(first.recipes[0], methods(traits, first.recipes[0], method, alone=False), first.reason)
+
+
+def recipe_asked(recipe: Any) -> Any:
+    """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
+    if recipe is None or isinstance(recipe, Recipe) or recipe == "auto":
+        return recipe
+    found = recipe_of(recipe, "auto", "none")
+    return None if found == "none" else found
+
+
+def method_asked(method: Any) -> str:
+    """The name of the method that is meant: "auto", a name in letters of any size, or the function itself."""
+    name = method.__name__ if any(method is getattr(krylov, known) for known in krylov.METHODS) else method
+    if isinstance(name, str) and name.lower() in ("auto", *krylov.METHODS):
+        return name.lower()
+    raise ParameterError(
+        f"there is no method {shown(method)}; one of auto, {', '.join(krylov.METHODS)} is needed."
+        + meant(method, krylov.METHODS)
+    )

@@ -1,0 +1,100 @@
+"""What the rungs of `solve` are expected to cost, in seconds and in bytes, and whether that fits the limits."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.auto.choose import Rung, by_columns, short_rows
+from finelu.device import free_memory
+from finelu.matrix import CSR
+from finelu.matrix.traits import MatrixTraits
+from finelu.ordering import Fill, with_little_fill
+
+# Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
+# pace of the first attempt corrects them.
+STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
+ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and column counts of the direct solve
+THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
+COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
+DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
+DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
+OVERHEAD = 1e-4  # seconds of an iteration whatever its size
+ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
+ALWAYS_FREE = 2**24  # bytes that any process has that runs at all: less is not worth asking for
+USABLE = 0.8  # part of the free memory that factors may take
+INDEX = 8  # bytes that an entry of factors takes in addition to its value
+COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
+
+
+class Costs:
+    """Expected costs of the rungs for one A.
+
+    rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
+    deadline : of `perf_counter`.
+    pace : how much slower this machine is than the one of the constants.  order, fill : of the direct solve, once
+    `count_fill` has found them.
+    """
+
+    def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
+        self.A, self.traits, self.rungs, self.limit, self.deadline = A, traits, rungs, limit, deadline
+        self.entry = A.data.dtype.itemsize + INDEX  # bytes of an entry of factors
+        self.short, self.by_columns = short_rows(traits), by_columns(traits)
+        self.pace = 1.0
+        self.order: Any = None
+        self.fill: Fill | None = None
+
+    @property
+    def analysis(self) -> float:
+        """Seconds, on an idle machine, that it takes to order A and to count what the direct solve would take."""
+        return ANALYSIS_ROW * self.traits.n + ANALYSIS * self.traits.nnz
+
+    def count_fill(self) -> None:
+        """Order A as the direct solve will, and count what it takes."""
+        if self.fill is None and not self.by_columns:
+            self.order, self.fill = with_little_fill(self.A)
+
+    def seconds(self, rung: str) -> float:
+        """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""
+        n, nnz = self.traits.n, self.traits.nnz
+        if not self.fits(self.room(rung)):
+            return math.inf
+        if rung == "direct":
+            if self.by_columns:  # for long rows no bound is known but that of dense factors
+                return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)
+            if self.fill is None:
+                return self.pace * self.analysis
+            return self.pace * (DIRECT_ROW * n + DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
+        typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
+        seconds = typical.get(rung, 0.0) * nnz * self.pace
+        return seconds * (ON_GPU if self.traits.gpu and rung == "threshold" else 1.0)
+
+    def room(self, rung: str) -> float:
+        """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what
+        the `fill` of the recipe allows."""
+        n, nnz = self.traits.n, self.traits.nnz
+        if rung != "direct":
+            return self.entry * nnz * max(1.0, *(float(getattr(r, "fill", 1.0)) for r in self.rungs[rung].recipes))
+        if self.by_columns:
+            return self.entry * (min(COLUMN_FILL * nnz, n**2) if self.short else n**2)
+        return self.entry * (nnz if self.fill is None else self.fill.nnz)
+
+    def fits(self, room: float) -> bool:
+        """Whether that many bytes are free; asking takes longer than a small solve, so it is asked for many only."""
+        return (self.limit is None and room <= ALWAYS_FREE) or room <= self.memory
+
+    def in_time(self, seconds: float) -> bool:
+        """Whether that many seconds, at the pace of an idle machine, end before the deadline."""
+        return perf_counter() + seconds < self.deadline
+
+    @cached_property
+    def memory(self) -> float:
+        """Bytes that the factors of a rung may take."""
+        if self.limit is not None:
+            return self.limit
+        on_host = free_memory(np.empty(0))
+        return USABLE * (min(free_memory(self.A.data), on_host) if self.traits.gpu else on_host)

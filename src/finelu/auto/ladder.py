@@ -1,0 +1,310 @@
+"""The ladder of `solve`: what is tried, in which order, and when it ends.
+
+First a factorization that costs next to nothing (ILU0, IC0, MILU0). While it iterates, the rest of its time is
+predicted from the digits gained so far, and compared with what the other rungs are expected to take: a threshold
+factorization (ILUT, ICT; ParILUT on a GPU), a complete sparse L U, whose fill and work are counted before, and the
+multilevel ILU. The one that is predicted to end first goes on, from the best x so far. A breakdown or a stagnation ends
+a rung at once. No rung is tried twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
+from finelu.auto.choose import ASKED, SMALL, Rung, methods, rungs
+from finelu.auto.cost import Costs
+from finelu.auto.monitor import Listener, SwitchMonitor
+from finelu.auto.singular import UNRESOLVED, condition, verdict
+from finelu.device import namespace, synchronize
+from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.matrix import CSR, as_csr, norm
+from finelu.matrix.traits import traits
+from finelu.preconditioners import SparseLU
+from finelu.preconditioners.direct import SparseLUFactors
+from finelu.preconditioners.recipe import Recipe
+from finelu.result import Attempt, Solution, Status
+from finelu.scaling import require_matching
+
+HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
+OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
+LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
+SINGLE = 1e-5  # the least rtol that single precision is trusted with
+
+
+class Ladder:
+    """The rungs for one A, with the factors that have been made, for one right-hand side after the other."""
+
+    def __init__(
+        self,
+        A: CSR,
+        rtol: float,
+        recipe: Recipe | str | None = "auto",
+        method: str = "auto",
+        *,
+        deadline: float = math.inf,
+        memory: float | None = None,
+        watch: Listener = None,
+        callback: Listener = None,
+        norm_callback: Listener = None,
+        most: float = math.inf,
+    ):
+        """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
+        the factors of a rung.  most : iterations of one right-hand side.
+        watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
+        self.A, self.rtol, self.method, self.most = A, rtol, method, most
+        self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
+        self.traits = traits(A)  # `definite` until a curvature says otherwise
+        self.asked = recipe != "auto"
+        self.rungs = {"asked": Rung((recipe,), ASKED)} if self.asked else rungs(self.traits)
+        self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
+        self.factors: dict[str, Any] = {}
+        self.broken: set[str] = set()  # rungs without factors
+        self.structure = ""  # what a recipe says of a structural singularity
+        self.condition = 1.0  # a lower bound of A's condition number, from complete factors
+        self.interrupted = False
+        self.preferred: str | None = None  # the rung that solved the column before
+        self.given_up: set[str] = set()  # rungs that did not solve an earlier column: they come last from then on
+
+    def first(self) -> dict[str, str]:
+        """What is tried first: recipe, method and reason, in words; {} where nothing fits the memory."""
+        rung = self.next_rung(list(self.rungs))
+        if rung is None:
+            return {}
+        method = "refinement" if rung == "direct" else self._methods(rung)[0]
+        return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
+
+    # the order of the rungs
+
+    def next_rung(self, left: list[str]) -> str | None:
+        """The cheapest of those left that fits the memory and the time."""
+        costs = self.costs
+        if self.asked:
+            return left[0] if left else None
+        if "direct" in left and self.traits.n <= SMALL and costs.fits(costs.entry * self.traits.n**2):
+            return "direct"
+        if "cheap" in left and costs.fits(costs.room("cheap")):
+            return "cheap"
+        if "direct" in left and costs.fits(costs.room("direct")):
+            costs.count_fill()
+        seconds = {rung: costs.seconds(rung) for rung in left}
+        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung] / costs.pace)]
+        return min(fits, key=lambda rung: seconds[rung]) if fits else None
+
+    def _next(self, left: list[str]) -> str | None:
+        return self.next_rung([rung for rung in left if rung not in self.given_up]) or self.next_rung(left)
+
+    # a right-hand side
+
+    def solve(self, b: Any, x0: Any = None, atol: float = 0.0) -> Solution:
+        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
+        b = namespace(b).ascontiguousarray(b)
+        scale = norm(b)
+        if not math.isfinite(scale):
+            raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
+        wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
+        if wanted >= 1:  # x = 0 is good enough
+            return self.nothing(b, Status.CONVERGED, scale)
+        if self.interrupted:
+            return self.nothing(b, Status.INTERRUPTED, scale)
+        column = Column(self.A, b, scale, wanted)
+        if x0 is not None:
+            _, size = column.residual(b, x0, column.target)
+            if size < scale:
+                column.begin_at(x0.copy(), size)
+                if size <= column.target:
+                    return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+        if self.most == 0:
+            return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
+        left = [rung for rung in self.rungs if rung not in self.broken]
+        rung = self.preferred or self._next(left)
+        why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
+        while rung is not None and perf_counter() <= self.costs.deadline:
+            left.remove(rung)
+            change = self._attempt(column, rung, why, left)
+            if column.status in OVER or column.iterations >= self.most:
+                break
+            self.given_up.add(rung)
+            before, rung = rung, change or self._next(left)
+            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        return self._solution(column, left)
+
+    def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
+        """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
+        start, made, first = perf_counter(), 0.0, self._name(rung)
+        if rung not in self.factors:
+            outcome = self._factor(rung)
+            made = perf_counter() - start
+            if outcome:
+                self.broken.add(rung)
+                reached = column.size / column.scale
+                column.attempts.append(
+                    Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached)
+                )
+                return None
+            why += f", and {first} found no factors" if first != self._name(rung) else ""
+        begin = perf_counter()
+        try:
+            found, monitor = self._improve(column, rung, [other for other in left if other not in self.given_up])
+            if column.indefinite and self.traits.definite:
+                self._is_indefinite()
+        except MemoryError:
+            if self.asked:
+                raise
+            del self.factors[rung]
+            self.broken.add(rung)
+            self.preferred = None if self.preferred == rung else self.preferred
+            spent, reached = perf_counter() - begin, column.size / column.scale
+            outcome = "no memory for its iterations"
+            column.attempts.append(Attempt(self._name(rung), "", why, outcome, 0, made, spent, reached))
+            return None
+        solved = found.residual_norm <= column.target
+        outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
+        spent, reached = perf_counter() - begin, found.residual_norm / column.scale
+        attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        self._take(column, rung, found, attempt, given_up=monitor.change is not None)
+        return monitor.change
+
+    def _take(self, column: Column, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
+        """What a rung has found, into the column."""
+        column.attempts.append(attempt)
+        column.tried, column.status = True, found.status
+        column.iterations += found.iterations
+        column.history.extend(found.history[1:])
+        column.recurrence.extend(found.recurrence[1:])
+        if found.residual_norm < column.size:
+            column.x, column.size, column.best = found.x, found.residual_norm, attempt
+        if found.residual_norm <= column.target:
+            column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
+        elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
+            self.interrupted = found.status is Status.INTERRUPTED
+        elif column.iterations < self.most:
+            good = not given_up and rung not in ("cheap", "threshold")
+            F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
+            status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
+            if status is not None:
+                column.status = status
+            elif good:
+                self.condition = max(self.condition, condition(self.A, F, column.b))
+
+    def _solution(self, column: Column, left: list[str]) -> Solution:
+        """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
+        status, seen = column.status, self.traits.sentences()
+        if status in HOPELESS:
+            self._look_at_structure()
+        if status not in OVER:
+            in_memory = [rung for rung in left if self.asked or self.costs.seconds(rung) < math.inf]
+            if column.iterations >= self.most:
+                status = Status.MAX_ITERATIONS
+            elif in_memory:
+                status = Status.OUT_OF_TIME
+            elif not left and self.condition * float(np.finfo(column.b.dtype).eps) > UNRESOLVED:
+                status = Status.PRECISION_LIMIT
+                column.verdict = (
+                    f"the condition number of A is {self.condition:.0e} or more, which no digit of x survives"
+                )
+            elif left and not column.tried:
+                status = Status.OUT_OF_MEMORY
+            if status not in LIMITS:
+                self._look_at_structure()
+            for rung in left if status is not Status.MAX_ITERATIONS else ():
+                why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
+                seen += (f"{self._name(rung)} was left out: {why}",)
+        if self.structure and status not in LIMITS:
+            status = Status.SINGULAR
+        return Solution(
+            x=column.x,
+            status=status,
+            iterations=column.iterations,
+            residual_norm=column.size,
+            history=np.array(column.history),
+            recurrence=np.array(column.recurrence),
+            method=column.best.method if column.best else "",
+            recipe=column.best.recipe if column.best else "",
+            seen=seen + tuple(text for text in (column.verdict, self.structure) if text),
+            attempts=tuple(column.attempts),
+        )
+
+    def nothing(self, b: Any, status: Status, size: float) -> Solution:
+        """x = 0, and nothing tried."""
+        x, history = namespace(b).zeros_like(b), np.array([size])
+        return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
+
+    def _look_at_structure(self) -> None:
+        """Whether the pattern alone shows that A is singular."""
+        if not self.structure:
+            try:
+                require_matching(self.A)
+            except StructurallySingular as error:
+                self.structure = str(error)
+
+    # a rung
+
+    def _factor(self, rung: str) -> str:
+        """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
+        outcome, chosen, costs = "", self.rungs[rung], self.costs
+        for recipe in chosen.recipes:
+            try:
+                if rung == "direct" and isinstance(recipe, SparseLU):
+                    known = None if costs.order is None or costs.fill is None else (costs.order, costs.fill)
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=costs.memory / costs.entry)
+                elif recipe is None:
+                    self.factors[rung] = None
+                else:
+                    with self.A.unchanged(self.traits.mirrored):  # until solve returns
+                        self.factors[rung] = recipe.factor(self.A)  # type: ignore[attr-defined]
+            except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
+                if self.asked:
+                    raise
+                outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
+                if isinstance(error, StructurallySingular):
+                    self.structure = str(error)
+            else:
+                self.rungs[rung] = Rung((recipe,), chosen.reason)
+                synchronize(self.A.data)
+                return ""
+        return outcome
+
+    def _improve(self, column: Column, rung: str, left: list[str]) -> tuple[Solution, SwitchMonitor]:
+        """What the iterations with the factors of a rung find; `left` are the rungs that they are compared with."""
+        direct, calls = rung == "direct", {"watch": self.watch, "norm_callback": self.norm_callback}
+        left = [] if self.asked or direct else left
+        way = Way(
+            factors=self.factors[rung],
+            recipe=self._name(rung),
+            methods=self._methods(rung),
+            complete=direct,
+            refine=direct and self.method == "auto",
+            begins=lambda method: SwitchMonitor(
+                self.costs, rung, method, left, scale=column.scale, target=column.target, **calls
+            ),
+            most=self.most - column.iterations,
+            ended=BROKEN + INDEFINITE if self.asked else BROKEN,
+            callback=self.callback,
+        )
+        return improve(column, way)
+
+    def _is_indefinite(self) -> None:
+        """A curvature was not positive: rungs without factors are chosen as for a matrix that is not definite."""
+        self.traits = replace(self.traits, definite=False)
+        if not self.asked:
+            self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
+
+    def _methods(self, rung: str) -> tuple[str, ...]:
+        return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
+
+    def _name(self, rung: str) -> str:
+        recipe = self.rungs[rung].recipes[0]
+        return "no preconditioner" if recipe is None else repr(recipe)
+
+
+def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
+    """A and b in a precision that allows for rtol; b in the dtype of x."""
+    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
+    real = np.empty(0, dtype).real.dtype
+    return as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, real)), b.astype(dtype, copy=False)

@@ -1,0 +1,123 @@
+"""Whether an attempt of `solve` goes on: what the caller and the time limit say, and whether another is expected to
+end first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from finelu.auto.cost import OVERHEAD, STEP, Costs
+from finelu.result import Status
+
+CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
+PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
+LEAST = 5  # iterations before anything is expected
+SLOWEST = 5.0  # the pace that one attempt may find
+
+Listener = Callable[..., Any] | None
+
+
+class SwitchMonitor:
+    """Called at each look at an iteration, as `watch` is: True ends it.
+
+    rung, method : what iterates.  left : the rungs that it is compared with; () for no comparison.
+    scale : ||b||.  target : the residual norm that is wanted.
+    watch(iteration, residual norm), norm_callback(relative residual norm) : the caller's, None for none.
+    After the end: status, where the caller or the time limit ended it; change, the rung to change to; why, in words.
+    """
+
+    looks_at_claims = True  # the ladder forms b - A x of what a method has found
+
+    def __init__(
+        self,
+        costs: Costs,
+        rung: str,
+        method: str,
+        left: Sequence[str],
+        *,
+        scale: float,
+        target: float,
+        watch: Listener = None,
+        norm_callback: Listener = None,
+    ):
+        self.costs, self.rung, self.left = costs, rung, left
+        self.expected = STEP.get(method, STEP["gmres"]) * costs.traits.nnz
+        self.scale, self.target = scale, target
+        self.watch, self.norm_callback = watch, norm_callback
+        self.first: float | None = None
+        self.smallest = math.inf
+        self.began, self.start = 0, 0.0  # the first iteration, and when it was over: it may include compiling kernels
+        self.next = 0.0  # seconds of the iteration before the next comparison
+        self.apart = 0.0  # seconds that comparisons took
+        self.status: Status | None = None
+        self.change: str | None = None
+        self.why = ""
+
+    def __call__(self, iteration: int, norm: float) -> bool:
+        now = perf_counter()
+        if self.watch is not None and self.stops(self.watch, iteration, norm):
+            return True
+        if self.norm_callback is not None and iteration and self.stops(self.norm_callback, norm / self.scale):
+            return True
+        if now > self.costs.deadline:
+            self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
+            return True
+        if self.first is None:
+            self.first = norm
+        if norm < self.smallest:  # never so of NaN
+            self.smallest = norm
+        if not self.began and iteration > 0:
+            self.began, self.start = iteration, now
+        if iteration < LEAST or iteration == self.began or not self.left or self.target == 0:
+            return False
+        elapsed = (now - self.start - self.apart) * iteration / (iteration - self.began)
+        if elapsed < self.next:
+            return False
+        self.next = 1.1 * elapsed
+        if self.rung == "cheap" and not self.costs.traits.gpu:
+            self.costs.pace = min(max(elapsed / iteration / (self.expected + OVERHEAD), 1.0), SLOWEST)
+        wanted = math.log(max(self.first / self.target, 1.0))
+        gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
+        rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
+        self.change = better(self.costs, self.left, elapsed, rest)
+        self.apart += perf_counter() - now
+        if self.change is None:
+            return False
+        self.why = f"given up: it was expected to take {rest:.2g} s more"
+        return True
+
+    def stops(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Whether a function of the caller's ends the solve."""
+        try:
+            stop = function(*arguments) is True
+        except StopIteration:
+            stop = True
+        if stop:
+            self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
+        return stop
+
+
+def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
+    """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
+
+    The fill of the direct solve is counted once its ordering costs little compared with the rest.
+    """
+    uncounted = "direct" in left and costs.fill is None and not costs.by_columns
+    if uncounted and costs.in_time(costs.analysis) and worth(2 * costs.pace * costs.analysis, elapsed, rest):
+        costs.count_fill()
+        uncounted = False
+    found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}
+    found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds / costs.pace)}
+    rung = min(found, key=lambda rung: found[rung], default=None)
+    return rung if rung is not None and worth(found[rung], elapsed, rest) else None
+
+
+def worth(cost: float, elapsed: float, rest: float) -> bool:
+    """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`.
+
+    The expectation is uncertain. So the less time has been spent, compared with `cost`, the larger the gain must be;
+    that bounds the loss by a wrong expectation.
+    """
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / cost)) if 0 < cost < math.inf else False

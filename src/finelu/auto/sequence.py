@@ -1,0 +1,188 @@
+"""Sequence: systems one after the other, as of time steps and Newton's method, with factors kept while they pay."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import judged
+from finelu.auto.attempt import MAXITER, run
+from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.ladder import Ladder, precise
+from finelu.device import namespace, on_gpu, synchronize
+from finelu.errors import FineluError, MatrixError, ParameterError
+from finelu.kernels.compiling import compile_clock
+from finelu.matrix import CSR, as_csr, check_vector, norm, number
+from finelu.residual import Residual
+from finelu.result import Solution, Status
+
+PATIENCE = 0.05  # seconds that old factors get in any case
+
+
+class Sequence:
+    """Solves A_k x_k = b_k one after the other, as in time steps and Newton's method, and keeps factors while they pay.
+
+    A : the first matrix, or None to take that of the first step.  rtol, recipe, method : as in `solve`.
+    The first step solves as `solve` does, and keeps what worked. Each later one decides first:
+    - reuse the factors, if A has the pattern that was factored, and the iterations that were taken beyond those of the
+      first solve with these factors cost, all together, less time than an update;
+    - update them (`F.update`) with the values of A_k, if they cost more;
+    - rebuild, where the pattern has changed;
+    - solve as at first, where size, device or precision have.
+    A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
+    given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
+    recipe. The last x is the first guess where its residual is smaller than b.
+    decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
+    """
+
+    def __init__(self, A: Any = None, *, rtol: float = 1e-8, recipe: Any = "auto", method: Any = "auto"):
+        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
+        self.decisions: list[str] = []
+        self._A, self._x = A, None
+        self._F: Any = None
+        self._pattern: CSR | None = None
+        self._method = ""
+        self._current = False  # whether the factors are those of the last A
+        self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
+        self._pace = 0.0  # seconds of an iteration
+        self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
+        self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
+
+    def __copy__(self) -> Sequence:
+        """A deep copy: an update by one of two that share factors would change the other."""
+        return deepcopy(self)
+
+    @judged
+    def step(self, A: Any = None, b: Any = None) -> Solution:
+        """Solve A x = b; A=None: the matrix of the step before. `explain()` of the Solution tells the decision.
+
+        Raises as `solve` does.
+        """
+        start = perf_counter()
+        same = A is None
+        A = self._A if same else A
+        if A is None or b is None:
+            raise ParameterError("Sequence.step(A, b): a matrix, here or when the Sequence was made, and b are needed.")
+        A = as_csr(A, diagonal=False)
+        b = check_vector(b, A.n, A.data)
+        if b.ndim == 2 and b.shape[1] != 1:
+            raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
+        self._A, self._current = A, same and self._current
+        A, v = precise(A, b.reshape(-1), self.rtol)
+        decision, why = self._decide(A)
+        solution = None
+        if decision != "solve":
+            solution, decision, why = self._with_factors(A, v, decision, why)
+        if solution is None:
+            decision, solution = "solve", self._from_the_beginning(A, v)
+        self._x = solution.x if solution.converged else None
+        self.decisions.append(decision)
+        return replace(
+            solution,
+            x=solution.x.reshape(b.shape),
+            seen=(*solution.seen, f"{decision}: {why}"),
+            timings={"solve": perf_counter() - start},
+        )
+
+    def _decide(self, A: CSR) -> tuple[str, str]:
+        if self._F is None or self._pattern is None:
+            return "solve", "there are no factors" + (" yet" if not self.decisions else "")
+        known = self._pattern
+        if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
+            return "solve", "A has another size, device or precision"
+        if self._current:
+            return "reuse", "A is the same"
+        if not known.same_pattern(A):
+            return "rebuild", "the pattern of A has changed"
+        price = self._updated or self._made
+        if self._excess > price:
+            return "update", f"old factors have cost {self._excess:.2g} s by now, an update takes {price:.2g} s"
+        return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self._excess:.2g} s by now"
+
+    def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
+        """The solution or None, what was done in the end, and why."""
+        ways = ("reuse", "update", "rebuild")
+        for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
+            start = perf_counter()
+            try:
+                with compile_clock() as compiling:
+                    if way == "update":
+                        self._F.update(A)
+                    elif way == "rebuild":
+                        self._F = self._F.recipe.factor(A)
+                        self._pattern = A
+                    synchronize(A.data)
+            except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
+                why += f"; {way} failed: {error}"
+                continue
+            except BaseException:
+                self._F = None  # an interrupt may leave factors that are half new; the next step begins anew
+                raise
+            self._current = self._current or way != "reuse"
+            spent = max(perf_counter() - start - compiling(), 0.0)
+            if way == "update":
+                self._updated = spent
+            elif way == "rebuild":
+                self._made = spent
+            price = self._updated or self._made
+            patience = math.inf if way == "rebuild" else 2 * (self._fresh * self._pace + price) + PATIENCE
+            solution = self._iterate(A, b, patience)
+            if solution.converged:
+                if way != "reuse":
+                    self._fresh, self._excess = self._last, 0.0
+                self._excess += max(self._last - self._fresh, 0) * self._pace
+                return solution, way, why
+            why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
+        return None, decision, why
+
+    def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
+        """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
+        A, scale = A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)), norm(b)
+        residual = Residual(A, None, b.dtype)
+        x, r = namespace(b).zeros_like(b), b
+        if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
+            guess = self._x.astype(b.dtype, copy=False)
+            rest, size = residual(b, guess, self.rtol * scale)
+            if size < scale:
+                x, r = guess, rest
+        began: list[tuple[int, float]] = []
+
+        def too_long(iteration: int, _: float) -> bool:
+            if iteration > 0 and not began:
+                began.append((iteration, perf_counter()))
+            return bool(began) and perf_counter() - began[0][1] > patience
+
+        too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
+        solution = run(self._method, A, r, self._F, atol=self.rtol * scale, maxiter=MAXITER, watch=too_long)
+        end = perf_counter()
+        x = x + solution.x
+        _, size = residual(b, x, self.rtol * scale)
+        status = solution.status
+        if status is Status.CONVERGED and not size <= self.rtol * scale:
+            status = Status.STAGNATED
+        self._last = solution.iterations
+        if began and solution.iterations > began[0][0]:
+            self._pace = (end - began[0][1]) / (solution.iterations - began[0][0])
+        history = solution.history.copy()
+        history[-1] = size
+        return replace(solution, x=x, status=status, residual_norm=size, history=history)
+
+    def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
+        self._F = self._pattern = None
+        ladder = Ladder(A, self.rtol, self.recipe, self.method)
+        with compile_clock() as compiling:
+            solution = ladder.solve(b)
+        if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
+            done = solution.attempts[-1]
+            self._F, self._pattern = ladder.factors[ladder.preferred], A
+            self._method = "gmres" if done.method == "refinement" else done.method
+            self._current, self._excess = True, 0.0
+            self._made, self._updated = max(done.setup_seconds - compiling(), 0.0), 0.0
+            self._fresh = self._last = done.iterations
+            self._pace = max(done.seconds - compiling(), 0.0) / max(done.iterations, 1)
+        return solution

@@ -1,0 +1,162 @@
+"""solve(A, b): checks its arguments, moves A and b to the device asked for, and climbs the ladder for each column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import judged
+from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.ladder import Ladder, precise
+from finelu.device import namespace, on_gpu, require_gpu, to_host
+from finelu.errors import MatrixError, ParameterError, meant
+from finelu.kernels.compiling import compile_clock, quietly
+from finelu.matrix import CSR, as_csr, check_vector, count, dense_numbers, norm, number
+from finelu.result import Solution, Status
+
+CALLBACKS = ("x", "pr_norm")
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
+
+
+@judged
+def solve(
+    A: Any,
+    b: Any,
+    rtol: float = 1e-8,
+    *,
+    x0: Any = None,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    device: str | None = None,
+    recipe: Any = "auto",
+    method: str | Callable[..., Solution] = "auto",
+    time_limit: float | None = None,
+    memory_limit: float | None = None,
+    callback: Callable[[Any], object] | None = None,
+    callback_type: str = "x",
+    watch: Callable[[int, float], object] | None = None,
+    verbose: bool = True,
+) -> Solution:
+    """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
+
+    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
+        the other with the factors that the first has chosen.
+    x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
+    maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
+    device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
+    recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
+    time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
+        factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
+    callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
+        True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",
+        callback(||b - A x|| / ||b||).
+    watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
+    verbose : False: print nothing; else one line on stderr, if that is a terminal, where kernels are to be compiled.
+    Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
+    iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
+    where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
+    A v = 0 to twice the precision, or the pattern of A, shows that there is no solution; NUMERICALLY_SINGULAR where
+    A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as this precision allows.
+    float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
+    not to reach it, and x is double then.
+    Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
+    """
+    start = perf_counter()
+    rtol, atol = number("rtol", rtol), number("atol", atol)
+    most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
+    if callback_type not in CALLBACKS:
+        raise ParameterError(f"callback_type={callback_type!r}; one of {', '.join(CALLBACKS)} is needed.")
+    time_limit = math.inf if time_limit is None else number("time_limit", time_limit)
+    memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
+    if device not in (None, "cpu", "cuda"):
+        raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
+    chosen, method = recipe_asked(recipe), method_asked(method)
+    with compile_clock() as compiling, quietly(not verbose):
+        A, home = as_csr(A, diagonal=False), on_gpu(b)
+        if device is not None:
+            A, b, x0 = _moved(A, b, x0, device)
+        b = check_vector(b, A.n, A.data)
+        if x0 is not None:
+            x0 = _first_guess(x0, A, b)
+            b = b.astype(np.result_type(b.dtype, x0.dtype), copy=False)
+        A, b = precise(A, b, rtol)
+        options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
+        options["callback" if callback_type == "x" else "norm_callback"] = callback
+        ladder = Ladder(A, rtol, chosen, method, most=most, **options)
+        columns = b.reshape(A.n, -1) if b.size else b
+        found = []
+        for c in range(columns.shape[-1]):
+            guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)].astype(b.dtype)
+            solution = ladder.solve(columns[:, c], guess, atol)
+            if solution.status in BEYOND_PRECISION and b.real.dtype == np.float32:  # double precision may reach it
+                A, b = precise(A, b, 0.0)
+                columns = b.reshape(A.n, -1)
+                ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
+                solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
+                ladder.most = most
+            found.append(solution)
+        found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
+        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
+        if on_gpu(x) != home:
+            x = require_gpu().asarray(x) if home else to_host(x)
+    return replace(
+        worst,
+        x=x,
+        iterations=sum(s.iterations for s in found),
+        attempts=tuple(a for s in found for a in s.attempts),
+        timings={"solve": perf_counter() - start, "compile": compiling()},
+    )
+
+
+@judged
+def first_try(A: Any) -> dict[str, str]:
+    """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
+
+    A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
+    `finelu.matrix.traits.traits`, at times an ordering.
+    """
+    return Ladder(as_csr(A, diagonal=False), 1e-8).first()
+
+
+def _after(first: Solution, second: Solution) -> Solution:
+    """The second solution, which began with the x of the first, with what led to it."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
+        attempts=first.attempts + second.attempts,
+    )
+
+
+def _moved(A: CSR, b: Any, x0: Any, device: str) -> tuple[CSR, Any, Any]:
+    """All three on the device that was asked for."""
+    if device == "cuda" and not on_gpu(A.data):
+        A = A.on(require_gpu())
+    if device == "cpu" and on_gpu(A.data):
+        A = A.on(np)
+    move = namespace(A.data).asarray if on_gpu(A.data) else to_host
+    moved = [v if v is None else move(dense_numbers(v, name)) for v, name in ((b, "b"), (x0, "x0"))]
+    return A, moved[0], moved[1]
+
+
+def _first_guess(x0: Any, A: CSR, b: Any) -> Any:
+    """x0 as an array (n,), (n, 1) or of b's shape, on the device of A."""
+    x0 = check_vector(x0, A.n, A.data, "x0")
+    if x0.shape not in ((A.n,), b.shape, b.reshape(A.n, -1).shape):
+        raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({A.n},).")
+    return x0
+
+
+def _together(found: list[Solution], columns: Any) -> tuple[Solution, Any]:
+    """The worst solution, and the x of all columns."""
+    sizes = [norm(columns[:, c]) for c in range(len(found))]
+    worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
+    return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

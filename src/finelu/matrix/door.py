@@ -1,0 +1,237 @@
+"""The one door: whatever the user has becomes a checked, sorted CSR matrix or vector; the caller's arrays stay as they
+are. What has come through it is trusted further down."""
+
+from __future__ import annotations
+
+import math
+import operator
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, sparse_module
+from finelu.errors import DeviceError, MatrixError, ParameterError
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix.products import BlockProducts
+from finelu.matrix.vectors import DTYPES, dense_numbers
+
+
+@judged
+def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
+    """Turn A into a checked `CSR` on the device where it lives.
+
+    A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format (matrix or array), a StencilMatrix or BlockMatrix (all
+        entries of its blocks, zeros among them), a NumPy or CuPy array, a np.matrix, or a CSR (returned as it is).
+        Integers and booleans become float64. Explicit zeros are entries.
+    diagonal : whether every diagonal entry must be stored (an incomplete factorization divides by them).
+    dtype : convert the values to this dtype.
+    Raises MatrixError, naming the first bad row and their number, for a matrix that is not square, is empty, holds
+    NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
+    Cost: one pass over the entries; a conversion only where the format, order or dtype needs it.
+    """
+    if isinstance(A, CSR):
+        if diagonal:
+            _require_diagonal(A)
+        return A if dtype is None or A.dtype == dtype else A.with_values(A.data.astype(dtype))
+    S = _to_csr_format(A)
+    _require_square(S.shape)
+    n = S.shape[0]
+    xp = namespace(S.data)
+    data = S.data if dtype is None else S.data.astype(dtype, copy=False)
+    if str(data.dtype) not in DTYPES:
+        if data.dtype.kind not in "biuf":
+            raise MatrixError(
+                f"A holds values of dtype {data.dtype}; one of {', '.join(DTYPES)} is needed (integers become float64)."
+            )
+        data = data.astype(xp.float64)
+    index = np.int32 if max(n, S.indices.size) <= INT32_LIMIT else np.int64
+    indptr = S.indptr.astype(index, copy=False)
+    indices = S.indices.astype(index, copy=False)
+    if not on_gpu(data):  # SciPy lets arrays be longer than what they hold; CuPy's kernels do not
+        indices, data = indices[: indptr[-1]], data[: indptr[-1]]
+    data = xp.ascontiguousarray(data[: indices.size])
+
+    diag, found = _inspect(indptr, indices, data)
+    if found["corrupt"] >= 0:
+        raise MatrixError(
+            f"A has row pointers or column indices that do not fit its arrays in row {found['corrupt']}; "
+            "the arrays are corrupt."
+        )
+    if found["unsorted"]:
+        indptr, indices, data = _sorted_copy(indptr, indices, data, n)
+        diag, found = _inspect(indptr, indices, data)
+    if found["not_finite"]:
+        raise MatrixError(
+            f"A holds NaN or Inf in row {found['first_not_finite']} ({found['not_finite']} such "
+            f"{'entry' if found['not_finite'] == 1 else 'entries'}); find where they come from before solving."
+        )
+    result = CSR(indptr, indices, data, diag)
+    if diagonal:
+        _require_diagonal(result, found)
+    return result
+
+
+def lower_triangle(A: CSR) -> tuple[CSR, Any]:
+    """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
+    xp = namespace(A.data)
+    index = A.indices.dtype
+    count = A.diag - A.indptr[:-1] + 1
+    indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(count, dtype=index)])
+    row = rows_of_entries(count, int(indptr[-1]))
+    places = xp.arange(row.size, dtype=index) - (indptr[:-1] - A.indptr[:-1])[row]
+    return CSR(indptr, A.indices[places], A.data[places], indptr[1:] - 1), places
+
+
+def rows_of_entries(counts: Any, entries: int) -> Any:
+    """(entries,) : the row of each entry, one row after the other, where row i has counts[i] and all have `entries`."""
+    xp = namespace(counts)
+    if xp is np:
+        return np.repeat(np.arange(counts.size, dtype=counts.dtype), counts)
+    stops = xp.cumsum(counts, dtype=counts.dtype)
+    return xp.searchsorted(stops, xp.arange(entries, dtype=counts.dtype), side="right").astype(counts.dtype)
+
+
+def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, dict[str, int]]:
+    diag = namespace(data).empty(indptr.size - 1, indices.dtype)
+    counts = kernels_for(data).inspection.inspect(indptr, indices, data, diag)
+    names = ("corrupt", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
+    return diag, dict(zip(names, (int(c) for c in counts), strict=True))
+
+
+def _require_square(shape: Any) -> None:
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise MatrixError(f"A has shape {shape}; a square matrix is needed.")
+    if shape[0] == 0:
+        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
+
+
+def _require_diagonal(A: CSR, found: dict[str, int] | None = None) -> None:
+    if found is None:
+        if not A.missing:
+            return
+        xp = namespace(A.data)
+        missing = xp.flatnonzero(A.diag < 0)
+        found = {"missing": int(missing.size), "first_missing": int(missing[0]) if missing.size else -1}
+    if found["missing"]:
+        raise MatrixError(
+            f"A stores no diagonal entry in row {found['first_missing']} ({found['missing']} such "
+            f"{'row' if found['missing'] == 1 else 'rows'}); an incomplete factorization divides by it. "
+            f"Store it (a small number, or a shift), or permute A so that its diagonal is full."
+        )
+
+
+def _to_csr_format(A: Any) -> Any:
+    """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
+    if sp.issparse(A) or isinstance(A, BlockProducts):
+        _require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
+        return A.tocsr()
+    if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
+        _require_square(A.shape)
+        return A.to_scipy_sparse().tocsr()
+    if on_gpu(A):
+        import cupyx.scipy.sparse as csp
+
+        if csp.issparse(A):
+            return A.tocsr()
+        _require_square(A.shape)
+        return csp.csr_matrix(A if str(A.dtype) in DTYPES else A.astype(np.float64))
+    try:
+        dense = np.asarray(A)
+    except Exception as error:
+        raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
+    if dense.ndim != 2 or dense.dtype.kind not in "biufc":
+        if dense.dtype == object and dense.ndim == 0:
+            raise MatrixError(f"A is a {type(A).__name__}; a sparse matrix or a two-dimensional array is needed.")
+        raise MatrixError(
+            f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
+            "a sparse matrix or a two-dimensional array of numbers is needed."
+        )
+    return sp.csr_matrix(dense.astype(np.float64) if dense.dtype == np.float16 else dense)
+
+
+def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:
+    """Sorted rows without duplicates, in new arrays."""
+    S = sparse_module(data).csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=(n, n))
+    S.has_sorted_indices = False
+    S.has_canonical_format = False
+    S.sum_duplicates()
+    return S.indptr.astype(indptr.dtype, copy=False), S.indices.astype(indices.dtype, copy=False), S.data
+
+
+def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
+    """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError says what is wrong.
+
+    A column (n, 1) is kept as (n, 1). Integers become float64. The caller's array is not copied if it is fine.
+    """
+    b = dense_numbers(b, name)
+    if on_gpu(b) != on_gpu(like):
+        where = ("the GPU", "the host") if on_gpu(b) else ("the host", "the GPU")
+        raise DeviceError(f"{name} is on {where[0]} but A is on {where[1]}; move one of them first.")
+    if b.ndim not in (1, 2) or b.shape[0] != n:
+        raise MatrixError(f"{name} has shape {b.shape}, but A has {n} rows; shape ({n},) or ({n}, k) is needed.")
+    xp = namespace(b)
+    if str(b.dtype) not in DTYPES:
+        b = b.astype(xp.complex128 if b.dtype.kind == "c" else xp.float64)
+    bad = ~xp.isfinite(b)
+    if bool(bad.any()):
+        place = int(xp.argmax(bad.reshape(n, -1).any(axis=1)))
+        raise MatrixError(f"{name} holds NaN or Inf in row {place}; find where it comes from before solving.")
+    return b
+
+
+def count(name: str, value: Any, least: int) -> int:
+    """`value` as an int that is at least `least`; else a ParameterError."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ParameterError(f"{name}={shown(value)}; an integer is needed.") from None
+    if number < least:
+        raise ParameterError(f"{name}={shown(number)}; at least {least} is needed.")
+    return number
+
+
+def number(name: str, value: Any) -> float:
+    """`value` as a finite float that is not negative; else a ParameterError.
+
+    It may be any real number: of Python (Decimal and Fraction too), of NumPy, an array without dimensions.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
+        raise ParameterError(f"{name}={shown(value)}; a number is needed.")
+    try:
+        result = float(value)
+    except (OverflowError, ValueError):  # of a signaling NaN the latter
+        result = math.inf
+    if not (result >= 0 and math.isfinite(result)):
+        told = result if math.isfinite(result) else shown(value)
+        raise ParameterError(f"{name}={told}; a finite number, zero or larger, is needed.")
+    return result
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real number of Python or NumPy, as the parameters of recipes are, that a float can hold."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """`value` for a message of one line, cut where it is longer than `most`."""
+    try:
+        text = str(value) if isinstance(value, int | float | np.number) else repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return "an integer of thousands of digits"
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,80 @@
+"""Products with block matrices: what `StencilMatrix` and `BlockMatrix` have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, same_gpu
+from finelu.errors import DeviceError, MatrixError
+from finelu.matrix.vectors import DTYPES, dense_numbers
+
+
+class BlockProducts:
+    """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
+
+    Subclasses give data, shape, dtype, astype, tocsr, H, and `_product(x, b, out)` for contiguous vectors of the own
+    dtype: out = b - A x, or A x where b is None.
+    """
+
+    data: Any
+    shape: Any
+    dtype: Any
+    astype: Any
+    tocsr: Any
+    H: Any
+    _wider: dict[np.dtype, Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
+
+    def matvec(self, x: Any) -> Any:
+        """A x. x : (N,) or (N, k) on the device of A; the result has the wider dtype of the two."""
+        return self._applied(x, None)
+
+    def residual(self, b: Any, x: Any) -> Any:
+        """b - A x, both (N,) or both (N, k), in one pass over the blocks for each column."""
+        return self._applied(x, b)
+
+    def rmatvec(self, x: Any) -> Any:
+        """A^H x; A^H is made at the first call, in memory of its own, and kept."""
+        return self.H.matvec(x)
+
+    def __matmul__(self, x: Any) -> Any:
+        return self.matvec(x)
+
+    @judged
+    def _applied(self, x: Any, b: Any) -> Any:
+        x = self._checked(x, "x")
+        if b is not None:
+            b = self._checked(b, "b")
+            if b.shape != x.shape:
+                raise MatrixError(f"b has shape {b.shape}, but x has {x.shape}; they must agree.")
+        dtype = np.result_type(self.dtype, x.dtype, *([] if b is None else [b.dtype]))
+        if dtype != self.dtype:
+            if dtype not in self._wider:
+                self._wider[dtype] = self.astype(dtype)
+            return self._wider[dtype]._applied(x, b)
+        xp = namespace(self.data)
+        out = xp.empty(x.shape, dtype)
+        if x.ndim == 1:
+            own, right = (None if v is None else xp.ascontiguousarray(v, dtype=dtype) for v in (x, b))
+            self._product(own, right, out)
+            return out
+        column = xp.empty(x.shape[0], dtype)
+        for c in range(x.shape[1]):
+            own, right = (None if v is None else xp.ascontiguousarray(v[:, c], dtype=dtype) for v in (x, b))
+            self._product(own, right, column)
+            out[:, c] = column
+        return out
+
+    def _checked(self, x: Any, name: str) -> Any:
+        x = dense_numbers(x, name)
+        if on_gpu(x) != on_gpu(self.data):
+            raise DeviceError(f"{name} and the blocks are on different devices; move one of them first.")
+        same_gpu(x, self.data)
+        if x.ndim not in (1, 2) or x.shape[0] != self.shape[0]:
+            raise MatrixError(
+                f"{name} has shape {x.shape}, but A has {self.shape[0]} rows; shape ({self.shape[0]},) or "
+                f"({self.shape[0]}, k) is needed."
+            )
+        return x if str(x.dtype) in DTYPES else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)

@@ -1,0 +1,211 @@
+"""What a matrix is like, as far as recipes and the choice among them depend on it: symmetry, diagonal, signs, dense
+blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import on_gpu, to_host
+from finelu.errors import MatrixError
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR, Mirrored
+
+ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
+NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
+LARGEST_BLOCK = 8
+BLOCK_FILL = 0.9  # blocks of which at least this part is stored are taken for blocks of the application
+NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagonal:
+    """The stored diagonal: rows that miss it or hold an exact zero (first of each, -1 if none), and its sign."""
+
+    missing: int
+    first_missing: int
+    zero: int
+    first_zero: int
+    positive: bool  # all n entries are stored, real and > 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether an incomplete factorization can divide by it."""
+        return self.missing == 0 and self.zero == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixTraits:
+    """What decides which recipe and method fit a matrix; see `traits`.
+
+    kind : "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general".
+    definite : A may be positive definite: it is Hermitian, with a positive diagonal.
+    m_matrix : A has the signs of a discretized elliptic operator: the entries off the diagonal whose sign is that of
+        their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
+        that sign, add up to no less than 0.
+    paired : the part of the entries (i, j) with an entry (j, i).
+    mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu : whether A is on a GPU.
+    """
+
+    n: int
+    nnz: int
+    kind: str
+    diagonal: Diagonal
+    definite: bool
+    m_matrix: bool
+    paired: float
+    mirrored: Mirrored
+    gpu: bool
+
+    def sentences(self) -> tuple[str, ...]:
+        kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
+        if self.diagonal.missing or self.diagonal.zero:
+            on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
+        else:
+            on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
+        signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
+        return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
+
+
+def traits(A: CSR) -> MatrixTraits:
+    """The traits of A. Cost: a few passes over the entries, on the host."""
+    host = A.on(np)
+    mirrored, found = host.mirrored(), diagonal(host)
+    kind = symmetry_of(mirrored, A.dtype)
+    m_matrix = False
+    if found.usable and A.dtype.kind != "c":
+        signs = kernels_for(host.data).inspection.signs
+        same, opposite, fine = signs(host.indptr, host.indices, host.data, host.diag, 1e-8)
+        m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
+    return MatrixTraits(
+        n=A.n,
+        nnz=A.nnz,
+        kind=kind,
+        diagonal=found,
+        definite=kind == "hermitian" and found.positive,
+        m_matrix=m_matrix,
+        paired=mirrored[-1] / max(A.nnz, 1),
+        mirrored=mirrored,
+        gpu=on_gpu(A.data),
+    )
+
+
+def diagonal(A: CSR) -> Diagonal:
+    """Look at the stored diagonal of A. Cost: O(n)."""
+    where = to_host(A.diag)
+    missing = where < 0
+    values = np.zeros(where.size, A.dtype)
+    values[~missing] = to_host(A.data)[where[~missing]]
+    zero = (values == 0) & ~missing
+    positive = not missing.any() and bool(((values.real > 0) & (values.imag == 0)).all())
+    return Diagonal(
+        missing=int(missing.sum()),
+        first_missing=int(missing.argmax()) if missing.any() else -1,
+        zero=int(zero.sum()),
+        first_zero=int(zero.argmax()) if zero.any() else -1,
+        positive=positive,
+    )
+
+
+def asymmetry(A: CSR) -> float:
+    """max |A - A^H| / max |A|, 0 for a matrix of zeros. Cost: one pass over the entries."""
+    largest, adjoint, *_ = A.mirrored()
+    return adjoint / largest if largest > 0 else 0.0
+
+
+def is_hermitian(A: CSR) -> bool:
+    """Whether A equals its conjugate transpose up to rounding, as `symmetry_of` tells it."""
+    return symmetry(A) == "hermitian"
+
+
+def symmetry(A: CSR) -> str:
+    """ "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general"; see `symmetry_of`."""
+    return symmetry_of(A.mirrored(), A.dtype)
+
+
+def symmetry_of(mirrored: Mirrored, dtype: np.dtype[Any]) -> str:
+    """`symmetry` of a matrix of this dtype, from its `A.mirrored()`.
+
+    Two entries a_ij and a_ji are equal if they differ by no more than `ROUNDINGS` roundings of the largest of |a_ij|,
+    |a_ji| and sqrt(|a_ii a_jj|); an |a_ii| that is itself rounding is replaced by the largest entry of its row. They
+    are also equal if they differ by rounding of the largest entry of A, provided that this is at most `NEARLY` of their
+    own size.
+    """
+    largest, adjoint, transposed, adjoint_relative, transposed_relative, _ = mirrored
+    rounding, nearly = ROUNDINGS * float(np.finfo(dtype).eps), NEARLY[np.finfo(dtype).dtype.char]
+    kinds = (("hermitian", adjoint, adjoint_relative), ("symmetric", transposed, transposed_relative))
+    for kind, difference, relative in kinds:
+        if relative <= rounding or (relative <= nearly and difference <= rounding * largest):
+            return kind
+    return "general"
+
+
+def require_hermitian(recipe: Any, A: CSR) -> str:
+    """A MatrixError unless A is Hermitian, with the entries that differ most; for recipes that read one triangle.
+
+    A difference beyond rounding (see `symmetry_of`) of at most 1e-6 (1e-3 in single precision) of the same magnitude is
+    accepted, and the text of a warning is returned; "" without one. Cost: as asymmetry, and some transpositions on the
+    host if there is a warning.
+    """
+    mirrored = A.mirrored()
+    kind, relative = symmetry_of(mirrored, A.dtype), mirrored[3]
+    if kind == "hermitian":
+        return ""
+    S = A.on(np).tosparse()
+    if relative <= NEARLY[np.dtype(A.data.real.dtype).char]:
+        return f"A is Hermitian but for {relative:.1e}: {differing(S)}; the lower triangle is what is factored"
+    below, above = sp.tril(S, -1).nnz, sp.triu(S, 1).nnz
+    if bool(below) != bool(above):
+        side, fill = ("upper", "triu(A, 1)") if above else ("lower", "tril(A, -1)")
+        raise MatrixError(
+            f"{recipe!r} needs A = A^H, but A stores its {side} triangle alone; complete it: "
+            f"A + scipy.sparse.{fill}.conj().T."
+        )
+    where = differing(S)
+    if kind == "symmetric":
+        raise MatrixError(
+            f"{recipe!r} needs A = A^H, but A is complex symmetric, A = A^T: {where}; use MultilevelILU or ILU0."
+        )
+    raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
+
+
+def differing(S: Any, *, transposed: bool = False) -> str:
+    """The pair of entries of S, scipy.sparse CSR, that is furthest from conjugate, relative as in `symmetry_of`.
+
+    transposed : the pair that is furthest from both conjugate and equal, if there is one.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows differs
+        adjoint = apart = abs(S - S.conj().T)
+        if transposed:
+            apart = apart.minimum(abs(S - S.T))
+        apart = (apart if apart.count_nonzero() else adjoint).tocoo()
+        if apart.nnz == 0:
+            return "its values have changed meanwhile"
+        magnitudes = abs(S)
+        size = abs(S.diagonal()).astype(np.float64)
+        largest = magnitudes.max(axis=1).toarray().ravel()
+        size = np.sqrt(np.where(size > ROUNDINGS * np.finfo(S.dtype).eps * largest, size, largest))
+        either = np.asarray(magnitudes.maximum(magnitudes.T)[apart.row, apart.col]).ravel()
+        relative = apart.data / np.maximum(either, size[apart.row] * size[apart.col])
+    worst = int(np.argmax(np.where(np.isfinite(apart.data), np.nan_to_num(relative), np.inf)))
+    i, j = sorted((int(apart.row[worst]), int(apart.col[worst])))
+    return f"A[{i}, {i}] = {S[i, i]}" if i == j else f"A[{i}, {j}] = {S[i, j]} and A[{j}, {i}] = {S[j, i]}"
+
+
+def block_size(A: CSR) -> int:
+    """The largest b <= 8 that divides n and for which the b x b blocks that A touches are nearly full; 1 if none.
+
+    Cost: one pass over the entries a divisor of n.
+    """
+    S = to_host(A.tosparse()).tocoo()
+    if S.nnz == 0:
+        return 1
+    for b in range(LARGEST_BLOCK, 1, -1):
+        if A.n % b == 0:
+            touched = sp.coo_matrix((np.ones(S.nnz, np.int8), (S.row // b, S.col // b)), shape=(A.n // b, A.n // b))
+            if S.nnz >= BLOCK_FILL * b * b * touched.tocsr().nnz:
+                return b
+    return 1

@@ -1,0 +1,45 @@
+"""Dense vectors: which are taken, whether they are finite, and how long they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import namespace, on_gpu
+from finelu.errors import MatrixError
+from finelu.kernels import kernels_for
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def dense_numbers(b: Any, name: str) -> Any:
+    """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
+    if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
+        raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
+    given = type(b).__name__
+    if not on_gpu(b):
+        b = np.asarray(b)
+    if b.dtype.kind not in "biufc":
+        raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
+    return b
+
+
+def all_finite(values: Any) -> bool:
+    """Whether `values` holds neither NaN nor Inf, in one pass that needs no memory: their sum would show it.
+
+    A sum of finite numbers may overflow too; only then each of them is looked at.
+    """
+    xp = namespace(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(xp.isfinite(values.sum())) or bool(xp.isfinite(values).all())
+
+
+def norm(v: Any) -> float:
+    """||v||_2, by finelu's own kernel: BLAS may wake all its threads for it."""
+    xp = namespace(v)
+    v = xp.ascontiguousarray(v)
+    out = xp.zeros(1, v.real.dtype)
+    kernels_for(v).vectors.norm(v, out)
+    return float(out[0])
