@@ -7,13 +7,12 @@ from fractions import Fraction
 
 
 def lightest_matching(indptr, indices, weight, columns, v):
-    """Match as many rows as can be with columns; if all rows can be, at the smallest sum of weights.
+    """Match as many rows with columns as possible; if all rows and all columns, at the smallest sum of weights.
 
     columns (rows,) : out, the column of each row, or -1.  v (columns,) : out, dual variables: if all rows are matched,
-    weight_ij - v_j is the smallest of its row where i is matched to j, but for rounding. Other matchings and duals may
-    do so, too.
-    Row after row, by a shortest path along which rows and columns are unmatched and matched in turn; exact numbers, so
-    that rounding makes no way round a cycle shorter.
+    weight_ij - v_j is the smallest of its row where i is matched to j, but for rounding. Neither is unique.
+    Row after row is matched along the shortest path of entries that are not in the matching and that are, in turn, to a
+    free column. The numbers are exact, so that rounding makes no path round a cycle shorter.
     """
     n = columns.size
     A = [{int(indices[p]): Fraction(weight[p]) for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
