@@ -60,7 +60,7 @@ FAMILIES: dict[str, Family] = {
     "arnoldi": Family(
         "The Arnoldi process and the least-squares problem of GMRES.",
         _all("arnoldi_begin mgs_step cgs2_step givens_step hessenberg_solve combine update_solution"),
-        uses={("cpu", "vectors"): "inner products and lengths inside a kernel"},
+        uses={("reference", "vectors"): "lengths", ("cpu", "vectors"): "inner products and lengths inside a kernel"},
     ),
     "blocks": Family(
         "Block matrices of any pattern: residual, block ILU(0) and its solves; inverses of many blocks.",
@@ -186,8 +186,8 @@ FAMILIES: dict[str, Family] = {
             "minres_begin minres_start minres_lanczos minres_rotation minres_step minres_record richardson_step "
             "richardson_record"
         ),
-        helpers={"cpu": "stabilizer"},
-        uses={("cpu", "cycle"): "the record of an iteration"},
+        helpers={"reference": "running keep eps_of stabilizer", "cpu": "stabilizer"},
+        uses={("reference", "cycle"): "the record of an iteration", ("cpu", "cycle"): "the same"},
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by ratios of pivots.",
@@ -241,7 +241,7 @@ FAMILIES: dict[str, Family] = {
         "Inner products, norms, scaled gathers and scatters of vectors.",
         _all("dot dotu norm size_of_dot gather_scaled scatter_scaled")
         | _all("first_bad", reference="its kernels return the row itself"),
-        helpers={"cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products"},
+        helpers={"reference": "length", "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products"},
     ),
 }
 
