@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from finelu import gallery, threads
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.cpu import candidates, memory, pattern, sweeps
-from finelu.kernels.cpu.runtime import row_blocks
+from finelu.kernels.cpu import candidates, pattern, sweeps
+from finelu.kernels.cpu.runtime import memory, row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.matrix import CSR, as_csr
 
@@ -99,7 +99,7 @@ def check_sweep(backend, A, F, cholesky, **options):
 
 def check_candidates(backend, A, F, cholesky, least=0.0):
     columns, there = tables(backend, F, cholesky)
-    indptr, indices, data, squares = reference.candidates.candidates(A, F, columns, least)
+    indptr, indices, data, squares, _ = reference.candidates.candidates(A, F, columns, least)
     *got, got_squares, left_out = kernels(backend).candidates.candidates(
         moved(backend, A), moved(backend, F), there, least
     )

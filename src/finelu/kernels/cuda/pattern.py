@@ -8,8 +8,8 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
@@ -18,7 +18,6 @@ FACTS, PARTS, PART = 4, 11, 5  # words of the facts of a matrix; of the state of
 RESIDENT = 5  # blocks a multiprocessor that work at the same time, PARTS_EACH in patterns.cu
 FEW_ROWS = 2**14  # so many are added up by every block faster than by another kernel
 MOST = 2**32 - 1  # entries, so that the product of two numbers of them has 64 bits
-NULL = np.uint64(0)
 
 
 class _Facts:
