@@ -14,8 +14,8 @@ from scipy.sparse.linalg import splu
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
-from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import CSR, as_csr
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix import as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.preconditioners.registry import register

@@ -14,7 +14,8 @@ import numpy as np
 
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, lower_triangle
+from finelu.kernels.operands import CSR
+from finelu.matrix import lower_triangle
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.registry import register
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
@@ -68,4 +69,5 @@ def hermitian_norms(L: CSR) -> np.ndarray[Any, Any]:
     """The 2-norms (n,) of the rows of the Hermitian matrix with this lower triangle: row i of L, and column i below."""
     below = L.data.copy()
     below[L.diag] = 0
-    return np.hypot(row_norms(L), column_norms(L.with_values(below)))
+    norms: np.ndarray[Any, Any] = np.hypot(row_norms(L), column_norms(L.with_values(below)))
+    return norms

@@ -12,7 +12,7 @@ from typing import Any
 
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.registry import register
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu, synchronize
+from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import MatrixError, ZeroPivot
 from finelu.factors import Arrangement, LUFactors
 from finelu.factors.triangles import Solve
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import DENSE_MOST
 from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
 from finelu.triangular import TriangularSolver

@@ -26,7 +26,7 @@ from finelu.errors import FineluError, MatrixError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
 from finelu.preconditioners.multilevel.dense import dense_inverse, is_last
 from finelu.preconditioners.multilevel.level import Level, factored
@@ -111,9 +111,10 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
     flag("matching", recipe.matching, of=recipe)
     flag("symmetric", recipe.symmetric, optional=True, of=recipe)
     flag("low_memory", recipe.low_memory, optional=True, of=recipe)
-    A = checked(recipe, A, diagonal=recipe.shift > 0)
-    choice("triangular", recipe.triangular, (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto"), of=recipe)
-    return A
+    matrix = checked(recipe, A, diagonal=recipe.shift > 0)
+    methods = kernels_for(matrix.data).triangular.TRIANGULAR_METHODS
+    choice("triangular", recipe.triangular, (*methods, "auto"), of=recipe)
+    return matrix
 
 
 @dataclass(eq=False, repr=False)
@@ -145,6 +146,7 @@ class MultilevelFactors(Factors):
 
     _bound = ("_lock", "_recorded")
     report: MultilevelReport
+    _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
     _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
