@@ -237,7 +237,7 @@ class BlockILUFactors(BlockFactors):
     @property
     def nnz(self) -> int:
         """Entries of L and U; the diagonal blocks of L, which are ones, not counted."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
     @property
     def L(self) -> BlockMatrix:
@@ -310,7 +310,7 @@ class StencilBlockILUFactors(BlockFactors):
     @property
     def nnz(self) -> int:
         """Entries of D, E and F."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
 
 @judged

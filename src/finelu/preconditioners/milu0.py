@@ -68,7 +68,7 @@ class _MILU0Elimination(Elimination):
     def _eliminate(self, A: CSR) -> None:
         a, lu = to_host(shifted(A, self.recipe.shift)), self.factors.data
         made = np.empty(A.nnz, A.dtype) if on_gpu(lu) else lu
-        bad = kernels_for(a).elimination.milu0(self.plan, a, self.recipe.relax, made)
+        bad = kernels_for(a).elimination.milu0(self.plan, a, float(self.recipe.relax), made)
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, made[self._host.diag[bad]], advice=ADVICE)
         if made is not lu:
