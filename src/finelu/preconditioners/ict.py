@@ -29,7 +29,7 @@ class ICT(Recipe):
     A is Hermitian; see IC0.
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
         of A.
-    fill : where column j of A has so many entries below the diagonal, the largest max(1, int(fill * entries)) of column
+    fill : of a column j of A with `entries` below the diagonal the largest max(1, int(fill * entries)) of column
         j of L are kept, besides the diagonal. float("inf"): no limit.
     nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.

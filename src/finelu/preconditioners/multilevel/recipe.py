@@ -36,7 +36,7 @@ from finelu.preconditioners.registry import register
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
-SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below tells of an A that may be singular
+SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
 
 
@@ -204,7 +204,7 @@ class MultilevelFactors(Factors):
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
         kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
-        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level tells
+        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level finds out
             require_matching(S)
         self._levels = []
         facts: list[dict[str, Any]] = []
