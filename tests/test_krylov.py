@@ -23,7 +23,7 @@ from finelu.kernels.monitor import DRIFT
 from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, progress, sqmr
 from finelu.matrix import as_csr
 from finelu.preconditioners import ILU0
-from finelu.residual import PROBES
+from finelu.krylov.residual import PROBES
 from finelu.result import Status
 
 METHODS = (cg, minres, sqmr, gmres, fgmres, bicg, bicgstab)

@@ -19,7 +19,7 @@ from finelu.auto.choose import Rung
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
 from finelu.matrix import as_csr
-from finelu.residual import Residual
+from finelu.krylov.residual import Residual
 
 
 @pytest.fixture(autouse=True)

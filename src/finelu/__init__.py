@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from finelu.factors import Factors
     from finelu.interop.superlu import spilu
     from finelu.io import read_matrix
-    from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
+    from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, richardson, sqmr
+    from finelu.krylov.richardson import correct
     from finelu.matrix import as_csr
     from finelu.matrix.blocks import BlockMatrix
     from finelu.matrix.stencil import StencilMatrix
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
         ParILUT,
         SingularBlock,
         SparseLU,
-        correct,
     )
     from finelu.result import Solution, Status
     from finelu.threads import get_num_threads, set_num_threads
@@ -118,12 +118,13 @@ _MODULE_OF = {
     "bicg": "krylov",
     "bicgstab": "krylov",
     "cg": "krylov",
-    "correct": "preconditioners",
+    "correct": "krylov.richardson",
     "fgmres": "krylov",
     "get_num_threads": "threads",
     "gmres": "krylov",
     "minres": "krylov",
     "read_matrix": "io",
+    "richardson": "krylov",
     "set_num_threads": "threads",
     "solve": "auto.solve",
     "spilu": "interop.superlu",
@@ -197,6 +198,7 @@ __all__ = [
     "gmres",
     "minres",
     "read_matrix",
+    "richardson",
     "set_num_threads",
     "solve",
     "spilu",

@@ -38,12 +38,12 @@ from finelu.errors import DeviceError, FineluError, MatrixError, ParameterError,
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, check_vector, number
 from finelu.matrix.traits import traits
 from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES, recipe_name, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties, density, level_sizes, properties
-from finelu.residual import Residual
 from finelu.result import Status
 from finelu.threads import get_num_threads, set_num_threads
 

@@ -121,6 +121,11 @@ class Factors:
     def _warn(self, text: str) -> None:
         self.report["warning"] = "; ".join([*filter(None, [self.report.get("warning")]), text])
 
+    def apply(self, R, trans: str = "N"):
+        """`solve` without its checks: for callers that are `judged`, and R on the device and of the dtype of these."""
+        self._require_valid()
+        return self._apply(R, trans)
+
     def _require_valid(self) -> None:
         if not self._valid:
             raise NoFactors(self.recipe)

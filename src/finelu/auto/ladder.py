@@ -23,6 +23,7 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import traits
 from finelu.preconditioners import SparseLU
@@ -276,6 +277,7 @@ class Ladder:
         left = [] if self.asked or direct else left
         way = Way(
             factors=self.factors[rung],
+            M=as_operator(self.factors[rung], "M", column.b, column.b.dtype),
             recipe=self._name(rung),
             methods=self._methods(rung),
             complete=direct,

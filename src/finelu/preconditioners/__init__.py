@@ -1,8 +1,11 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them."""
 
+from importlib import import_module
+from typing import Any
+
 from finelu.errors import ParameterError, meant, plain
 from finelu.factors import Factors
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
@@ -76,6 +79,12 @@ def recipe_of(given, *others: str):
     )
 
 
+def __getattr__(name: str) -> Any:
+    if name == "correct":  # its place of before
+        return import_module("finelu.krylov.richardson").correct
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
 __all__ = [
     "DEFINITE_RECIPES",
     "HERMITIAN_RECIPES",
@@ -96,7 +105,6 @@ __all__ = [
     "ParILUT",
     "SingularBlock",
     "SparseLU",
-    "correct",
     "recipe_name",
     "recipe_of",
 ]

@@ -1,4 +1,4 @@
-"""Block ILU(0) of block matrices, on the stencil of a grid or of any pattern, and the correction iteration with it.
+"""Block ILU(0) of block matrices, on the stencil of a grid or of any pattern.
 
 L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs.
 """
@@ -17,15 +17,11 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
-from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
+from finelu.matrix import all_finite, as_csr, is_number
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe
-from finelu.residual import Residual
-from finelu.result import Solution, Status
-
-GROWN = 1e8  # how many times its first size the residual may have before `correct` gives up
 
 
 class SingularBlock(ZeroPivot):
@@ -303,105 +299,6 @@ class StencilBlockILUFactors(BlockFactors):
     def nnz(self) -> int:
         """Entries of D, E and F."""
         return self.pattern.nnz
-
-
-@judged
-def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
-    """Solve A x = b by corrections x <- x + M^-1 (b - A x), from x = 0: equation (3) of Luo et al.
-
-    A : StencilMatrix or BlockMatrix.  F : its factors, or anything else with `solve`, on the device of A.
-    b : (N,) or (N, 1).
-    steps : the most corrections, the first of which gives M^-1 b.  rtol : stop once ||b - A x|| <= rtol ||b||; 0 makes
-    all steps that do not diverge. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov
-    method with M=F does.
-    A claim is looked at by `finelu.residual`: where rounding alone could have made the residual small, it is formed in
-    twice the precision, and STAGNATED is the status where that is not small.
-    Returns a Solution: history (iterations + 1,) holds the norms of b - A x, all computed anew, ||b|| first; x is the
-    iterate with the smallest of them, x = 0 among them. Status MAX_ITERATIONS after `steps`; DIVERGED where the
-    residual is then not below ||b||, or at once where it is beyond GROWN ||b||; NOT_FINITE where it overflows.
-    Cost of a step: one pass over A and one over the factors. On a GPU the next step is queued before the host looks at
-    the norm of this one, so that one may be made in vain.
-    """
-    start = perf_counter()
-    if not isinstance(A, StencilMatrix | BlockMatrix):
-        raise MatrixError(
-            f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix, as of "
-            "BlockMatrix.from_bsr(A), or BlockMatrix.from_csr(A, n) with n rows a block."
-        )
-    if not hasattr(F, "solve"):
-        raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
-    steps = count("steps", steps, 0)
-    rtol = number("rtol", rtol)
-    b = check_vector(b, A.shape[0], A.data)
-    if b.ndim == 2 and b.shape[1] != 1:
-        raise MatrixError(f"b has {b.shape[1]} columns; the correction iteration solves for one: call it for each.")
-    xp, kernels, shape = namespace(b), kernels_for(b), b.shape
-    r = b.reshape(-1).astype(np.result_type(A.dtype, b.dtype, getattr(F, "dtype", b.dtype)))
-    b, x = r, xp.zeros_like(r)
-    # One more correction than the host has seen is under way on a GPU, so that neither waits for the other.
-    ahead = 1 if on_gpu(b) else 0
-    sizes = [xp.zeros(2, r.real.dtype) for _ in range(ahead + 1)]
-    seen = [kernels.cycle.Snapshot(size[:1], size[1:]) for size in sizes]
-    queued: list = []  # iterates whose residuals the host has not seen
-    made = 0
-
-    def measure(r, x) -> None:
-        size = sizes[made % len(sizes)]
-        kernels.vectors.norm(r, size[:1])
-        kernels.vectors.norm(x, size[1:])  # NaN or Inf where x is not finite
-        seen[made % len(sizes)].post()
-
-    def look(step: int) -> tuple[float, float]:
-        residual, iterate = seen[step % len(seen)].read()
-        return float(residual[0]), float(iterate[0])
-
-    measure(r, x)
-    history = [look(0)[0]]
-    if not math.isfinite(history[0]):
-        raise MatrixError(f"the norm of b overflows in {r.real.dtype}; scale the system down.")
-    best, smallest = x, history[0]
-    status = Status.CONVERGED if smallest == 0 else Status.MAX_ITERATIONS
-    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
-        while status is Status.MAX_ITERATIONS and len(history) <= steps:
-            while len(queued) <= ahead and made < steps:
-                x = x + F.solve(r)
-                r = A.residual(b, x)
-                made += 1
-                measure(r, x)
-                queued.append(x)
-            size, length = look(len(history))
-            candidate = queued.pop(0)
-            if not (math.isfinite(size) and math.isfinite(length)):
-                status = Status.NOT_FINITE
-                break
-            history.append(size)
-            if size < smallest:
-                best, smallest = candidate, size
-            if size <= rtol * history[0]:
-                status = Status.CONVERGED
-            elif size > GROWN * history[0]:
-                status = Status.DIVERGED
-    if status is Status.MAX_ITERATIONS and len(history) > 1 and history[-1] >= history[0]:
-        status = Status.DIVERGED
-    told = np.array(history, r.real.dtype)
-    if len(history) > 1:
-        target = rtol * history[0]
-        _, true = Residual(A, lambda x: A @ x, b.dtype)(b, best, target)
-        if smallest == history[-1]:
-            history[-1] = true
-        status = Status.STAGNATED if status is Status.CONVERGED and not true <= target else status
-        smallest = true
-    return Solution(
-        x=best.reshape(shape),
-        status=status,
-        iterations=len(history) - 1,
-        residual_norm=smallest,
-        history=np.array(history, r.real.dtype),
-        recurrence=told,
-        method="correct",
-        recipe=repr(getattr(F, "recipe", type(F).__name__)),
-        timings={"solve": perf_counter() - start},
-    )
 
 
 def _shifted(blocks, shift: float):
