@@ -11,7 +11,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
-	@echo "make test   run the tests (make test-all: the slow ones too)"
+	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff) and types (mypy)"
@@ -39,15 +39,15 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS)
 
 # A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
 INTEROP_VENV ?= build/interop
 test-interop:
 	@PYTHON=$(PYTHON) tools/interop_venv.sh $(INTEROP_VENV) $(TORCH_INDEX)
 	$(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
-	    $(filter-out %_petsc.py, $(wildcard tests/test_interop_*.py)) tests/test_examples.py \
-	    tests/test_documentation.py::test_what_the_api_names_can_be_imported
+	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
+	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
 
 # A virtual environment of its own, as PETSc may need another NumPy. Says so, and passes, where no PETSc can be had, or
 # not from the wheels given; with PETSC=required it fails.
@@ -58,7 +58,7 @@ test-petsc: pyproject.toml
 	@PYTHON=$(PYTHON) PETSC=$(PETSC) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) \
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
-	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m petsc tests/test_interop_petsc.py; \
+	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m petsc tests/app/test_interop_petsc.py; \
 	    else echo "make: ***** the tests that need PETSc were NOT run *****" >&2; fi
 
 lint: $(VENV)/.stamp-lint

@@ -1,1 +1,1 @@
-"""Measurements of finelu beside its peers; run from the repository root, for instance `python -m benchmarks.spine`."""
+"""Measurements of finelu and of the libraries it is compared with; run from the root of a checkout."""

@@ -18,34 +18,37 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks import calls, parilut, solve, spine
-from benchmarks.common import RESULTS, ROOT, Run, command, mean, table
-from benchmarks.papers import fgbilu
+from benchmarks.claims import calls, parilut, spine
+from benchmarks.claims import solve_tables as solve
+from benchmarks.harness import RESULTS, ROOT
+from benchmarks.harness.options import command
+from benchmarks.harness.record import ENDING, Run
+from benchmarks.harness.table import mean, table
+from benchmarks.papers import fgbilu_tables as fgbilu
 from finelu.errors import FileError
 
 # The records: names in benchmarks/results, without ending.
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
-SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times beside SciPy at its best settings
-CALLS: str | None = "calls-2-core-amd-epyc-2026-11-22"  # of benchmarks.calls
+SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
+CALLS: str | None = "calls-2-core-amd-epyc-2026-11-22"  # of benchmarks.claims.calls
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
 PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-21"
 PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-21"
 BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
-
 README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 NOT_SYMMETRIC = """
 For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
-This record of `fl.solve` does not have `splu` with that setting; `python -m benchmarks.solve` measures it.
+This record of `fl.solve` does not have `splu` with that setting; `python -m benchmarks.claims.solve` measures it.
 """
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row: what is called where, beside whom, and matrix -> the peer's time over ours.
+    """A row: what is called where, the peer, and matrix -> the peer's time over ours.
 
     kernel : of a kernel alone, on the GPU by CUDA events, and not of a call.  front : it stands in the README, too.
     sides : 2 where a matrix counts twice, with L and with U.
@@ -79,7 +82,7 @@ def shown(value: float | None) -> str:
 
 
 def load(name: str) -> Run:
-    return Run.load(RESULTS / f"{name}.json")
+    return Run.load(RESULTS / f"{name}{ENDING}")
 
 
 def where(run: Run) -> str:
@@ -127,7 +130,7 @@ def bar(name: str, work: str) -> dict[str, float]:
 
 
 def once_on_the_cpu(threads: int = 2) -> dict[str, float]:
-    """Analysis and kernel of a single ILU(0) beside MKL's, which has no analysis."""
+    """Analysis and kernel of a single ILU(0), compared with MKL's, which has no analysis."""
     return dict(spine.ratios(load(SPINE_CPU), "ilu0", "cpu", "total_ms", threads))
 
 

@@ -1,5 +1,6 @@
 """What several test files share: closeness in ulps, matrices in every dtype and index type, random patterns."""
 
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +12,22 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import finelu as fl
+from finelu.kernels import reference
 from finelu.matrix import CSR, as_csr
 
 # Of a test that takes `backend`: where there is a GPU only.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
+# Every dtype and every index type. Kernels know both by their types alone: the CPU is not asked to compile all pairs.
+TYPES = [*((dtype, "int32") for dtype in DTYPES), ("float64", "int64")]
+IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])
+EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 # The `backend` fixture keeps no state, so hypothesis may use one for all examples; a first example may compile kernels.
 PATTERNS = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -65,6 +74,12 @@ def perturbed(A, seed=1):
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     B.data = A.data * d[rows] * d[A.indices]
     return B
+
+
+def own_types(backend, dtype, index):
+    """Skips a pair that is not one of TYPES on the CPU; a GPU has an instance of its own for each."""
+    if backend.name == "cpu" and (dtype, np.dtype(index).name) not in TYPES:
+        pytest.skip("the CPU takes this index type in another dtype")
 
 
 def with_index(A, index):
@@ -152,3 +167,34 @@ def dominant_matrices(draw, hermitian=False, dtype="float64", largest=24):
     if hermitian:
         dense = dense + dense.T
     return _dominant(sp.csr_matrix(dense), dtype)
+
+
+def reference_factors(A):
+    """The values of L and U in A's order, by kernels/reference.py."""
+    A = as_csr(A)
+    lu = np.empty_like(A.data)
+    assert reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
+    return lu
+
+
+def assert_is_ilu0_of(A, L, U, ulps=64):
+    """L unit lower, U upper, both inside the pattern of A; (L U)_ij = A_ij there, to a few ulps of (|L| |U|)_ij."""
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+    for triangle, want in ((L, sp.tril(pattern)), (U, sp.triu(pattern))):
+        got = sp.csr_matrix((np.ones(triangle.nnz), triangle.indices, triangle.indptr), shape=A.shape)
+        assert abs(got - want).sum() == 0
+    np.testing.assert_array_equal(L.diagonal(), np.ones(A.shape[0]))
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    product = np.asarray((L @ U)[rows, A.indices]).ravel()
+    size = np.asarray((abs(L) @ abs(U))[rows, A.indices]).ravel()
+    assert_close(product, A.data, ulps, scale=size)
+
+
+def fetched(backend, F):
+    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
+
+
+def iterations(A, M, method=fl.gmres, **options):
+    solution = method(A, np.ones(A.shape[0]), M=M, rtol=1e-8, **options)
+    assert solution.converged
+    return solution.iterations

@@ -2,10 +2,10 @@
 
 Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [STEM ...]
 
-The template instances come from `kernels/cuda/runtime/instances.py`. Each `<stem>.cu` is compiled alone, once an
-architecture, by nvcc where one is found (PATH, or /usr/local/cuda/bin), else by NVRTC from PyPI's nvidia-cuda-nvrtc.
-Ends with status 1 if a file does not compile, has no instances, or holds a kernel that none of them names, and with
-status 2 if there is no compiler.
+The template instances come from `kernels/cuda/runtime/instances.py` and `benchmarks/papers/instances.py`. Each
+`<stem>.cu` is compiled alone, once for each architecture, by nvcc where one is found (PATH, or /usr/local/cuda/bin),
+else by NVRTC from nvidia-cuda-nvrtc. Ends with status 1 if a file does not compile, has no instances, or holds a kernel
+that none of them names, and with status 2 if there is no compiler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parents[1] / "src" / "finelu" / "kernels" / "cuda"
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ROOT / "src" / "finelu" / "kernels" / "cuda"
+PAPERS = ROOT / "benchmarks" / "papers"
+TABLES = {KERNELS: KERNELS / "runtime" / "instances.py", PAPERS: PAPERS / "instances.py"}  # of the .cu files below
 ARCHITECTURES = ("sm_80", "sm_90")
 KERNEL_NAME = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
@@ -105,7 +108,8 @@ def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str, inc
 
 def kernel_names(stem: str) -> list[str]:
     """The names of the `__global__` functions that `<stem>.cu` defines."""
-    return KERNEL_NAME.findall(COMMENT.sub("", (KERNELS / f"{stem}.cu").read_text()))
+    (path,) = [path for folder in TABLES for path in folder.glob(f"{stem}.cu")]
+    return KERNEL_NAME.findall(COMMENT.sub("", path.read_text()))
 
 
 def missing_instances(stems: Sequence[str], instances: dict[str, Sequence[str]]) -> list[str]:
@@ -137,19 +141,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     compile_one: Compile = compile_by_nvcc if compiler == "nvcc" else compile_by_nvrtc
 
-    instances: dict[str, Sequence[str]] = runpy.run_path(str(KERNELS / "runtime" / "instances.py"))["INSTANCES"]
-    stems = sorted(str(path.relative_to(KERNELS).with_suffix("")) for path in KERNELS.rglob("*.cu"))
+    instances: dict[str, Sequence[str]] = {}
+    for table in TABLES.values():
+        instances |= runpy.run_path(str(table))["INSTANCES"]
+    stems = sorted(str(path.relative_to(folder).with_suffix("")) for folder in TABLES for path in folder.rglob("*.cu"))
     problems = missing_instances(stems, instances)
     unknown = set(options.stems) - set(stems)
-    problems += [f"there is no {stem}.cu in {KERNELS}" for stem in sorted(unknown)]
+    problems += [f"there is no {stem}.cu in {' or '.join(map(str, TABLES))}" for stem in sorted(unknown)]
     if not stems:
-        problems.append(f"there is no .cu file in {KERNELS}")
+        problems.append(f"there is no .cu file in {' or '.join(map(str, TABLES))}")
     chosen = [stem for stem in stems if not options.stems or stem in options.stems]
 
     jobs = [(stem, tuple(instances.get(stem, ())), arch) for stem in chosen for arch in options.arch]
     start = time.perf_counter()
     with generated_headers() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        includes = (str(KERNELS), folder)
+        includes = (*map(str, TABLES), folder)
         for (stem, names, arch), log in zip(jobs, pool.map(lambda job: compile_one(*job, includes), jobs), strict=True):
             print(f"{'ok    ' if not log else 'FAILED'} {stem}.cu {arch} ({len(names)} instances)", flush=True)
             if log:

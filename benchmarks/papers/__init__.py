@@ -1,1 +1,1 @@
-"""The tables and figures of the papers, measured anew: one module a paper."""
+"""The tables and figures of the papers, measured again: one program a paper, `finelu bench NAME`."""

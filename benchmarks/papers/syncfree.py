@@ -1,14 +1,14 @@
 """Tables I to III and Figures 4 to 9 of Freire, Dufrechou and Ezzatti, "A synchronization-free incomplete LU
-factorization for GPUs with level-set analysis", for this suite: finelu's kernels beside cuSPARSE's csrilu02 and MKL's
+factorization for GPUs with level-set analysis", for this suite: finelu's kernels, cuSPARSE's csrilu02 and MKL's
 dcsrilu0.
 
-`finelu bench syncfree` measures (float64, a speed-up of x over y is y's time over x's) and draws; `--from a.json` draws
-again from what was measured, also by `benchmarks.spine`; a second file may give MKL's times from another machine.
-Without a GPU only MKL and finelu's CPU variants are measured, and the page says which parts are absent.
+`finelu bench syncfree` measures (float64, a speed-up of x over y is y's time over x's) and draws; `--from a.json.gz`
+draws again from what was measured, also by `benchmarks.claims.spine`; a second file may give MKL's times from another
+machine. Without a GPU only MKL and finelu's CPU variants are measured, and the page says which parts are absent.
 
 As in the paper, csrilu02 with NO_LEVEL and the routines shared, vect and adapt count by their computing stage, and
-csrilu02 with USE_LEVEL and levs by the sum of analysis and computing stage, unless a figure parts the two. cuSPARSE
-asks for a call of its analysis under NO_LEVEL too; its cost is in the JSON. "auto" is finelu's choice among the
+csrilu02 with USE_LEVEL and levs by the sum of analysis and computing stage, unless a figure shows the two. cuSPARSE
+asks for a call of its analysis under NO_LEVEL too; its cost is in the record. "auto" is finelu's choice among the
 variants, which the paper leaves as future work. The tridiagonal worst case is in the list of times only.
 """
 
@@ -21,23 +21,15 @@ from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks import measure
-from benchmarks.common import (
-    Budget,
-    Record,
-    Run,
-    add_options,
-    cell,
-    command,
-    mean,
-    new_run,
-    ratio,
-    table,
-    write,
-)
+from benchmarks.claims.spine import counted
+from benchmarks.harness import measure
+from benchmarks.harness.case import Case, over_suite, release_gpu
+from benchmarks.harness.clock import Budget
+from benchmarks.harness.figure import new_figure, save
+from benchmarks.harness.options import add_options, add_sources, command, have_gpu
+from benchmarks.harness.record import Record, Run, new_run, replace_text
+from benchmarks.harness.table import cell, mean, ratio, table
 from benchmarks.peers import mkl
-from benchmarks.spine import counted, have_gpu
-from finelu.errors import FineluError
 
 WITHOUT_ANALYSIS = (
     "cusparse",
@@ -83,7 +75,7 @@ def speedup(
     return ratio(b and getattr(b, over_stage or stage), a and getattr(a, stage))
 
 
-# Tables -------------------------------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def table_1(run: Run) -> str | None:
@@ -137,7 +129,8 @@ TABLES: dict[str, tuple[str, Callable[[Run], str | None]]] = {
 }
 
 
-# Figures ------------------------------------------------------------------------------------------------------------
+# Figures --------------------------------------------------------------------------------------------------------------
+
 
 Points = dict[str, list[tuple[float, float]]]
 
@@ -189,19 +182,14 @@ FIGURES: dict[int, tuple[str, str, Callable[[Run], list[Points]]]] = {
     5: ("speed-up over cusparse NO_LEVEL, computing stage", "rows per level", figure_5),
     6: ("speed-up over MKL, analysis and computing stage", "nonzeros", figure_6),
     7: ("speed-up over cusparse USE_LEVEL, analysis and computing stage", "nonzeros", figure_7),
-    8: ("levs over cusparse USE_LEVEL, the stages apart", "nonzeros", figure_8),
+    8: ("levs over cusparse USE_LEVEL, each stage", "nonzeros", figure_8),
     9: ("with analysis, over cusparse NO_LEVEL without", "nonzeros", figure_9),
 }
 
 
 def draw(path: Path, title: str, label: str, panels: Sequence[Points]) -> None:
     """Scatter each panel's series on logarithmic axes with the line of equal speed, and write a PNG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FineluError("the figures need matplotlib; pip install 'finelu[bench]'.") from error
-
-    figure = Figure(figsize=(7.5, 4.5 if len(panels) == 1 else 7.0), layout="constrained")
+    figure = new_figure(7.5, 4.5 if len(panels) == 1 else 7.0)
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for ax, series in zip(axes, panels, strict=True):
         for name, pairs in series.items():
@@ -213,13 +201,10 @@ def draw(path: Path, title: str, label: str, panels: Sequence[Points]) -> None:
         ax.grid(True, alpha=0.3)
         ax.legend(fontsize="small")
     axes[-1].set_xlabel(label)
-    figure.suptitle(title, fontsize="medium")
-    beside = path.with_name(f".{path.stem}.part.png")
-    figure.savefig(beside, dpi=150)
-    beside.replace(path)
+    save(figure, path, title)
 
 
-# The page -----------------------------------------------------------------------------------------------------------
+# The page -------------------------------------------------------------------------------------------------------------
 
 
 def page(run: Run, out: Path) -> str:
@@ -267,10 +252,10 @@ def milliseconds(run: Run) -> str:
     return table(("matrix", "n", "nnz", "levels", "rows/level", *present), lines)
 
 
-# The run ------------------------------------------------------------------------------------------------------------
+# The run --------------------------------------------------------------------------------------------------------------
 
 
-def measured(options) -> Run:
+def measured(options: argparse.Namespace) -> Run:
     """ILU(0) of every matrix by every routine that this machine has."""
     import finelu
 
@@ -283,38 +268,35 @@ def measured(options) -> Run:
         print("no MKL here: its columns will be absent (pip install mkl)", flush=True)
     finelu.set_num_threads(options.threads)
 
-    def measure_one(case: measure.Case) -> None:
+    def measure_one(case: Case) -> None:
         if gpu:
             measure.cusparse_factorization(run, case, "ilu0")
             measure.factorization(run, case, "ilu0", "gpu")
-            measure.release_gpu()
+            release_gpu()
         else:
             measure.factorization(run, case, "ilu0", "cpu", options.threads)
         if mkl.available():
             measure.mkl_ilu0(run, case, options.threads)
 
-    measure.over_suite(run, options, Budget(options.budget), measure_one)
+    over_suite(run, options, Budget(options.budget), measure_one)
     return run
 
 
 def merged(paths: Sequence[Path]) -> Run:
     """The first file's run, and from the others what it lacks: a library on a device that it did not measure."""
-    run, *others = map(Run.load, paths)
+    run, _ = Run.merged(
+        paths,
+        lambda r: (r.work, r.who, r.device),
+        wanted=lambda run, r: r.work == "ilu0" and r.matrix in run.matrices,
+        source=lambda r: f"{r.who} ({r.device})",
+    )
     run.bench = "syncfree"
-    for other in others:
-        have = {(r.who, r.device) for r in run.find(work="ilu0")}
-        added = [r for r in other.find(work="ilu0") if (r.who, r.device) not in have and r.matrix in run.matrices]
-        run.records += added
-        for who, device in sorted({(r.who, r.device) for r in added}):
-            run.options[f"{who} ({device}) from"] = f"{other.machine['name']}, {other.machine['cpu']}, {other.date}"
     return run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="finelu bench syncfree", description=__doc__)
-    parser.add_argument(
-        "--from", dest="sources", type=Path, nargs="+", metavar="JSON", help="draw what was measured before"
-    )
+    add_sources(parser)
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument("--threads", type=int, default=1, help="of finelu and MKL on the CPU (default: %(default)s)")
     add_options(parser)
@@ -325,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (caption, make) in TABLES.items():
         print(f"\n{name}: {caption}\n{make(run) or absent(run)}", end="")
     target = options.out / f"{run.stem}.md"
-    write(target, page(run, options.out))
+    replace_text(target, page(run, options.out))
     print(f"\n{len(run.matrices)} matrices, {len(run.failures)} failures; {target}")
     return 0
 

@@ -13,6 +13,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers import PeerError
 
@@ -38,7 +39,7 @@ _MATRIX = [
     c_void_p,
 ]  # handle, m, nnz, descr, values, offsets, columns
 _SPSV = [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
-_SIGNATURES = {
+SIGNATURES = {
     "cusparseCreate": [POINTER(c_void_p)],
     "cusparseSetStream": [c_void_p, c_void_p],
     "cusparseGetVersion": [c_void_p, POINTER(c_int)],
@@ -68,7 +69,7 @@ _SIGNATURES = {
     "cusparseSpSV_solve": _SPSV,
 }
 for _name in ("csrilu02", "csric02"):
-    _SIGNATURES |= {
+    SIGNATURES |= {
         f"cusparseCreate{_name.capitalize()}Info": [POINTER(c_void_p)],
         f"cusparseDestroy{_name.capitalize()}Info": [c_void_p],
         f"cusparseX{_name}_zeroPivot": [c_void_p, c_void_p, POINTER(c_int)],
@@ -97,16 +98,14 @@ def find() -> Path | None:
     return next((lib for place in places for lib in sorted(place.glob("libcusparse.so.*"))), None)
 
 
-def declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    """Give the functions used here their argument types; PeerError names those that this version no longer has."""
-    missing = [name for name in _SIGNATURES if not hasattr(lib, name)]
+def declare(lib: ctypes.CDLL, signatures: dict[str, list]) -> ctypes.CDLL:
+    """Give these functions their argument types; PeerError names those that this version no longer has."""
+    missing = [name for name in signatures if not hasattr(lib, name)]
     if missing:
         raise PeerError(f"this cuSPARSE has no {', '.join(missing)}")
-    for name, arguments in _SIGNATURES.items():
+    for name, arguments in signatures.items():
         getattr(lib, name).argtypes = arguments
         getattr(lib, name).restype = c_int
-    lib.cusparseGetErrorString.argtypes = [c_int]
-    lib.cusparseGetErrorString.restype = c_char_p
     return lib
 
 
@@ -116,12 +115,16 @@ def library() -> ctypes.CDLL:
     if path is None:
         raise PeerError("libcusparse was not found; set FINELU_CUSPARSE to libcusparse.so.12.")
     try:
-        return declare(ctypes.CDLL(str(path)))
+        lib = ctypes.CDLL(str(path))
     except OSError as error:
         raise PeerError(f"cuSPARSE at {path} cannot be loaded: {error}") from error
+    lib.cusparseGetErrorString.argtypes = [c_int]
+    lib.cusparseGetErrorString.restype = c_char_p
+    return declare(lib, SIGNATURES)
 
 
-def _call(name: str, *arguments) -> None:
+def call(name: str, *arguments: Any) -> None:
+    """A function of the library; PeerError with its own words if it fails."""
     lib = library()
     status = getattr(lib, name)(*arguments)
     if status:
@@ -131,7 +134,7 @@ def _call(name: str, *arguments) -> None:
 @cache
 def _new_handle() -> c_void_p:
     handle = c_void_p()
-    _call("cusparseCreate", byref(handle))
+    call("cusparseCreate", byref(handle))
     return handle
 
 
@@ -140,14 +143,14 @@ def handle() -> c_void_p:
     import cupy
 
     h = _new_handle()
-    _call("cusparseSetStream", h, cupy.cuda.get_current_stream().ptr)
+    call("cusparseSetStream", h, cupy.cuda.get_current_stream().ptr)
     return h
 
 
 def version() -> str:
     """The library's version, as "12.6.3"."""
     number = c_int()
-    _call("cusparseGetVersion", handle(), byref(number))
+    call("cusparseGetVersion", handle(), byref(number))
     return f"{number.value // 1000}.{number.value // 100 % 10}.{number.value % 100}"
 
 
@@ -167,7 +170,7 @@ class SpSV:
         self._handle = handle()
         n, nnz = T.indptr.size - 1, T.data.size
         self._matrix = c_void_p()
-        _call(
+        call(
             "cusparseCreateCsr",
             byref(self._matrix),
             n,
@@ -183,20 +186,20 @@ class SpSV:
         )
         fill = c_int(FILL_MODE_LOWER if lower else FILL_MODE_UPPER)
         diag = c_int(DIAG_TYPE_UNIT if unit else DIAG_TYPE_NON_UNIT)
-        _call("cusparseSpMatSetAttribute", self._matrix, SPMAT_FILL_MODE, byref(fill), ctypes.sizeof(fill))
-        _call("cusparseSpMatSetAttribute", self._matrix, SPMAT_DIAG_TYPE, byref(diag), ctypes.sizeof(diag))
+        call("cusparseSpMatSetAttribute", self._matrix, SPMAT_FILL_MODE, byref(fill), ctypes.sizeof(fill))
+        call("cusparseSpMatSetAttribute", self._matrix, SPMAT_DIAG_TYPE, byref(diag), ctypes.sizeof(diag))
         self._vectors = [tuple(self._vector(v) for v in pair) for pair in pairs]
         self._one = c_double(1.0)
         self._analysis = c_void_p()
         self.renew()
         size = c_size_t()
-        _call("cusparseSpSV_bufferSize", *self._arguments(0), byref(size))
+        call("cusparseSpSV_bufferSize", *self._arguments(0), byref(size))
         self._buffer = cupy.empty(max(size.value, 1), cupy.uint8)
 
     @staticmethod
     def _vector(values) -> c_void_p:
         vector = c_void_p()
-        _call("cusparseCreateDnVec", byref(vector), values.size, values.data.ptr, R_64F)
+        call("cusparseCreateDnVec", byref(vector), values.size, values.data.ptr, R_64F)
         return vector
 
     def _arguments(self, i: int):
@@ -215,22 +218,22 @@ class SpSV:
 
     def renew(self) -> None:
         if self._analysis:
-            _call("cusparseSpSV_destroyDescr", self._analysis)
+            call("cusparseSpSV_destroyDescr", self._analysis)
             self._analysis = c_void_p()
-        _call("cusparseSpSV_createDescr", byref(self._analysis))
+        call("cusparseSpSV_createDescr", byref(self._analysis))
 
     def analyse(self) -> None:
-        _call("cusparseSpSV_analysis", *self._arguments(0), self._buffer.data.ptr)
+        call("cusparseSpSV_analysis", *self._arguments(0), self._buffer.data.ptr)
 
     def solve(self, i: int = 0) -> None:
-        _call("cusparseSpSV_solve", *self._arguments(i))
+        call("cusparseSpSV_solve", *self._arguments(i))
 
     def close(self) -> None:
         """Free the descriptors; the device must be idle."""
-        _call("cusparseSpSV_destroyDescr", self._analysis)
+        call("cusparseSpSV_destroyDescr", self._analysis)
         for vector in (v for pair in self._vectors for v in pair):
-            _call("cusparseDestroyDnVec", vector)
-        _call("cusparseDestroySpMat", self._matrix)
+            call("cusparseDestroyDnVec", vector)
+        call("cusparseDestroySpMat", self._matrix)
 
 
 class _IncompleteFactorization:
@@ -243,10 +246,10 @@ class _IncompleteFactorization:
         self._A, self.values = A, A.data.copy()
         self._handle = handle()
         self._descr, self._info = c_void_p(), c_void_p()
-        _call("cusparseCreateMatDescr", byref(self._descr))
+        call("cusparseCreateMatDescr", byref(self._descr))
         self.renew()
         size = c_int()
-        _call(f"cusparseD{name}_bufferSize", *self._arguments(), byref(size))
+        call(f"cusparseD{name}_bufferSize", *self._arguments(), byref(size))
         self._buffer = cupy.empty(max(size.value, 1), cupy.uint8)
 
     def _arguments(self):
@@ -264,19 +267,19 @@ class _IncompleteFactorization:
     def renew(self) -> None:
         """Forget the analysis, so that it can be timed again."""
         if self._info:
-            _call(f"cusparseDestroy{self._name.capitalize()}Info", self._info)
+            call(f"cusparseDestroy{self._name.capitalize()}Info", self._info)
             self._info = c_void_p()
-        _call(f"cusparseCreate{self._name.capitalize()}Info", byref(self._info))
+        call(f"cusparseCreate{self._name.capitalize()}Info", byref(self._info))
 
     def load(self) -> None:
         """The values of A again, as the factorization overwrites them; a copy on the device, queued."""
         self.values[...] = self._A.data
 
     def analyse(self) -> None:
-        _call(f"cusparseD{self._name}_analysis", *self._arguments(), self._policy, self._buffer.data.ptr)
+        call(f"cusparseD{self._name}_analysis", *self._arguments(), self._policy, self._buffer.data.ptr)
 
     def factor(self) -> None:
-        _call(f"cusparseD{self._name}", *self._arguments(), self._policy, self._buffer.data.ptr)
+        call(f"cusparseD{self._name}", *self._arguments(), self._policy, self._buffer.data.ptr)
 
     def zero_pivot(self) -> int:
         """The first row with a pivot of zero (or, for csric02, not positive), or -1; waits for the device."""
@@ -289,8 +292,8 @@ class _IncompleteFactorization:
 
     def close(self) -> None:
         """Free the descriptors; the device must be idle."""
-        _call(f"cusparseDestroy{self._name.capitalize()}Info", self._info)
-        _call("cusparseDestroyMatDescr", self._descr)
+        call(f"cusparseDestroy{self._name.capitalize()}Info", self._info)
+        call("cusparseDestroyMatDescr", self._descr)
 
 
 class Csrilu02(_IncompleteFactorization):

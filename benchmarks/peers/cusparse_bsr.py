@@ -1,14 +1,13 @@
 """cuSPARSE's block ILU(0) and block triangular solves, bsrilu02 and bsrsv2, through ctypes: float64, int32 indices.
 
-Signatures and constants are those of cusparse.h in CUDA 13.0, where both are deprecated but still there. They stand
-apart from `cusparse.py`, so that a later version without them leaves the other peers as they are.
+Signatures and constants are those of cusparse.h in CUDA 13.0, where both are deprecated but still there. They have a
+file of their own, so that a later version without them leaves the other peers as they are.
 """
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, byref, c_double, c_int, c_void_p
-from functools import cache
+from typing import Any
 
 from benchmarks.peers import PeerError, cusparse
 from benchmarks.peers.cusparse import (
@@ -28,7 +27,7 @@ LARGEST = 2**30  # entries of a matrix; buffers are counted in bytes by an int
 _ARRAYS = [c_void_p, c_void_p, c_void_p, c_int, c_void_p]
 _ILU = [c_void_p, c_int, c_int, c_int, c_void_p, *_ARRAYS]  # handle, direction, mb, nnzb, descr
 _SV = [c_void_p, c_int, c_int, c_int, c_int, c_void_p, *_ARRAYS]  # handle, direction, operation, mb, nnzb, descr
-_SIGNATURES = {
+SIGNATURES = {
     "cusparseSetMatFillMode": [c_void_p, c_int],
     "cusparseSetMatDiagType": [c_void_p, c_int],
     "cusparseCreateBsrilu02Info": [POINTER(c_void_p)],
@@ -46,35 +45,12 @@ _SIGNATURES = {
 }
 
 
-def declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    """Give the functions used here their argument types; PeerError names those that this version no longer has."""
-    missing = [name for name in _SIGNATURES if not hasattr(lib, name)]
-    if missing:
-        raise PeerError(f"this cuSPARSE has no {', '.join(missing)}")
-    for name, arguments in _SIGNATURES.items():
-        getattr(lib, name).argtypes = arguments
-        getattr(lib, name).restype = c_int
-    return lib
-
-
-@cache
-def library() -> ctypes.CDLL:
-    return declare(cusparse.library())
-
-
-def _call(name: str, *arguments) -> None:
-    lib = library()
-    status = getattr(lib, name)(*arguments)
-    if status:
-        raise PeerError(f"{name}: {lib.cusparseGetErrorString(status).decode()}")
-
-
 def _buffer(name: str, *arguments):
     """Memory as large as the bufferSize function `name` says."""
     import cupy
 
     size = c_int()
-    _call(name, *arguments, byref(size))
+    cusparse.call(name, *arguments, byref(size))
     if size.value < 0:
         raise PeerError(f"{name}: {size.value} bytes; its count overflows")
     return cupy.empty(max(size.value, 1), cupy.uint8)  # CuPy aligns to 512 bytes; 128 are needed
@@ -99,7 +75,7 @@ class BlockILU0:
         self.values = self._data.copy()
         self._direction, self._policy = DIRECTIONS[direction], POLICIES[policy]
         self._handle, self._one = cusparse.handle(), c_double(1.0)
-        library()
+        cusparse.declare(cusparse.library(), SIGNATURES)
         self._general = self._descriptor()
         self._sides = {
             "lower": self._descriptor(FILL_MODE_LOWER, DIAG_TYPE_UNIT),
@@ -116,10 +92,10 @@ class BlockILU0:
     def _descriptor(fill: int | None = None, diagonal: int | None = None) -> c_void_p:
         """General and zero-based, as made; with a fill mode and a kind of diagonal for a triangle."""
         descriptor = c_void_p()
-        cusparse._call("cusparseCreateMatDescr", byref(descriptor))
+        cusparse.call("cusparseCreateMatDescr", byref(descriptor))
         if fill is not None:
-            _call("cusparseSetMatFillMode", descriptor, fill)
-            _call("cusparseSetMatDiagType", descriptor, diagonal)
+            cusparse.call("cusparseSetMatFillMode", descriptor, fill)
+            cusparse.call("cusparseSetMatDiagType", descriptor, diagonal)
         return descriptor
 
     def _arrays(self, info: c_void_p):
@@ -138,41 +114,43 @@ class BlockILU0:
 
     def renew(self) -> None:
         if self._info:
-            _call("cusparseDestroyBsrilu02Info", self._info)
+            cusparse.call("cusparseDestroyBsrilu02Info", self._info)
             self._info = c_void_p()
-        _call("cusparseCreateBsrilu02Info", byref(self._info))
+        cusparse.call("cusparseCreateBsrilu02Info", byref(self._info))
 
     def renew_solves(self) -> None:
         for side, info in self._infos.items():
             if info:
-                _call("cusparseDestroyBsrsv2Info", info)
+                cusparse.call("cusparseDestroyBsrsv2Info", info)
             self._infos[side] = c_void_p()
-            _call("cusparseCreateBsrsv2Info", byref(self._infos[side]))
+            cusparse.call("cusparseCreateBsrsv2Info", byref(self._infos[side]))
 
     def load(self) -> None:
         """The values of A again, as the factorization overwrites them; a copy on the device, queued."""
         self.values[...] = self._data
 
     def analyse(self) -> None:
-        _call("cusparseDbsrilu02_analysis", *self._ilu(), self._policy, self._ilu_buffer.data.ptr)
+        cusparse.call("cusparseDbsrilu02_analysis", *self._ilu(), self._policy, self._ilu_buffer.data.ptr)
 
     def factor(self) -> None:
-        _call("cusparseDbsrilu02", *self._ilu(), self._policy, self._ilu_buffer.data.ptr)
+        cusparse.call("cusparseDbsrilu02", *self._ilu(), self._policy, self._ilu_buffer.data.ptr)
 
     def zero_pivot(self) -> int:
         """The first block row whose pivot has no inverse, or -1; waits for the device."""
         row = c_int(-1)
-        status = library().cusparseXbsrilu02_zeroPivot(self._handle, self._info, byref(row))
+        status = cusparse.library().cusparseXbsrilu02_zeroPivot(self._handle, self._info, byref(row))
         if status not in (0, STATUS_ZERO_PIVOT):
-            raise PeerError(f"cusparseXbsrilu02_zeroPivot: {library().cusparseGetErrorString(status).decode()}")
+            raise PeerError(
+                f"cusparseXbsrilu02_zeroPivot: {cusparse.library().cusparseGetErrorString(status).decode()}"
+            )
         return row.value
 
     def analyse_solves(self) -> None:
         for side in self._sides:
-            _call("cusparseDbsrsv2_analysis", *self._sv(side), self._policy, self._buffers[side].data.ptr)
+            cusparse.call("cusparseDbsrsv2_analysis", *self._sv(side), self._policy, self._buffers[side].data.ptr)
 
     def _solve(self, side: str, b, x) -> None:
-        _call(
+        cusparse.call(
             "cusparseDbsrsv2_solve",
             *self._front(),
             byref(self._one),
@@ -184,18 +162,18 @@ class BlockILU0:
             self._buffers[side].data.ptr,
         )
 
-    def lower(self, b, y) -> None:
+    def lower(self, b: Any, y: Any) -> None:
         """L y = b."""
         self._solve("lower", b, y)
 
-    def upper(self, y, x) -> None:
+    def upper(self, y: Any, x: Any) -> None:
         """U x = y."""
         self._solve("upper", y, x)
 
     def close(self) -> None:
         """Free the descriptors; the device must be idle."""
-        _call("cusparseDestroyBsrilu02Info", self._info)
+        cusparse.call("cusparseDestroyBsrilu02Info", self._info)
         for side, descriptor in self._sides.items():
-            _call("cusparseDestroyBsrsv2Info", self._infos[side])
-            cusparse._call("cusparseDestroyMatDescr", descriptor)
-        cusparse._call("cusparseDestroyMatDescr", self._general)
+            cusparse.call("cusparseDestroyBsrsv2Info", self._infos[side])
+            cusparse.call("cusparseDestroyMatDescr", descriptor)
+        cusparse.call("cusparseDestroyMatDescr", self._general)

@@ -3,7 +3,6 @@
 The picture of speed has the ratios of the tables in README.md and docs/measured.md (benchmarks/figures.py).
 """
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -14,15 +13,17 @@ from style import COLOURS, panels, write
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import calls, figures  # noqa: E402
+from benchmarks import figures  # noqa: E402
+from benchmarks.claims import calls  # noqa: E402
+from benchmarks.harness import RESULTS  # noqa: E402
+from benchmarks.harness.record import ENDING, read  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results"
 WRONG = 1e-6  # the error of factors or a backward error from which on a result is in no ratio
 
 
 def records(name, **wanted):
     """Of the one result file that begins with `name` and an ISO date behind the machine."""
-    run = json.loads((RESULTS / f"{name}.json").read_text())
+    run = read(RESULTS / f"{name}{ENDING}")
     found = [r for r in run["records"] if all(r[key] == value for key, value in wanted.items())]
     assert found, (name, wanted)
     return run, found

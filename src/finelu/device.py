@@ -9,14 +9,19 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from finelu.errors import DeviceError
 
+Array = Any  # a NumPy or a CuPy array; CuPy has no published types
+Sparse = Any  # a matrix or an array of scipy.sparse or cupyx.scipy.sparse
+Dtype = Any  # what numpy.dtype takes
 
-def on_gpu(array) -> bool:
+
+def on_gpu(array: object) -> bool:
     """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
     return _is_of_cupy(type(array).__module__)
 
@@ -26,12 +31,12 @@ def _is_of_cupy(module: str) -> bool:
     return module.split(".")[0] in ("cupy", "cupyx")
 
 
-def namespace(array) -> ModuleType:
+def namespace(array: object) -> ModuleType:
     """numpy or cupy: the module whose functions take `array`."""
     return import_module("cupy") if on_gpu(array) else np
 
 
-def to_host(array):
+def to_host(array: Any) -> Any:
     """`array` as a NumPy array or scipy.sparse matrix; copies only from a GPU."""
     return array.get() if on_gpu(array) else array
 
@@ -56,7 +61,7 @@ def require_gpu() -> ModuleType:
     return cupy
 
 
-def same_gpu(a, b) -> None:
+def same_gpu(a: Array, b: Array) -> None:
     """A DeviceError if a and b are arrays of different GPUs, or not of the one that is current."""
     if on_gpu(a):
         current = import_module("cupy").cuda.runtime.getDevice()
@@ -67,21 +72,21 @@ def same_gpu(a, b) -> None:
             )
 
 
-def synchronize(array) -> None:
+def synchronize(array: object) -> None:
     """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
     if "cupy" in sys.modules and on_gpu(array):
         import_module("cupy").cuda.get_current_stream().synchronize()
 
 
-def free_memory(array) -> int:
+def free_memory(array: object) -> int:
     """Bytes that are free where `array` lives; on the host, within the limit of a container (cgroup)."""
     if on_gpu(array):
         cupy = import_module("cupy")
-        return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+        return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
     return int(min(_machine_memory(), _container_memory()))
 
 
-def require_room(what: str, needed: int, array, advice: str) -> None:
+def require_room(what: str, needed: int, array: object, advice: str) -> None:
     """A MemoryError that names what is about to be asked for, if it is more than is free where `array` lives."""
     free = free_memory(array)
     if needed > free:
@@ -120,10 +125,8 @@ def _container_memory() -> float:
     return math.inf
 
 
-def sparse_module(array):
+def sparse_module(array: object) -> ModuleType:
     """scipy.sparse, or cupyx.scipy.sparse for arrays on the GPU."""
     if on_gpu(array):
-        import cupyx.scipy.sparse
-
-        return cupyx.scipy.sparse
+        return import_module("cupyx.scipy.sparse")
     return sp

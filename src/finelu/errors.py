@@ -1,12 +1,15 @@
 """The exceptions of finelu. Each text says what came, where, and what to do about it."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
 MOST = 3  # names that are suggested
 
 
-def meant(word, known: Iterable[object]) -> str:
+def meant(word: object, known: Iterable[object]) -> str:
     """For the end of a message: " Did you mean 'rcm'?", or "".
 
     Of `known`: what begins with `word`, or means the same, or the one spelt most like it, from its first letter on.
@@ -35,11 +38,11 @@ class FineluError(Exception):
     Can be pickled and copied, whatever the arguments of its class: workers send their exceptions so.
     """
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _remade, (type(self), self.args, self.__dict__)
 
 
-def _remade(kind: type[FineluError], args: tuple, attributes: dict) -> FineluError:
+def _remade(kind: type[FineluError], args: tuple[Any, ...], attributes: dict[str, Any]) -> FineluError:
     """The exception with this text and these attributes, not made from the arguments of its class."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
@@ -58,7 +61,7 @@ class StructurallySingular(MatrixError):
 
     MOST = 8  # rows that are named
 
-    def __init__(self, rows):
+    def __init__(self, rows: Iterable[Any]):
         self.rows = tuple(int(row) for row in rows)
         self.row, self.count = self.rows[0], len(self.rows)
         find = "row finds" if self.count == 1 else "rows find"
@@ -93,11 +96,11 @@ class ZeroPivot(FineluError, ArithmeticError):
 
     def __init__(
         self,
-        recipe,
-        row,
-        value,
-        what="is zero or not finite",
-        advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe.",
+        recipe: object,
+        row: Any,
+        value: Any,
+        what: str = "is zero or not finite",
+        advice: str = "Try shift=1e-3 (or larger), a reordering of A, or another recipe.",
     ):
         self.recipe, self.row, self.value = recipe, int(row), value
         super().__init__(
@@ -111,7 +114,9 @@ class UnstableFactors(FineluError, ArithmeticError):
     recipe : the recipe that made them.
     """
 
-    def __init__(self, recipe, advice="Try shift=1e-3 (or larger), a reordering of A, or another recipe."):
+    def __init__(
+        self, recipe: object, advice: str = "Try shift=1e-3 (or larger), a reordering of A, or another recipe."
+    ):
         self.recipe = recipe
         super().__init__(
             f"{recipe!r}: the factors are unstable: M^-1 v is not finite for a random vector v = A y. {advice}"
@@ -121,7 +126,7 @@ class UnstableFactors(FineluError, ArithmeticError):
 class NoFactors(FineluError, RuntimeError):
     """Factors whose last update failed were asked to solve."""
 
-    def __init__(self, recipe):
+    def __init__(self, recipe: object):
         super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")
 
 
@@ -131,7 +136,7 @@ class NotConverged(FineluError, ArithmeticError):
     solution : the `Solution` it ended with.
     """
 
-    def __init__(self, what: str, solution, rtol: float):
+    def __init__(self, what: str, solution: Any, rtol: float):
         self.solution = solution
         name = f"{solution.method} with {solution.recipe}" if solution.recipe else solution.method
         super().__init__(

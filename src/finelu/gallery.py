@@ -13,16 +13,18 @@ import ast
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial import Delaunay
 
+from finelu.device import Array, Dtype, Sparse
 from finelu.errors import ParameterError, meant
 from finelu.matrix import DTYPES
 
@@ -34,17 +36,17 @@ class Problem:
     name: str
     A: sp.csr_matrix
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.name
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Problem({self.name!r}, {self.A.shape[0]} rows, {self.A.nnz} entries, {self.A.dtype})"
 
 
 # Grids ---------------------------------------------------------------------------------------------------------------
 
 
-def poisson5(nx, ny=None):
+def poisson5(nx: int, ny: int | None = None) -> sp.csr_matrix:
     """-Laplace(u) by 5 points on an nx x ny grid (ny = nx if left out), u = 0 on the boundary, scaled by h^2: 4 and -1.
 
     Symmetric positive definite. Source: Saad, Iterative Methods for Sparse Linear Systems, 2003, section 2.2.
@@ -52,7 +54,7 @@ def poisson5(nx, ny=None):
     return _stencil(nx, nx if ny is None else ny, 1, {(0, 0, 0): 4.0} | _neighbours(2, -1.0))
 
 
-def poisson7(nx, ny=None, nz=None):
+def poisson7(nx: int, ny: int | None = None, nz: int | None = None) -> sp.csr_matrix:
     """-Laplace(u) by 7 points on an nx x ny x nz grid (each nx if left out), u = 0 around, scaled by h^2: 6 and -1.
 
     Symmetric positive definite. Source: Saad, Iterative Methods for Sparse Linear Systems, 2003, section 2.2.
@@ -61,7 +63,7 @@ def poisson7(nx, ny=None, nz=None):
     return _stencil(*shape, {(0, 0, 0): 6.0} | _neighbours(3, -1.0))
 
 
-def poisson27(nx, ny=None, nz=None):
+def poisson27(nx: int, ny: int | None = None, nz: int | None = None) -> sp.csr_matrix:
     """The 27-point operator 26, -1 on an nx x ny x nz grid (each nx if left out), zero outside.
 
     Symmetric positive definite. Source: the HPCG benchmark, Dongarra, Heroux and Luszczek 2016, section 2.
@@ -70,7 +72,14 @@ def poisson27(nx, ny=None, nz=None):
     return _stencil(*shape, {d: -1.0 if any(d) else 26.0 for d in product((-1, 0, 1), repeat=3)})
 
 
-def convection_diffusion(nx, ny=None, nz=None, peclet=100.0, wind=(1.0, 1.0, 1.0), scheme="upwind"):
+def convection_diffusion(
+    nx: int,
+    ny: int | None = None,
+    nz: int | None = None,
+    peclet: float = 100.0,
+    wind: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    scheme: str = "upwind",
+) -> sp.csr_matrix:
     """-Laplace(u) + peclet * wind . grad(u) by 7 points, u = 0 on the boundary, spacing h = 1 / (nx + 1), times h^2.
 
     peclet : ratio of convection to diffusion over the unit length; peclet * h is the cell's.
@@ -81,14 +90,14 @@ def convection_diffusion(nx, ny=None, nz=None, peclet=100.0, wind=(1.0, 1.0, 1.0
     """
     shape = nx, nx if ny is None else ny, nx if nz is None else nz
     _positive(nx=nx)
-    wind = np.asarray(wind, float)
-    if wind.shape != (3,) or not 0 < np.linalg.norm(wind) < np.inf:
-        raise ParameterError(f"wind = {tuple(np.ravel(wind))} is not a direction; give three numbers, not all 0.")
-    cell = peclet / (nx + 1) * wind / np.linalg.norm(wind)
+    direction = np.asarray(wind, float)
+    if direction.shape != (3,) or not 0 < np.linalg.norm(direction) < np.inf:
+        raise ParameterError(f"wind = {tuple(np.ravel(direction))} is not a direction; give three numbers, not all 0.")
+    cell = peclet / (nx + 1) * direction / np.linalg.norm(direction)
     return _convection(shape, (1.0, 1.0, 1.0), cell, 0.0, scheme)
 
 
-def atmosmodd_like(nx=148, ny=148, nz=58):
+def atmosmodd_like(nx: int = 148, ny: int = 148, nz: int = 58) -> sp.csr_matrix:
     """Like atmosmodd (Bourchtein, SuiteSparse): 1,270,432 rows and 8,814,880 entries at the default size.
 
     A 7-point grid of 148 x 148 x 58 has exactly these counts. The values are our own: upwind convection and diffusion
@@ -102,7 +111,7 @@ def atmosmodd_like(nx=148, ny=148, nz=58):
     return _convection((nx, ny, nz), (1.0, 1.0, 10.0), (2 * y, -2 * x, 0.2 * z), 0.01, "upwind")
 
 
-def apache2_like(nx=8, ny=297, nz=301):
+def apache2_like(nx: int = 8, ny: int = 297, nz: int = 301) -> sp.csr_matrix:
     """Like apache2 (SuiteSparse): 715,176 rows and 4,817,870 entries at the default size; apache1 is (8, 101, 100).
 
     A 7-point grid of 8 x 297 x 301 has exactly these counts (8 x 101 x 100 has apache1's). The values are our own,
@@ -117,7 +126,7 @@ def apache2_like(nx=8, ny=297, nz=301):
     return _stencil(nx, ny, nz, values | {(-1, 0, 0): -90000.0, (1, 0, 0): -90000.0})
 
 
-def helmholtz(n, k, absorbing=True):
+def helmholtz(n: int, k: float, absorbing: bool = True) -> sp.csr_matrix:
     """-Laplace(u) - k^2 u by 5 points on an n x n grid, spacing h = 1 / (n + 1), times h^2. k : waves per 2 pi units.
 
     absorbing : the boundary lets waves out, du/dn = i k u to first order: complex128, symmetric, not Hermitian.
@@ -127,7 +136,7 @@ def helmholtz(n, k, absorbing=True):
     """
     _positive(n=n)
     kh = k / (n + 1)
-    diagonal = 4.0 - kh**2
+    diagonal: Any = 4.0 - kh**2
     if absorbing:
         edge = np.zeros(n)
         edge[0] += 1
@@ -139,7 +148,9 @@ def helmholtz(n, k, absorbing=True):
 # Finite elements -----------------------------------------------------------------------------------------------------
 
 
-def anisotropic_triangles(level, ratio=1000.0, unit_diagonal=True, rcm=True):
+def anisotropic_triangles(
+    level: int, ratio: float = 1000.0, unit_diagonal: bool = True, rcm: bool = True
+) -> sp.csr_matrix:
     """The ANI family: -div(diag(ratio, 1) grad u), linear elements on irregular triangles, unit square, u = 0 around.
 
     level : number of the matrix; level 1 is the coarse mesh and each further one halves every edge. The rows are
@@ -174,7 +185,7 @@ def anisotropic_triangles(level, ratio=1000.0, unit_diagonal=True, rcm=True):
     return _csr(A)
 
 
-def _coarse_mesh():
+def _coarse_mesh() -> tuple[Array, Array]:
     """66 points of the unit square, 30 of them on its boundary, and their 100 Delaunay triangles; always the same."""
     jitter = np.random.default_rng(1).uniform(-0.3, 0.3, (6, 6, 2))
     inner = (np.stack(np.meshgrid(np.arange(1, 7), np.arange(1, 7)), axis=-1) + jitter) / 7
@@ -184,7 +195,7 @@ def _coarse_mesh():
     return points, Delaunay(points).simplices.astype(np.int64)
 
 
-def _refine(points, triangles):
+def _refine(points: Array, triangles: Array) -> tuple[Array, Array]:
     """Every triangle cut into four at the middles of its edges; the old points keep their numbers."""
     n = len(points)
     ends = np.sort(triangles[:, [[1, 2], [2, 0], [0, 1]]], axis=2)  # (T, 3, 2): the edge opposite each corner
@@ -195,7 +206,7 @@ def _refine(points, triangles):
     return points, np.concatenate([np.stack(t, axis=1) for t in ((a, r, q), (b, p, r), (c, q, p), (p, q, r))])
 
 
-def elasticity(nx, ny, nz, poisson_ratio=0.3):
+def elasticity(nx: int, ny: int, nz: int, poisson_ratio: float = 0.3) -> sp.csr_matrix:
     """A linear elastic block of nx x ny x nz trilinear cubes, held at x = 0, free elsewhere; Young's modulus is 1.
 
     Three rows a node, u_x u_y u_z in turn, 3 nx (ny + 1)(nz + 1) in all and up to 81 entries a row; the zeros inside
@@ -208,7 +219,7 @@ def elasticity(nx, ny, nz, poisson_ratio=0.3):
     element = _elastic_cube(poisson_ratio)
     shape = (nz + 1, ny + 1, nx)  # nodes; those at x = 0 are held and left out
     blocks = np.zeros((*shape, 27, 3, 3))
-    present = np.zeros((*shape, 27), bool)
+    present: Array = np.zeros((*shape, 27), bool)
     for (a, corner_a), (b, corner_b) in product(enumerate(product((0, 1), repeat=3)), repeat=2):  # corners as z, y, x
         d = [q - p for p, q in zip(corner_a, corner_b, strict=True)]
         z, y = (slice(1, None) if p else slice(None, -1) for p in corner_a[:2])  # nodes that are corner a of some cube
@@ -225,7 +236,7 @@ def elasticity(nx, ny, nz, poisson_ratio=0.3):
     return _csr(sp.bsr_matrix((data, columns[present], indptr), shape=(3 * n, 3 * n)))
 
 
-def _elastic_cube(poisson_ratio):
+def _elastic_cube(poisson_ratio: float) -> Array:
     """Stiffness (8, 3, 8, 3) of the unit cube, by 2 x 2 x 2 Gauss points; corners count z slowest, x fastest."""
     first = poisson_ratio / ((1 + poisson_ratio) * (1 - 2 * poisson_ratio))  # Lame's constants for Young's modulus 1
     shear = 0.5 / (1 + poisson_ratio)
@@ -243,7 +254,7 @@ def _elastic_cube(poisson_ratio):
 # Networks ------------------------------------------------------------------------------------------------------------
 
 
-def ecology2_like(nx=1000, ny=1000):
+def ecology2_like(nx: int = 1000, ny: int = 1000) -> sp.csr_matrix:
     """Like ecology2 (McRae, SuiteSparse): 999,999 rows and 4,995,991 entries at the default size.
 
     Currents between the cells of a landscape, an nx x ny grid with conductance 10 between neighbours, the middle cell
@@ -263,7 +274,7 @@ def ecology2_like(nx=1000, ny=1000):
     return _csr(A[kept][:, kept])
 
 
-def g3_circuit_like(n=1_585_478, seed=0):
+def g3_circuit_like(n: int = 1_585_478, seed: int = 0) -> sp.csr_matrix:
     """Like G3_circuit (Okuyucu, SuiteSparse): 1,585,478 rows and 7,660,826 entries at the default size.
 
     The mesh of a chip's supply: parallel wires of n nodes in all, joined to the next wire at most nodes (as many
@@ -284,7 +295,7 @@ def g3_circuit_like(n=1_585_478, seed=0):
     return _laplacian(i, j, 10 ** rng.uniform(-1, 1, i.size), supply)
 
 
-def _laplacian(i, j, conductance, ground):
+def _laplacian(i: Array, j: Array, conductance: Array, ground: Array) -> sp.csr_matrix:
     """The nodal matrix of resistors between nodes i and j (each pair once) and from every node to ground."""
     n = ground.size
     diagonal = ground + np.bincount(i, conductance, n) + np.bincount(j, conductance, n)
@@ -296,7 +307,7 @@ def _laplacian(i, j, conductance, ground):
 # Saddle points -------------------------------------------------------------------------------------------------------
 
 
-def stokes(n, store_zeros=False):
+def stokes(n: int, store_zeros: bool = False) -> sp.csr_matrix:
     """Stokes flow in a closed box, n x n cells, velocities on the faces and pressures in the cells: [[V, B^T], [B, 0]].
 
     2 n (n - 1) velocities, then n^2 - 1 pressures (the last is held at 0, which makes the matrix nonsingular).
@@ -309,7 +320,7 @@ def stokes(n, store_zeros=False):
     normal = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(n - 1, n - 1))
     wall = np.full(n, 2.0)
     wall[[0, -1]] = 3.0  # the velocity along a wall vanishes half a cell away
-    tangential = sp.diags([-np.ones(n - 1), wall, -np.ones(n - 1)], [-1, 0, 1])
+    tangential: Sparse = sp.diags([-np.ones(n - 1), wall, -np.ones(n - 1)], [-1, 0, 1])
     difference = sp.diags([1.0, -1.0], [0, -1], shape=(n, n - 1))
     kron = partial(sp.kron, format="csr")  # its default format stores the zeros of dense blocks
     u = kron(eye, normal) + kron(tangential, eye_inner)
@@ -318,7 +329,7 @@ def stokes(n, store_zeros=False):
     return _saddle(sp.block_diag([u, v]), divergence, store_zeros)
 
 
-def kkt(n, m, density=0.01, seed=0, store_zeros=False):
+def kkt(n: int, m: int, density: float = 0.01, seed: int = 0, store_zeros: bool = False) -> sp.csr_matrix:
     """A random quadratic programme with n variables and m <= n equality constraints: [[H, J^T], [J, 0]].
 
     H : symmetric positive definite, and J : of full rank, are parts of `random_dominant` matrices of this density.
@@ -331,8 +342,8 @@ def kkt(n, m, density=0.01, seed=0, store_zeros=False):
     return _saddle(H, random_dominant(n, density, seed + 1)[:m], store_zeros)
 
 
-def _saddle(H, J, store_zeros):
-    K = sp.bmat([[H, J.T], [J, None]], format="coo")
+def _saddle(H: Sparse, J: Sparse, store_zeros: bool) -> sp.csr_matrix:
+    K: Sparse = sp.bmat([[H, J.T], [J, None]], format="coo")
     if store_zeros:
         zero = np.arange(H.shape[0], K.shape[0])
         data, i, j = np.append(K.data, np.zeros(zero.size)), np.append(K.row, zero), np.append(K.col, zero)
@@ -343,7 +354,9 @@ def _saddle(H, J, store_zeros):
 # Patterns that are easy or hard to solve in parallel -----------------------------------------------------------------
 
 
-def random_dominant(n, density=0.01, seed=0, dtype="float64", hermitian=False):
+def random_dominant(
+    n: int, density: float = 0.01, seed: int = 0, dtype: Dtype = "float64", hermitian: bool = False
+) -> sp.csr_matrix:
     """A random strictly diagonally dominant matrix: a_ii = 1 + sum of |a_ij|, so every ILU(0) of it exists.
 
     density : how many places are drawn, as a share of n^2, 0 to 1 (some fall together, so a little fewer are filled).
@@ -368,7 +381,7 @@ def random_dominant(n, density=0.01, seed=0, dtype="float64", hermitian=False):
     return _csr(R + sp.diags(1.0 + np.asarray(abs(R).sum(axis=1)).ravel())).astype(dtype)
 
 
-def tridiagonal(n, lower=-1.0, diagonal=2.0, upper=-1.0):
+def tridiagonal(n: int, lower: float = -1.0, diagonal: float = 2.0, upper: float = -1.0) -> sp.csr_matrix:
     """Constant entries beside and on the diagonal; by default -u'' on n inner points, symmetric positive definite.
 
     The worst case for level sets: n levels of one row. Source: Golub and Van Loan 2013, section 4.8.
@@ -376,12 +389,12 @@ def tridiagonal(n, lower=-1.0, diagonal=2.0, upper=-1.0):
     return _stencil(n, 1, 1, {(-1, 0, 0): lower, (0, 0, 0): diagonal, (1, 0, 0): upper})
 
 
-def bidiagonal(n, lower=-1.0, diagonal=2.0):
+def bidiagonal(n: int, lower: float = -1.0, diagonal: float = 2.0) -> sp.csr_matrix:
     """Lower bidiagonal with constant entries: a triangular matrix whose solve is a chain of n steps."""
     return _stencil(n, 1, 1, {(-1, 0, 0): lower, (0, 0, 0): diagonal})
 
 
-def arrow(n):
+def arrow(n: int) -> sp.csr_matrix:
     """Dense last row and column of -1, elsewhere diagonal: 2 levels, and one row as long as the matrix.
 
     The diagonal is 2, and n in the last row: symmetric positive definite, and without fill: ILU(0) is the full LU.
@@ -397,7 +410,7 @@ def arrow(n):
 # Building blocks -----------------------------------------------------------------------------------------------------
 
 
-def _positive(**sizes):
+def _positive(**sizes: Any) -> Any:
     """The last of these sizes, all positive whole numbers; otherwise a ParameterError that names the first bad one."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
@@ -405,26 +418,26 @@ def _positive(**sizes):
     return size
 
 
-def _neighbours(dimensions, value):
+def _neighbours(dimensions: int, value: float) -> dict[tuple[int, ...], Any]:
     """The two offsets along each of the first `dimensions` axes, each with this value."""
     units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))[:dimensions]
     return {tuple(sign * u for u in unit): value for unit in units for sign in (-1, 1)}
 
 
-def _stencil(nx, ny, nz, values):
+def _stencil(nx: int, ny: int, nz: int, values: dict[tuple[int, ...], Any]) -> sp.csr_matrix:
     """The matrix of a stencil on a grid, with nothing outside.
 
     values : offset (dx, dy, dz), each -1, 0 or 1 -> a number or an array that broadcasts to (nz, ny, nx).
     """
     _positive(nx=nx, ny=ny, nz=nz)
     offsets = sorted(values, key=lambda d: d[::-1])  # columns of a row then ascend
-    data = np.empty((nz, ny, nx, len(offsets)), np.result_type(float, *values.values()))
-    present = np.ones(data.shape, bool)
+    data: Array = np.empty((nz, ny, nx, len(offsets)), np.result_type(float, *values.values()))
+    present: Array = np.ones(data.shape, bool)
     for slot, offset in enumerate(offsets):
         data[..., slot] = values[offset]
         for axis, d in enumerate(offset[::-1]):
             if d:
-                outside = [slice(None)] * 3
+                outside: list[Any] = [slice(None)] * 3
                 outside[axis] = slice(0, 1) if d < 0 else slice(-1, None)
                 present[(*outside, slot)] = False
     n = nx * ny * nz
@@ -434,9 +447,11 @@ def _stencil(nx, ny, nz, values):
     return _csr(sp.csr_matrix((data.reshape(n, -1)[present], columns[present], indptr), shape=(n, n)))
 
 
-def _convection(shape, diffusion, cell_peclet, reaction, scheme):
+def _convection(
+    shape: tuple[int, int, int], diffusion: Iterable[Any], cell_peclet: Iterable[Any], reaction: float, scheme: str
+) -> sp.csr_matrix:
     """Seven points: diffusion along x, y, z, convection with these cell Peclet numbers, and a reaction term."""
-    values = {(0, 0, 0): reaction}
+    values: dict[tuple[int, ...], Any] = {(0, 0, 0): reaction}
     for axis, (d, p) in enumerate(zip(diffusion, cell_peclet, strict=True)):
         if scheme == "upwind":
             lower, upper = d * (1 + np.maximum(p, 0)), d * (1 + np.maximum(-p, 0))
@@ -450,11 +465,11 @@ def _convection(shape, diffusion, cell_peclet, reaction, scheme):
     return _stencil(*shape, values)
 
 
-def _csr(A):
+def _csr(A: Sparse) -> sp.csr_matrix:
     """A as a sorted csr_matrix without duplicates."""
-    A = sp.csr_matrix(A)
-    A.sum_duplicates()
-    return A
+    result = sp.csr_matrix(A)
+    result.sum_duplicates()
+    return result
 
 
 # Look-up by name -----------------------------------------------------------------------------------------------------
@@ -478,7 +493,7 @@ PAPER_SIZES: dict[str, str] = {f"ani{level}": f"anisotropic_triangles:{level}" f
 """Matrices that papers measure -> the text of our problem of that kind and size (see there what agrees)."""
 
 
-def problem(text):
+def problem(text: str) -> sp.csr_matrix:
     """The problem that a text names: "poisson7:100", "helmholtz:200,k=40", "random_dominant:50,dtype=float32", "ani5".
 
     Before the colon stands a function of this module (a key of `PROBLEMS`) or, alone, a key of `PAPER_SIZES`; after it
@@ -496,28 +511,35 @@ def problem(text):
         call = ast.parse(f"f({given})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise SyntaxError
-        keywords = {k.arg: _literal(k.value) for k in call.keywords}
+        keywords = {str(k.arg): _literal(k.value) for k in call.keywords}
         bound = inspect.signature(function).bind(*map(_literal, call.args), **keywords)
         return function(*bound.args, **bound.kwargs)
     except ParameterError:
         raise
     except (SyntaxError, TypeError, ValueError) as error:
         raise ParameterError(
-            f"{text!r}: the arguments do not fit {name}{inspect.signature(function)}; "
+            f"{text!r}: the arguments do not fit {name}{_plain_signature(function)}; "
             f"write their values after a colon, as in poisson7:100 or helmholtz:200,k=40."
         ) from error
 
 
-def _literal(node):
+def _plain_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of `function` without its annotations."""
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
+def _literal(node: ast.expr) -> Any:
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
-def small():
+def small() -> list[Problem]:
     """A list of small `Problem`s for tests: all have a full diagonal and an ILU(0). Those of `small_spd` come first."""
     return small_spd() + [Problem(text, problem(text)) for text in SMALL_GENERAL]
 
 
-def small_spd():
+def small_spd() -> list[Problem]:
     """A list of small Hermitian positive definite `Problem`s for tests, all with an IC(0)."""
     return [Problem(text, problem(text)) for text in SMALL_SPD]
 

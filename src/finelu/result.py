@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -148,7 +149,7 @@ class Solution:
             lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
 
     @property
@@ -156,7 +157,7 @@ class Solution:
         nothing = "nothing found" if self.attempts else "nothing tried"
         return (f"{self.method} with {self.recipe}" if self.recipe else self.method) or nothing
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"Solution({self._name}: {self.status.name.lower()}, {self.iterations} iterations, "
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"

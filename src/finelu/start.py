@@ -1,4 +1,4 @@
-"""Where the `finelu` command begins: Ctrl-C is one line and status 130 from here on, in the imports, too."""
+"""Where the `finelu` command begins: from here on, Ctrl-C prints one line and ends with status 130, in imports too."""
 
 import os
 import signal
@@ -6,29 +6,29 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130  # exit status, as cli.py has it, which is not imported yet
+INTERRUPTED = 130  # exit status, as in cli/arguments.py, which is not imported yet
 
 
 def main() -> None:
     """Run the command line and end with its status."""
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell has it ignored
-    if heard:
+    listening = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell has it ignored
+    if listening:
         signal.signal(signal.SIGINT, _leave)
     from finelu import cli
 
     try:
-        if heard:
+        if listening:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         status = cli.main()
-        if heard:
+        if listening:
             signal.signal(signal.SIGINT, _leave)
-    except KeyboardInterrupt:  # where cli.main does not listen any more, or not yet
+    except KeyboardInterrupt:  # before cli.main catches it, or after
         _leave()
     sys.exit(status)
 
 
 def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End at once: an exception would be printed by whatever import it came in, or be lost there."""
+    """End at once: an exception raised in the middle of an import could be printed or swallowed there."""
     as_json = "--json" in sys.argv
     try:
         os.write(1 if as_json else 2, b'{"error": "interrupted"}\n' if as_json else b"finelu: interrupted\n")

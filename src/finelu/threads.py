@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from finelu.errors import ParameterError
 
@@ -54,10 +56,10 @@ def _from_environment() -> int:
     return threads
 
 
-def run(kernel, threads: int, *args) -> None:
+def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
-    The kernel shares its work out by itself and returns once all of it is done (kernels/cpu/atomics.py). A helper that
+    The kernel shares its work out by itself and returns once all of it is done (cpu/runtime/atomics.py). A helper that
     did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving
     writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
     thread away, the helpers are waited for first, so that nobody writes to an array that its owner has back.
@@ -65,7 +67,7 @@ def run(kernel, threads: int, *args) -> None:
     if threads == 1:
         kernel(*args)
         return
-    helpers: list[Future] = []
+    helpers: list[Future[Any]] = []
     finished = False
     try:
         for _ in range(min(threads, get_num_threads()) - 1):
@@ -82,7 +84,7 @@ def run(kernel, threads: int, *args) -> None:
                 pass
 
 
-def _submit(kernel, args) -> Future:
+def _submit(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
     global _pool
     with _lock:
         if _pool is None:

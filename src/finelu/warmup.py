@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-from finelu.preconditioners import RECIPES
+from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
 from finelu.properties import properties
 from finelu.scaling import matching
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
-SIZE = 12  # of the cube: so many rows that plans for several threads are made
+SIZE = 12  # of the cube: it has enough rows for plans for several threads
+SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
 
 
-def warmup(dtypes=DTYPES[:1], tell: Callable[[str, int, int], Any] = lambda *_: None) -> dict[str, Any]:
+def warmup(
+    dtypes: Sequence[str] = DTYPES[:1], tell: Callable[[str, int, int], Any] = lambda *_: None
+) -> dict[str, Any]:
     """Use once, for each dtype, what `solve`, the recipes and the Krylov methods compile at their first use.
 
     dtypes : of "float64", "float32", "complex128", "complex64".  tell(what, done, of) is called before each piece.
-    Returns seconds, compile_seconds (those of them that went into compiling kernels or loading them from the disk) and
+    Returns seconds, compile_seconds (the part that went into compiling kernels or loading them from the disk) and
     folder, where the kernels are kept, or None where one could not be kept: then every process compiles it anew.
     Indices are int32, as they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
     """
@@ -46,42 +51,39 @@ def _folder() -> str | None:
     return kernel._cache.cache_path if kept() else None
 
 
-def _pieces(dtype: np.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is to be run, and what it is called."""
+def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What is run, and its name."""
     symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
-        yield f"solve, {kind}, {dtype}", partial(_solved, A)
+        yield f"solve, {kind}, {dtype}", partial(_solve, A)
     for name in RECIPES:
-        yield f"{name}, {dtype}", partial(_factored, name, symmetric, general, b)
-    yield f"orderings, {dtype}", partial(_ordered, symmetric, general)
+        matrices = [symmetric] if name in HERMITIAN_RECIPES else [symmetric, general]
+        yield f"{name}, {dtype}", partial(_factor, RECIPES[name], matrices, b)
+    yield f"orderings, {dtype}", partial(_order, symmetric, general)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
 
 
-def _solved(A: CSR) -> None:
+def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
+    return as_csr(A.astype(dtype), diagonal=False)
+
+
+def _solve(A: CSR) -> None:
     properties(A)
     solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
 
 
-def _ordered(symmetric: CSR, general: CSR) -> None:
-    automatic(general)
-    matching(general)
-    matching(symmetric, symmetric=True)
-
-
-def _of(A, dtype: np.dtype) -> CSR:
-    return as_csr(A.astype(dtype), diagonal=False)
-
-
-def _factored(name: str, symmetric: CSR, general: CSR, b) -> None:
-    recipe: Any = RECIPES[name]
-    if name == "multilevel":  # which is another one for each kind
-        made = [recipe(dense_size=20).factor(A) for A in (symmetric, general)]
-    else:
-        made = [(recipe(block_size=4) if name == "block_ilu0" else recipe()).factor(symmetric)]
-    for F in made:
+def _factor(kind: Any, matrices: Sequence[CSR], b: NDArray[Any]) -> None:
+    settings = {field.name: SETTINGS[field.name] for field in fields(kind) if field.name in SETTINGS}
+    for F in [kind(**settings).factor(A) for A in matrices]:
         F.update(F.pattern)
         for trans in "NT":
             F.solve(b, trans)
+
+
+def _order(symmetric: CSR, general: CSR) -> None:
+    automatic(general)
+    matching(general)
+    matching(symmetric, symmetric=True)

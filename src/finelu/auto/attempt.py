@@ -51,8 +51,9 @@ class Column:
 class Way:
     """What one attempt iterates with.
 
-    factors : None for no preconditioner; M : as an operator.  recipe : their name.  methods : one, and another for where it breaks down.
-    complete : the factors are those of A up to rounding.  refine : whether refinement comes before the methods.  begins(method) : the monitor of a method's iterations.
+    factors : None for no preconditioner; M : as an operator.  recipe : their name.
+    methods : one, and another for where it breaks down.  complete : the factors are those of A up to rounding.
+    refine : whether refinement comes before the methods.  begins(method) : the monitor of a method's iterations.
     most : iterations.  ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
     """

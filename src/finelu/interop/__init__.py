@@ -1,4 +1,4 @@
-"""finelu in the terms of other packages: `superlu` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
+"""finelu in the terms of other packages: `scipy` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
 
 Each module needs its own package only, and is imported at its first use, as `finelu.interop.torch`; none with finelu.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("adjoint", "jax", "petsc", "petsc_solve", "pyamg", "superlu", "torch")
+_MODULES = ("adjoint", "jax", "petsc", "pyamg", "scipy", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> ModuleType:
         raise AttributeError(text + meant(name, _MODULES), name=name, obj=None)
     try:
         return import_module(f"finelu.interop.{name}")
-    except ImportError as error:  # so that hasattr and completion find out, too; `import finelu.interop.torch` tells it
+    except ImportError as error:  # so that hasattr and completion find out, too; `import finelu.interop.torch` says it
         raise AttributeError(str(error), name=name, obj=None) from error
 
 

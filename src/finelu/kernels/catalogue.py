@@ -21,6 +21,7 @@ FAMILIES = (
     "memory",
     "pattern",
     "products",
+    "recording",
     "recurrences",
     "scaling",
     "selection",

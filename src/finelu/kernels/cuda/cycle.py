@@ -5,7 +5,9 @@ from __future__ import annotations
 import cupy
 import cupyx
 
-from finelu.kernels.cuda.recurrences import _all, _one
+from finelu.kernels.cuda.runtime.launch import blocks, kernel
+
+BLOCK = 256
 
 
 class Snapshot:
@@ -31,8 +33,9 @@ class Snapshot:
 
 
 def begin_cycle(state, norms, history, checks):
-    _one("begin_cycle", norms.dtype, state, norms, history, checks)
+    kernel("cycle", "begin_cycle", norms.dtype.name)((1,), (1,), (state, norms, history, checks))
 
 
 def keep_verified(state, x, verified):
-    _all("keep_verified", x, state, x, verified)
+    launch = kernel("cycle", "keep_verified", x.dtype.name)
+    launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), state, x, verified))

@@ -44,6 +44,14 @@ struct Cell {
     }
 };
 
+// one item (q, u, v) of count x rows x columns after the other
+template <typename F> __device__ inline void for_items(int count, int rows, int columns, F f)
+{
+    const size_t items = size_t(count) * rows * columns, threads = size_t(gridDim.x) * blockDim.x;
+    for (size_t t = size_t(blockIdx.x) * blockDim.x + threadIdx.x; t < items; t += threads)
+        f(int(t / columns / rows), int(t / columns % rows), int(t % columns));
+}
+
 // value[a] = *from[a] where it is still pending; whether one still is. All are asked at once, so that latencies overlap.
 template <int COUNT, typename T> __device__ inline bool ask(const T* const (&from)[COUNT], T (&value)[COUNT])
 {

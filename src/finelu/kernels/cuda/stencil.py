@@ -1,5 +1,4 @@
-"""Launchers of stencil.cu and stencil_warps.cu: 7-point block matrices on a grid, their block ILU(0) by wavefronts, and
-its ACC style."""
+"""Launchers of stencil.cu and stencil_warps.cu: 7-point block matrices on a grid, their block ILU(0) by wavefronts."""
 
 from __future__ import annotations
 
@@ -12,16 +11,12 @@ from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
 from finelu.kernels.cuda.runtime.launch import device_limits, kernel
 from finelu.kernels.cuda.runtime.schedule import set_pending
-from finelu.kernels.cuda.vectors import new_bad
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
 TILE, MOST_TILES = 32, 4  # a larger block is cut into tiles x tiles of at most 32 x 32, so many elements a thread
 MOST_CELLS = 2**31 - 1
 MOST_BLOCKS = 2**30 - 1  # thread blocks of a sweep; a solve launches two sweeps
-OTHER_WAYS = (
-    "Factor on the CPU, or call block_ilu_factor_acc and block_ilu_solve_acc (in finelu.kernels.cuda.stencil), which "
-    "take any size, without pivoting and transposes."
-)
+OTHER_WAYS = "Factor on the CPU, where blocks have any size."
 # Threads of a thread block that takes several cells, at least and at most: where nobody waits; and in sweeps, where the
 # cells of a block wait for each other, over hyperplanes that are PRELOADED or larger.
 ALONE, NARROW, WIDE = (96, 320), (64, 128), (64, 160)
@@ -152,12 +147,6 @@ class StencilPlan:
         shared = numbers * dtype.itemsize
         found((sweeps * self.n_blocks,), self._block, (*self.grid, *arguments), shared_mem=shared)
 
-    def _planes(self, backward=False):
-        """(cells, their part of order) of each hyperplane."""
-        for p in range(self.depth - 1, -1, -1) if backward else range(self.depth):
-            start, count = int(self.starts[p]), int(self.counts[p])
-            yield count, self.order[start : start + count]
-
 
 @lru_cache(maxsize=8)
 def _plan_on(device: int, shape, n: int, by_warps: bool) -> StencilPlan:
@@ -224,7 +213,9 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
     grid, vectors = tuple(np.int32(s) for s in (I, J, K)), (blocks, x, np.uint64(0) if b is None else b, out)
     items, size, dtype = I * J * K, np.int32(n), x.dtype
     if n > MOST_TILES * TILE:
-        _launch("acc_residual", dtype, items * n, (*grid, size, closed, *vectors))
+        kernel("stencil", "residual_by_rows", dtype)(
+            (min(blocks_for(items * n, BLOCK), 2**20),), (BLOCK,), (*grid, size, closed, *vectors)
+        )
     elif n > LARGEST_BLOCK:
         tiles, edge = tiles_of(n)
         numbers = tiles * edge * ((edge | 1) + 7)
@@ -297,46 +288,3 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
         tiles, edge = tiles_of(n)
         numbers = tiles * edge * ((edge | 1) + 3)
         plan.launch("solve_by_tiles", 2, numbers, x.dtype, (TRANS[trans],), (np.int32(n), *rest))
-
-
-def _launch(function, dtype, items, arguments) -> None:
-    """A kernel of the ACC style over `items`; nothing where there are none (n = 1)."""
-    if items:
-        kernel("stencil", function, dtype)((min(blocks_for(items, BLOCK), 2**20),), (BLOCK,), arguments)
-
-
-def block_ilu_factor_acc(blocks, d, plan: StencilPlan | None = None):
-    """The same as block_ilu_factor without pivoting, in 3 n + 2 launches a hyperplane: Algorithm 4, for any n.
-
-    Kept for the comparison with block_ilu_factor. Workspace: 3 n^2 values for each cell of the widest hyperplane.
-    """
-    plan = plan or plan_of(blocks)
-    _check(plan.shape, plan.n, blocks, d)
-    bad, n, dtype = new_bad(), plan.n, d.dtype
-    s = cupy.empty(3 * int(plan.counts.max()) * n * n, dtype)
-    grid, size = plan.grid, np.int32(n)
-    for cells, plane in plan._planes():
-        count = np.int32(cells)
-        _launch("acc_products", dtype, cells * n * n, (*grid, size, count, plane, blocks, d, s))
-        _launch("acc_subtract", dtype, cells * n * n, (*grid, size, count, plane, blocks, s, d))
-        for r in range(n):
-            step = (size, np.int32(r), count, plane, d, bad)
-            _launch("acc_scale", dtype, cells * 2 * (n - 1), step)
-            _launch("acc_eliminate", dtype, cells * (n - 1) ** 2, step)
-            _launch("acc_invert_pivot", dtype, cells, step)
-    return bad
-
-
-def block_ilu_solve_acc(blocks, d, b, x, plan: StencilPlan | None = None) -> None:
-    """The same as block_ilu_solve with trans="N", in 4 launches a hyperplane: Algorithm 6, for any n."""
-    plan = plan or plan_of(blocks)
-    _check(plan.shape, plan.n, blocks, d, b, x)
-    n, dtype = plan.n, x.dtype
-    z = cupy.empty(int(plan.counts.max()) * n, dtype)
-    grid, size = plan.grid, np.int32(n)
-    for backward in (False, True):
-        way = np.int32(backward)
-        for cells, plane in plan._planes(backward):
-            count = np.int32(cells)
-            _launch("acc_gather", dtype, cells * n, (*grid, size, count, way, plane, blocks, b, x, z))
-            _launch("acc_apply", dtype, cells * n, (size, count, way, plane, d, z, x))

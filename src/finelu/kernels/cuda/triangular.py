@@ -17,13 +17,12 @@ from finelu.kernels.cuda.runtime.schedule import (
     set_pending,
     warps_per_level,
 )
-from finelu.kernels.cuda.vectors import new_bad
+from finelu.kernels.cuda.vectors import MOST_COLUMNS, new_bad
 from finelu.kernels.operands import Triangle
 
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
 
 BLOCK = 128
-MOST_COLUMNS = 65535  # of a grid's second dimension
 
 # Measured on an H200 (benchmarks/results): where a level has few rows, an L2 round trip a level is the cost, and one
 # block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.

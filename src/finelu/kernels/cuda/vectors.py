@@ -12,7 +12,6 @@ from finelu.kernels.cuda.runtime.row_products import NULL
 from finelu.kernels.cuda.runtime.schedule import (
     set_pending,
 )
-from finelu.kernels.cuda.triangular import MOST_COLUMNS
 
 
 def dot(x, y, out):
@@ -47,6 +46,7 @@ _sum_of_complex_products = cupy.ReductionKernel(
 )
 
 BLOCK = 256
+MOST_COLUMNS = 65535  # of a grid's second dimension
 
 
 def columns_in(x) -> int:

@@ -190,19 +190,7 @@ INSTANCES: dict[str, list[str]] = {
         *_by_tiles("solve_by_tiles", ("PLAIN", "TRANSPOSED")),
         *_over(["solve_by_tiles"], COMPLEX, TILES[:1], ("ADJOINT",)),
         *_by_tiles("residual_by_tiles"),
-        *_over(
-            [
-                "acc_products",
-                "acc_subtract",
-                "acc_scale",
-                "acc_eliminate",
-                "acc_invert_pivot",
-                "acc_gather",
-                "acc_apply",
-                "acc_residual",
-            ],
-            VALUES,
-        ),
+        *_over(["residual_by_rows"], VALUES),
     ],
     "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)

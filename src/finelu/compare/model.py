@@ -1,0 +1,143 @@
+"""What `compare` works with and what it returns: candidates, measurements, and the comparison that they make up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finelu.preconditioners.recipe import Recipe
+from finelu.properties import Properties
+
+REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
+# How splu is called: by default, and where the pattern is symmetric; that halves its factors on most such matrices.
+PERMC: dict[str, dict[str, Any]] = {
+    "COLAMD": {"permc_spec": "COLAMD"},
+    "MMD_AT_PLUS_A": {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}},
+}
+SOLVED, TIME_LIMIT, TOO_SLOW = "converged", "time limit", "too slow"
+NOT_REACHED, INTERRUPTED = "not reached", "interrupted"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is measured: a recipe by its name, on "cpu" or "cuda", with a method.
+
+    recipe : None without a preconditioner, for `finelu.solve` and for SciPy's.  permc : of splu, a key of PERMC.
+    """
+
+    name: str
+    recipe: Recipe | None
+    method: str
+    device: str
+    permc: str = ""
+
+    @property
+    def label(self) -> str:
+        if self.name in REFERENCES:
+            return f"scipy {self.name}" + (f", {self.permc}" if self.permc else "")
+        return "fl.solve" if self.name == "solve" else repr(self.recipe) if self.recipe else "none"
+
+    def row(self, outcome: str, reason: str, *, method: str | None = None, **measured: Any) -> Measurement:
+        """The measurement of this candidate, with `method` in place of its own if given."""
+        return Measurement(
+            name=self.name,
+            recipe=self.label,
+            method=method or self.method,
+            device=self.device,
+            permc=self.permc,
+            outcome=outcome,
+            reason=" ".join(reason.split()),
+            **measured,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """What the page draws of factors: `density` of L + U, and the number of rows in each level of L and of U."""
+
+    density: NDArray[np.integer]
+    lower: NDArray[np.integer]
+    upper: NDArray[np.integer]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement:
+    """One recipe with one method on one device; what could not be measured is None.
+
+    name, recipe : as the command line and as Python write it; "solve" and "fl.solve" for `finelu.solve`, which repeats
+    its set-up in each call: its setup is 0, and its solve is the whole call.  chosen : what that call chose, in words.
+    method : "cg", "gmres", "bicgstab", "direct", "auto".  permc : of splu, its permc_spec.
+    outcome : "converged", the name of a `Status`, or "no factors", "time limit", "too slow", "out of memory",
+    "inaccurate", "ended", "error", "not reached", "interrupted".  reason : one line that explains the outcome.
+    fill : entries of the factors over those of A; SuperLU's include the zeros that it stores.  memory : bytes of the
+    arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
+    setup, solve : seconds, the fastest of `runs`, without compilation.
+    residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given, and again in twice the
+    precision where rounding could have brought it below rtol.
+    history (k, 3) : iteration, seconds since the solve began, relative residual norm.
+    """
+
+    name: str
+    recipe: str
+    method: str
+    device: str
+    outcome: str
+    reason: str = ""
+    fill: float | None = None
+    memory: int | None = None
+    setup: float | None = None
+    solve: float | None = None
+    iterations: int | None = None
+    residual: float | None = None
+    runs: int = 0
+    permc: str = ""
+    chosen: str = ""
+    history: NDArray[np.float64] | None = field(default=None, repr=False)
+    pictures: Pictures | None = field(default=None, repr=False)
+
+    @property
+    def solved(self) -> bool:
+        return self.outcome == SOLVED
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Seconds of the set-up and of a solve; inf where the system was not solved."""
+        return (self.setup or 0.0, self.solve or 0.0) if self.solved else (math.inf, math.inf)
+
+    def total(self, solves: float = 1) -> float:
+        """Seconds of the set-up and `solves` solves; inf where the system was not solved."""
+        setup, solve = self.times
+        return setup + solves * solve if self.solved else math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """The result of `compare`.
+
+    properties : of A.  measurements : in the order in which they were made.  left_out : name -> why a recipe does not
+    apply.  seconds : of the whole call.  compile_seconds : the part of them spent on compiling kernels or loading
+    compiled ones; no measurement contains it, and it does not count in the budget.
+    interrupted : by Ctrl-C.
+    """
+
+    properties: Properties
+    rtol: float
+    budget: float
+    seconds: float
+    compile_seconds: float
+    measurements: list[Measurement]
+    left_out: dict[str, str]
+    interrupted: bool
+
+    @property
+    def ranked(self) -> list[Measurement]:
+        """The cheapest for one right-hand side first, then those that did not solve, the smallest residual first."""
+
+        def key(m: Measurement) -> tuple[float, float]:
+            return m.total(), 0.0 if m.solved else math.inf if m.residual is None else m.residual
+
+        return sorted(self.measurements, key=key)

@@ -1,0 +1,98 @@
+"""What the processes of PETSc's world do together: agree on results, raise one's exception on all, end all."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from time import perf_counter, sleep
+from typing import Any, ParamSpec, TypeVar
+
+from petsc4py import PETSc
+
+from finelu.errors import FineluError, ParameterError
+
+DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
+PATIENCE = 5.0  # seconds for the other processes to meet an error, too
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def mpi(world: PETSc.Comm) -> Any:
+    """The communicator as mpi4py's."""
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError as error:
+        raise ImportError("finelu.interop.petsc.solve_mtx needs mpi4py: pip install mpi4py.") from error
+    return world.tompi4py()
+
+
+def largest(comm: Any, value: float) -> float:
+    """The largest value of all processes."""
+    return float(max(comm.allgather(value)))
+
+
+def agreed(comm: Any, work: Callable[[], Result]) -> Result:
+    """work() on each process. An exception on one of them is raised on all, as the others would wait for ever."""
+    failure: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    failed = comm.allgather(failure is not None)
+    if any(failed):
+        raise comm.bcast(failure, root=failed.index(True))
+    return result
+
+
+def on_first(comm: Any, work: Callable[[], Result]) -> Result | None:
+    """work() on the first process, None on the others; an exception is raised on all."""
+    return agreed(comm, lambda: work() if comm.rank == 0 else None)
+
+
+def met_by_all(comm: Any) -> bool:
+    """Whether all processes come here, within PATIENCE."""
+    arrived = comm.Ibarrier()
+    end = perf_counter() + PATIENCE
+    while not arrived.Test():
+        if perf_counter() > end:
+            return False
+        sleep(0.01)
+    return True
+
+
+def or_abort(callback: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """`callback`; where it raises on one of several processes all are ended, as the others would wait for this one."""
+
+    @wraps(callback)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return callback(*args, **kwargs)
+        except Exception:
+            if PETSc.COMM_WORLD.getSize() > 1:
+                _abort()
+            raise
+
+    return guarded
+
+
+def _abort() -> None:
+    """Print the traceback if that is possible, and end all processes."""
+    try:
+        traceback.print_exc()
+        PETSc.COMM_WORLD.tompi4py().Abort(DEFECT)
+    finally:  # without mpi4py, or without a stderr: a launcher ends all where one dies
+        os._exit(DEFECT)
+
+
+def in_one_line(work: Callable[[], Any]) -> None:
+    """work(), with an error of PETSc's as a ParameterError of one line."""
+    try:
+        work()
+    except PETSc.Error as error:
+        if isinstance(error.__cause__, FineluError):  # of PC.setFromOptions
+            raise ParameterError(str(error.__cause__)) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ParameterError(f"PETSc: {lines[-1] if lines else error}") from error

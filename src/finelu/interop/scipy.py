@@ -1,0 +1,286 @@
+"""`spilu` with the arguments of SciPy's and CuPy's, and factors with the attributes of their SuperLU objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import namespace, on_gpu, to_host
+from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
+from finelu.factors import Factors
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.ordering import ORDERINGS, ORDERS
+from finelu.preconditioners.ilut import ILUT, ILUTFactors
+from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, checked_threshold
+from finelu.scaling import equilibrate, matching, times_power
+
+PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
+DROP_RULES = ({"basic", "area"}, {"basic"})
+FIRST = 1e-4  # the smallest threshold that the search for one tries
+FULL = 0.75  # the search ends once L + U have this part of the allowed entries,
+CLOSE_TOLS, FEW = 1.1, 7  # or two thresholds this ratio, or after this number of attempts with one that fits
+ADVICE = "Try a smaller drop_tol, a larger fill_factor, another permc_spec, or MultilevelILU."
+
+
+def spilu(
+    A: Any,
+    drop_tol: float | None = None,
+    fill_factor: float | None = None,
+    drop_rule: str | Sequence[str] | None = None,
+    permc_spec: str | None = None,
+    diag_pivot_thresh: float | None = None,
+    relax: int | None = None,
+    panel_size: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> MatchedILUTFactors:
+    """An incomplete LU of A as SciPy's and CuPy's `spilu` give it: Pr A Pc ~ L U; change the import, keep the program.
+
+    A : (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing or zero.
+    drop_tol : 1e-4 by default. An entry is dropped if its magnitude is at most drop_tol times the 2-norm of its row of
+        the scaled A; SuperLU measures by columns.
+    fill_factor : 10 by default, at least 1. L + U get at most fill_factor times A's entries: where drop_tol leaves
+        more, a search of about 7 attempts looks for a larger one that leaves at least 3/4 of them.
+    drop_rule : "basic,area", the default: by drop_tol and fill_factor; "basic": by drop_tol alone.
+    permc_spec : None, the best guess of `finelu.ordering.automatic`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's
+        orderings, "mmd", "amd", "nd", "rcm", "auto". It orders rows and columns alike, so "COLAMD" is refused.
+    diag_pivot_thresh : None: rows are permuted so that the product of the diagonal is the largest that can be, once
+        and before the elimination; 0: rows are not permuted, apart from their order.
+    relax, panel_size : accepted and not used, as they tune SuperLU's supernodes.  options : must be empty.
+    Raises ParameterError for values of SuperLU's parameters that have no counterpart, StructurallySingular (a
+    MatrixError) where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
+    Cost: matching, ordering and elimination on the CPU, on one thread, also for A on the GPU, where M is applied.
+    Source: ILUT, with the scaling and matching that `finelu.scaling.matching` names.
+    """
+    recipe = MatchedILUT(
+        drop_tol=1e-4 if drop_tol is None else drop_tol,
+        fill_factor=10.0 if fill_factor is None else fill_factor,
+        ordering=_ordering(permc_spec),
+        matching=_matched(diag_pivot_thresh),
+    )
+    for name, value in (("relax", relax), ("panel_size", panel_size)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            raise ParameterError(
+                f"spilu: {name}={value!r}; an integer >= 1, which is not used here, or None is needed."
+            )
+    if options:
+        raise ParameterError(f"spilu: options={options!r} are SuperLU's own and mean nothing here; leave options out.")
+    return (recipe if _by_area(drop_rule) else replace(recipe, fill_factor=float("inf"))).factor(A)
+
+
+def _ordering(permc_spec: Any) -> str | None:
+    if permc_spec is None or isinstance(permc_spec, str):
+        if permc_spec in PERMC_SPECS:
+            return PERMC_SPECS[permc_spec]
+        if permc_spec in ORDERS:
+            return permc_spec
+    offered = ", ".join(repr(name) for name in (*PERMC_SPECS, *ORDERS))
+    raise ParameterError(
+        f"spilu: permc_spec={permc_spec!r} is not offered, since rows and columns are ordered alike; one of {offered}."
+        + meant(permc_spec, (*PERMC_SPECS, *ORDERS))
+    )
+
+
+def _matched(diag_pivot_thresh: Any) -> bool:
+    if diag_pivot_thresh is None:
+        return True
+    if not isinstance(diag_pivot_thresh, bool) and diag_pivot_thresh == 0:
+        return False
+    raise ParameterError(
+        f"spilu: diag_pivot_thresh={diag_pivot_thresh!r}, but rows are permuted before the elimination, not by a "
+        "threshold during it; leave it out, or pass 0 to keep the diagonal."
+    )
+
+
+def _by_area(drop_rule: Any) -> bool:
+    """Whether fill_factor bounds the entries."""
+    if drop_rule is None:
+        return True
+    names = drop_rule if isinstance(drop_rule, list | tuple) else str(drop_rule).split(",")
+    rules = {str(name).strip() for name in names}
+    if rules not in DROP_RULES:
+        raise ParameterError(f"spilu: drop_rule={drop_rule!r} is not offered; 'basic,area' or 'basic' is needed.")
+    return "area" in rules
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MatchedILUT(Recipe):
+    """ILUT of a matched, scaled and ordered A, with a bound on all entries together; see `spilu`.
+
+    drop_tol, fill_factor : as in `spilu`; float("inf"): no bound.  ordering : one of `finelu.ordering.ORDERINGS`.
+    matching : bring large entries to the diagonal, and scale by the dual variables; else A is equilibrated.
+    """
+
+    drop_tol: float = 1e-4
+    fill_factor: float = 10.0
+    ordering: str | None = "auto"
+    matching: bool = True
+
+    def factor(self, A: Any) -> MatchedILUTFactors:
+        """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
+        for name, least in (("drop_tol", 0), ("fill_factor", 1)):
+            value = getattr(self, name)
+            if not (is_number(value) and value >= least):
+                raise ParameterError(f"{self!r}: {name} must be a number >= {least}.")
+        if self.ordering not in ORDERINGS or not isinstance(self.matching, bool):
+            orderings = ", ".join(map(repr, ORDERINGS))
+            raise ParameterError(f"{self!r}: ordering must be one of {orderings}, and matching True or False.")
+        return MatchedILUTFactors(self, as_csr(A, diagonal=not self.matching))
+
+
+class MatchedILUTFactors(Factors):
+    """Pr A Pc ~ L U, with SuperLU's attributes and those of all `Factors`.
+
+    shape.  L, U : (n, n), SciPy's csc_array on the host, as SciPy has it, and CuPy's csr_matrix on a GPU, as CuPy has
+    it; L has a unit diagonal, which is stored.  perm_r, perm_c : (n,) int32; row i of A is row perm_r[i] of Pr A Pc,
+    column j of A its column perm_c[j].  nnz : entries of L and U, the diagonal counted once.  solve(rhs, trans).
+    update : keeps the permutations and the scaling, and factors anew.
+    report : that of `ILUT`, with the drop_tol that was used.
+    """
+
+    def __init__(self, recipe: MatchedILUT, A: CSR):
+        super().__init__(recipe, A)
+        xp, host = namespace(A.data), A.on(np)
+        columns = np.arange(A.n)
+        if recipe.matching:
+            found = matching(host, power_of_two=True)
+            columns, scales = found.columns, (found.row_scale, found.column_scale)
+        else:
+            scales = equilibrate(host)
+        order = np.arange(A.n)
+        if recipe.ordering is not None:
+            order = ORDERS[recipe.ordering](as_csr(host.tosparse()[:, columns], diagonal=False))
+        # Row i and column j of the factors are rows[i] and columns[j] of A; the scales are in their order.
+        rows, columns = order, columns[order]
+        self._exponents = tuple(np.frexp(scale[at])[1] - 1 for scale, at in zip(scales, (rows, columns), strict=True))
+        index = np.int32 if A.indices.dtype == np.int32 else np.int64
+        self._rows, self._columns = (xp.asarray(at.astype(index)) for at in (rows, columns))
+        self._scales = tuple(xp.asarray(scale[at]) for scale, at in zip(scales, (rows, columns), strict=True))
+        self._inner: ILUTFactors | None = None
+        self._refresh(A)
+
+    def _refresh(self, A: CSR) -> None:
+        rows, columns = to_host(self._rows), to_host(self._columns)
+        S = sp.csr_matrix((to_host(A.data), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
+        S = S[rows][:, columns].tocoo()
+        r, c = self._exponents
+        scaled = sp.csr_matrix((times_power(S.data, r[S.row] + c[S.col]), (S.row, S.col)), shape=A.shape)
+        if on_gpu(A.data):
+            scaled = sparse_module(A.data).csr_matrix(scaled)
+        try:
+            if self._inner is None:
+                self._inner = _BoundedILUT(self.recipe, A.nnz, scaled)
+            else:
+                self._inner.update(scaled)
+        except ZeroPivot as error:
+            row = int(rows[error.row])
+            value = times_power(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
+            raise ZeroPivot(self.recipe, row, value, advice=ADVICE) from None
+        except UnstableFactors:
+            raise UnstableFactors(self.recipe, advice=ADVICE) from None
+        self.report = self._inner.report
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        kernels = kernels_for(R)
+        into, out = (self._rows, self._scales[0]), (self._columns, self._scales[1])
+        if trans != "N":
+            into, out = out, into
+        assert self._inner is not None
+        return kernels.vectors.scatter_scaled(
+            *out, self._inner.solve(kernels.vectors.gather_scaled(*into, R), trans), None, None
+        )
+
+    @property
+    def nnz(self) -> int:
+        assert self._inner is not None
+        return self._inner.nnz
+
+    @property
+    def perm_r(self) -> Any:
+        return _inverse(self._rows)
+
+    @property
+    def perm_c(self) -> Any:
+        return _inverse(self._columns)
+
+    @property
+    def L(self) -> Any:
+        r, _ = self._exponents
+        return self._unscaled("L", -r, r)
+
+    @property
+    def U(self) -> Any:
+        r, c = self._exponents
+        return self._unscaled("U", -r, -c)
+
+    def _unscaled(self, name: str, left: np.ndarray, right: np.ndarray) -> Any:
+        self._require_valid()
+        S = to_host(getattr(self._inner, name)).tocoo()
+        with np.errstate(over="ignore"):
+            data = times_power(S.data, left[S.row] + right[S.col])
+        if not np.isfinite(data).all():
+            raise MatrixError(
+                f"{self.recipe!r}: {name} without the scaling has entries too large for {self.dtype}; scale A, or use "
+                "solve, which keeps the scaling apart."
+            )
+        place = (S.row.astype(np.int32), S.col.astype(np.int32))
+        if on_gpu(self.pattern.data):
+            return sparse_module(self.pattern.data).csr_matrix(sp.csr_matrix((data, place), shape=self.shape))
+        return sp.csc_array((data, place), shape=self.shape)
+
+
+class _BoundedILUT(ILUTFactors):
+    """ILUT with the threshold of the recipe, or with a larger one where that leaves more entries than are allowed.
+
+    nnz : number of entries to which fill_factor refers.
+    """
+
+    def __init__(self, recipe: MatchedILUT, nnz: int, A: Any):
+        most = recipe.fill_factor * nnz
+        self._most = LARGEST if most >= LARGEST else int(most)
+        inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
+        super().__init__(inner, checked_threshold(inner, A))
+
+    def _chosen(self, attempt: Callable[[float, int], Attempt]) -> tuple[Attempt, int]:
+        made = attempt(self.recipe.drop_tol, self._most)
+        if made.good or made.broken:
+            return made, 1
+        made, attempts = _fitting(attempt, self._most, made.drop_tol)
+        if not made.good and not made.broken:
+            raise ParameterError(
+                f"spilu: no drop_tol that was tried leaves at most {self._most} entries in L + U; raise fill_factor."
+            )
+        return made, attempts + 1
+
+
+def _fitting(attempt: Callable[[float, int], Attempt], most: int, too_fine: float) -> tuple[Attempt, int]:
+    """The attempt with a threshold above `too_fine` that leaves at most `most` entries, and at least FULL of them if
+    few attempts find one; and the number of attempts. Steps of factor 10, then bisection of the logarithm."""
+    low, high, best, drop_tol = too_fine, np.inf, None, max(10 * too_fine, FIRST)
+    for attempts in range(1, ATTEMPTS + 1):
+        made = attempt(drop_tol, most)
+        if made.broken:
+            return best or made, attempts
+        if made.good:
+            high, best = drop_tol, made
+            if made.count >= FULL * most:
+                break
+        else:
+            low = drop_tol
+        if best is not None and (high < CLOSE_TOLS * low or attempts >= FEW):
+            break
+        drop_tol = float(np.sqrt(max(low, high / 100) * high)) if best else 10 * drop_tol
+    return best or made, attempts
+
+
+def _inverse(order: Any) -> Any:
+    """Where each row of A goes, int32."""
+    xp = namespace(order)
+    inverse = xp.empty(order.size, np.int32)
+    inverse[order] = xp.arange(order.size, dtype=np.int32)
+    return inverse

@@ -1,0 +1,25 @@
+"""Matrices and vectors in files. What cannot be read or written is a `FileError` with the path and the place in it.
+
+market     Matrix Market: lines are checked against the grammar before SciPy reads their numbers
+matlab     .mat up to version 7
+arrays     .npy, .npz, .txt: NumPy's and SciPy's readers, once what the file announces fits its length
+petsc      PETSc's binary format
+read, write, replace, paths, limits     what all formats have in common
+"""
+
+from finelu.io.paths import WRITABLE_FORMATS, check_apart, check_writable
+from finelu.io.read import MATRIX_FORMATS, VECTOR_FORMATS, read_matrix, read_vector
+from finelu.io.replace import replacing
+from finelu.io.write import write_array
+
+__all__ = [
+    "MATRIX_FORMATS",
+    "VECTOR_FORMATS",
+    "WRITABLE_FORMATS",
+    "check_apart",
+    "check_writable",
+    "read_matrix",
+    "read_vector",
+    "replacing",
+    "write_array",
+]

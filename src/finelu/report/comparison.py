@@ -1,0 +1,200 @@
+"""A comparison in words: its table, the recommendation, and its facts as JSON has them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from finelu.compare import Comparison, Measurement, best, crossover, script, stages
+from finelu.device import require_gpu
+from finelu.krylov import CYCLE
+from finelu.report.tables import seconds, size
+from finelu.threads import get_num_threads
+
+DISPENSABLE = ("residual", "memory", "total", "fill")  # columns, in the order in which a narrow terminal loses them
+EXPLAINED = ("no factors", "error", "ended", "out of memory", "inaccurate", "breakdown", "indefinite")  # outcomes
+FILE_WIDTH = 140  # characters, at least, of a table that is not printed to a terminal
+
+T = TypeVar("T", int, float)
+
+
+def method_name(m: Measurement) -> str:
+    if m.name == "solve":  # the last name in "IC0() with cg", or "auto" where nothing was chosen
+        return m.chosen.rpartition(" ")[2] or m.method
+    return f"gmres({CYCLE})" if m.method == "gmres" else m.method
+
+
+def cells(m: Measurement, cheapest: Measurement | None) -> dict[str, tuple[str, float | None]]:
+    """Column -> the text and the number that it is sorted by."""
+
+    def cell(value: T | None, text: Callable[[T], str]) -> tuple[str, float | None]:
+        return ("", None) if value is None else (text(value), float(value))
+
+    pays = None if cheapest is None else crossover(m, cheapest)
+    return {
+        "fill": cell(m.fill, lambda v: f"{v:.3g}"),
+        "memory": cell(m.memory, size),
+        "set-up": cell(m.setup, lambda v: "each time" if m.name == "solve" else seconds(v)),
+        "iterations": cell(None if m.method == "direct" else m.iterations, str),
+        "a solve": cell(m.solve, seconds),
+        "total": cell(m.total() if m.solved else None, seconds),
+        "pays from": cell(pays, str) if m.solved and pays is not None else ("never" if m.solved else "", None),
+        "residual": cell(m.residual, lambda v: f"{v:.1e}"),
+    }
+
+
+def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str | None, page: str | None) -> None:
+    """The table, why some rows have no figures, and which recipe to use."""
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
+    shown, left_out = _fitting_table(console, result, matrix)
+    console.print(shown)
+    if left_out:
+        line(f"the terminal is too narrow for: {', '.join(left_out)}")
+    for m in result.ranked:
+        if m.outcome in EXPLAINED:
+            line(f"{m.recipe}, {method_name(m)}, {m.device}: {m.reason.split('; ')[0]}")
+    for why, names in names_by_reason(result).items():
+        line(f"does not apply: {', '.join(names)}: {why}")
+    for m in result.ranked:
+        if m.chosen and m.solved:
+            line(f"fl.solve took {m.chosen}, {m.device}; its set-up is in each call")
+    line(timing_note(result))
+    for title, text, code in advice(result, matrix, rhs):
+        console.print()
+        line(f"{title}: {text}", style="bold")
+        if code:
+            line(code.rstrip())
+    if page is not None:
+        line(f"\nwritten: {page}")
+
+
+def _fitting_table(console: Console, result: Comparison, title: str) -> tuple[Table, list[str]]:
+    """The table without the columns that the console is too narrow for, and the names of these."""
+    cheapest = best(result.measurements)
+    columns = list(cells(result.measurements[0], None)) if result.measurements else []
+    unbound = console.options.update(width=10_000)
+    for count in range(len(DISPENSABLE) + 1):
+        left_out = list(DISPENSABLE[:count])
+        kept = [name for name in columns if name not in left_out]
+        shown = _table(result, cheapest, kept, title)
+        if not columns or console.measure(shown, options=unbound).maximum <= console.width:
+            break
+    return shown, left_out
+
+
+def _table(result: Comparison, cheapest: Measurement | None, columns: list[str], title: str) -> Table:
+    devices = len({m.device for m in result.measurements}) > 1
+    shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("recipe", "method", *(["on"] if devices else [])):
+        shown.add_column(name, no_wrap=True)
+    for name in columns:
+        shown.add_column({"iterations": "iter."}.get(name, name), justify="right", no_wrap=True)
+    shown.add_column("outcome", no_wrap=True)
+    for m in result.ranked:
+        texts = cells(m, cheapest)
+        on = [m.device] if devices else []
+        shown.add_row(*map(Text, (m.recipe, method_name(m), *on, *(texts[name][0] for name in columns), m.outcome)))
+    return shown
+
+
+def names_by_reason(result: Comparison) -> dict[str, list[str]]:
+    """Why recipes do not apply -> their names."""
+    names: dict[str, list[str]] = {}
+    for name, why in result.left_out.items():
+        names.setdefault(why, []).append(name)
+    return names
+
+
+def timing_note(result: Comparison) -> str:
+    spent = max(result.seconds - result.compile_seconds, 0.0)
+    note = f"measured in {seconds(spent)} of {seconds(result.budget)}; figures are the fastest of up to 3 runs"
+    if result.compile_seconds > 0.005:
+        note += f"; both without the {seconds(result.compile_seconds)} that compiling or fetching kernels took, once"
+    return note + ("; interrupted" if result.interrupted else "")
+
+
+def _how(m: Measurement) -> str:
+    """Method and recipe in words."""
+    if m.name == "splu":
+        return f"SciPy's splu ({m.permc})"
+    if m.name == "solve":
+        return f"fl.solve, which takes {m.chosen}" if m.chosen else "fl.solve"
+    recipes = {"none": "no preconditioner", "spilu": "SciPy's spilu"}
+    return f"{method_name(m)} with {recipes.get(m.name, m.recipe)}"
+
+
+def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, str, str]]:
+    """What to use, as (for how many right-hand sides, in words, as Python), for one and for many."""
+    found = stages(result.measurements)
+    if not found:
+        tried = [m for m in result.ranked if m.residual is not None]
+        nearest = f" {_how(tried[0])} came nearest, {tried[0].residual:.1e}." if tried else ""
+        text = f"nothing reached a relative residual of {result.rtol:g}.{nearest} Give more time, or a larger rtol."
+        return [("No recommendation", text, "")]
+
+    def words(m: Measurement) -> str:
+        on = "GPU" if m.device == "cuda" else "CPU"
+        setup, solve = map(seconds, m.times)
+        if m.name == "solve":
+            return f"{_how(m)}, on the {on}: {solve} a call, set-up included"
+        return f"{_how(m)} on the {on}: {setup} to set up, {solve} a solve"
+
+    (_, one), (first, many) = found[0], found[-1]
+    title = "For one right-hand side and for many" if one is many else "For one right-hand side"
+    advised = [(title, words(one), script(one, matrix, rhs, result.rtol))]
+    if one is not many:
+        advised.append((f"For {first} and more", words(many), script(many, matrix, rhs, result.rtol)))
+    return advised
+
+
+def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[str, Any]:
+    """Everything but the pictures, for JSON."""
+    cheapest, found = best(result.measurements), stages(result.measurements)
+    rows = []
+    for m in result.ranked:
+        row = {name: value for name, value in vars(m).items() if name not in ("history", "pictures")}
+        row["total"] = m.total() if m.solved else None
+        row["pays_from"] = None if cheapest is None else crossover(m, cheapest)
+        row["history"] = [] if m.history is None else m.history
+        rows.append(row)
+    return {
+        "machine": machine(result),
+        "properties": asdict(result.properties),
+        "rtol": result.rtol,
+        "restart": CYCLE,
+        "budget": result.budget,
+        "seconds": result.seconds,
+        "compile_seconds": result.compile_seconds,
+        "interrupted": result.interrupted,
+        "measurements": rows,
+        "left_out": result.left_out,
+        "stages": [{"from": k, "recipe": m.recipe, "method": m.method, "device": m.device} for k, m in found],
+        "recommendation": [{"for": t, "text": w, "code": c} for t, w, c in advice(result, matrix, rhs)],
+    }
+
+
+def machine(result: Comparison) -> str:
+    """Processor, threads and GPU that were measured on, in one line."""
+    name = platform.processor()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):  # another system than Linux on x86
+        pass
+    text = f"{name or platform.machine()}, {get_num_threads()} threads"
+    if any(m.device == "cuda" for m in result.measurements):
+        cupy = require_gpu()
+        text += f"; {cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)['name'].decode()}"
+    return text

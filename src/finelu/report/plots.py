@@ -1,0 +1,91 @@
+"""Plots: residual norms over iterations, and what a matrix looks like. They need matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from finelu.compare.worker import BINS
+from finelu.errors import FineluError
+from finelu.io import check_writable, replacing
+from finelu.matrix import CSR
+from finelu.properties import density, dominance, level_sizes
+
+PLOT_FORMATS = (".png", ".pdf", ".svg")
+
+
+def check_plot(path: str) -> None:
+    """Raise, before any work is done, if a plot cannot be drawn to `path`."""
+    check_writable(path, PLOT_FORMATS)
+    figure_class()
+
+
+def figure_class() -> Any:
+    """matplotlib's Figure, which needs no display; a FineluError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise FineluError("a plot needs matplotlib, which is not installed; pip install 'finelu[report]'") from error
+    return Figure
+
+
+def plot_convergence(path: str, histories: Mapping[str, ArrayLike], rtol: float, title: str = "") -> None:
+    """Draw relative residual norms over iterations, a curve for each name in `histories`, and the tolerance.
+
+    path : ends in .png, .pdf or .svg; written to another file that is then renamed, so that it is never half-written.
+    histories : name -> residual norms (k,), divided by the norm of b. Raises FineluError without matplotlib.
+    """
+    figure = figure_class()(figsize=(7.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for name, history in histories.items():
+        norms = np.asarray(history, dtype=np.float64)
+        positive = np.where(norms > 0, norms, np.nan)  # a residual of 0 has no place on a log axis
+        axes.semilogy(positive, label=name, marker="." if len(positive) < 60 else "")
+    axes.axhline(rtol, color="0.5", linestyle="--", linewidth=1.0, label=f"rtol = {rtol:g}")
+    axes.set(xlabel="iteration", ylabel="residual norm / norm of b", title=title)
+    axes.grid(True, which="major", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where no curve is
+    _save(figure, path, dpi=150)
+
+
+def plot_matrix(path: str, A: CSR, title: str = "") -> None:
+    """Draw the pattern of A, the rows of its level sets, and how long and how dominant its rows are.
+
+    path : ends in .png, .pdf or .svg.  A : on the host. Raises FineluError without matplotlib.
+    """
+    figure = figure_class()(figsize=(9.0, 8.0), layout="constrained")
+    figure.suptitle(title)
+    (spy, levels), (rows, dominant) = figure.subplots(2, 2)
+    counts = density(A.tosparse(), BINS)
+    shown = np.where(counts > 0, counts, np.nan)
+    image = spy.imshow(shown, cmap="viridis", norm="log", interpolation="none", extent=(0, A.n, A.n, 0))
+    if counts.max(initial=0) > 1:
+        figure.colorbar(image, ax=spy, shrink=0.8, label="entries in a square")
+    spy.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
+    for name, style, sizes in zip(("lower", "upper"), ("-", "--"), level_sizes(A), strict=True):
+        label = f"{name}: {sizes.size} levels, mean {A.n / sizes.size:.1f} rows"
+        levels.stairs(*binned(sizes), label=label, linestyle=style, linewidth=1.6)
+    levels.set(title="rows of each level", xlabel="level", ylabel="rows", yscale="log")
+    levels.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)  # below, where no curve is
+    rows.hist(np.diff(A.indptr), bins=40, log=True)
+    rows.set(title="lengths of rows", xlabel="entries", ylabel="rows")
+    ratio = np.log10(np.clip(dominance(A), 1e-4, 1e4))
+    dominant.hist(ratio, bins=np.linspace(-4, 4, 65), log=True)
+    dominant.axvline(0, color="0.5", linestyle="--", linewidth=1.0)
+    dominant.set(title="dominance of rows", xlabel="log10 of |diagonal| / sum of the others, within -4 to 4")
+    _save(figure, path, dpi=130)
+
+
+def _save(figure: Any, path: str, dpi: int) -> None:
+    with replacing(path, "the plot") as file:
+        figure.savefig(file, format=Path(path).suffix[1:].lower(), dpi=dpi)
+
+
+def binned(sizes: NDArray[Any], most: int = 240) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The mean of `sizes` in at most `most` bins of equal width, and the edges of the bins."""
+    edges = np.linspace(0, sizes.size, min(sizes.size, most) + 1).round().astype(int)
+    return np.add.reduceat(sizes, edges[:-1]) / np.diff(edges), edges

@@ -1,0 +1,757 @@
+"""The command line: what is printed, written and returned, for good input and for bad."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import finelu
+from finelu import krylov, report
+from finelu.auto import cost, ladder, monitor
+from finelu.cli import main
+from finelu.cli.progress import Progress
+from finelu.device import require_gpu
+from finelu.kernels import compiling
+from finelu.krylov import METHODS
+from finelu.preconditioners import RECIPES
+from finelu.preconditioners.recipe import Recipe
+
+SMALL = "gallery:poisson7:6"
+LARGER = "gallery:poisson7:8"  # more rows than are solved directly at once
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout and stderr of one command line."""
+    status = main([str(a) for a in arguments])
+    return status, *capsys.readouterr()
+
+
+def run_json(capsys, *arguments):
+    status, out, err = run(capsys, *arguments, "--json")
+    assert err == ""
+    assert out.count("\n") == 1
+    return status, json.loads(out)
+
+
+def write_matrix(path, A):
+    scipy.io.mmwrite(path, sp.coo_matrix(A))
+    return path
+
+
+def gpu_is_there():
+    try:
+        require_gpu()
+    except finelu.DeviceError:
+        return False
+    return True
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """finelu.solve does not change to another recipe by the clock."""
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
+
+
+# Good input
+
+
+def test_solve_prints_what_it_did(capsys):
+    status, out, err = run(capsys, "solve", SMALL, "--recipe", "ic0")
+    assert (status, err) == (0, "")
+    for text in (SMALL, "216", "IC0(", "cg", "converged", "seed 0", "relative residual", "fill", "cpu", "total time"):
+        assert text in out
+    assert "tried" not in out and "seen" not in out
+
+
+def test_solve_prints_what_it_saw_and_chose(capsys, monkeypatch, patient):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = run(capsys, "solve", LARGER)
+    assert (status, err) == (0, "")
+    for text in ("512 rows", "Hermitian", "MILU0(", "row sums", "cg", "converged", "factor time", "total time"):
+        assert text in out
+    assert "tried" not in out  # one attempt solved it: the other rows tell it
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_what_was_tried_is_told_shortly_and_in_the_json_in_full(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    n = 450  # its leading block has the pivots 1 and 0
+    A = sp.block_diag([np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]), sp.eye(n - 3)], format="csr")
+    path = write_matrix(tmp_path / "A.mtx", A)
+    status, out, err = run(capsys, "solve", path)
+    assert (status, err) == (0, "")
+    assert re.search(r"tried +IC0\(\): no factors: .*row 1 ", out)
+    assert "Try " not in out  # the advice is for those who name the recipe
+    assert max(map(len, out.splitlines())) <= 80
+    _, result = run_json(capsys, "solve", path)
+    first, last = result["attempts"][0], result["attempts"][-1]
+    assert first["recipe"] == "IC0()" and first["method"] == "" and first["outcome"].startswith("no factors: ")
+    assert last["outcome"] == "solved" and last["residual"] <= 1e-8
+    assert (result["recipe"], result["method"], result["reason"]) == (last["recipe"], last["method"], last["why"])
+    assert result["iterations"] == sum(a["iterations"] for a in result["attempts"])
+    assert result["explanation"][-1].startswith("Result: converged")
+    assert len(result["explanation"]) == len(result["seen"]) + len(result["attempts"]) + 1
+    assert result["total_seconds"] >= result["factor_seconds"] + result["solve_seconds"]
+
+
+def test_the_progress_shows_the_iterations_of_a_chosen_recipe(capsys, monkeypatch, patient):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    told = []
+    watcher = Progress.watcher
+
+    def listening(self, *arguments):
+        watch = watcher(self, *arguments)
+
+        def both(*state):
+            watch(*state)
+            told.append(self.bar.tasks[0].description)
+
+        return both
+
+    monkeypatch.setattr(Progress, "watcher", listening)
+    status, out, _ = run(capsys, "solve", LARGER)
+    assert status == 0 and "converged" in out
+    assert len(told) > 5 and re.fullmatch(r"solving: iteration \d+, relative residual \d\.\d\de-\d\d", told[-1])
+
+
+def test_the_residual_in_the_json_is_that_of_the_x_written(capsys, tmp_path):
+    x_file = tmp_path / "x.npy"
+    status, result = run_json(capsys, "solve", SMALL, "-o", x_file, "--rtol", "1e-10")
+    A = finelu.gallery.problem("poisson7:6")
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    residual = np.linalg.norm(b - A @ np.load(x_file)) / np.linalg.norm(b)
+    assert status == 0
+    assert residual <= 1e-10
+    assert result["relative_residual"] == pytest.approx(residual, rel=1e-3)
+    assert result["converged"] is True
+    assert len(result["history"]) == result["iterations"] + 1
+    assert os.listdir(tmp_path) == ["x.npy"]
+
+
+def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
+    A = sp.diags([-1.0, 3.0, -1.5], [-1, 0, 1], shape=(20, 20), format="csr")
+    x = np.arange(20.0)
+    np.save(tmp_path / "b.npy", A @ x)
+    matrix = write_matrix(tmp_path / "A.mtx", A)
+    arguments = ("-b", tmp_path / "b.npy", "-o", tmp_path / "x.npy")
+    status, result = run_json(capsys, "solve", matrix, "--recipe", "ilu0", *arguments)
+    assert status == 0
+    assert result["recipe"].startswith("ILU0(")
+    assert result["method"] == "gmres"
+    assert result["iterations"] == 1  # ILU(0) of a tridiagonal matrix is its LU
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x, atol=1e-6)
+    assert run(capsys, "solve", matrix, *arguments)[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "none"])
+def test_every_recipe_by_its_name(capsys, recipe):
+    blocks = ("--set", "block_size=2") if recipe == "block_ilu0" else ()
+    status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe, *blocks)
+    assert status == 0
+    assert result["reason"] == "as asked"
+    assert result["recipe"].lower().replace("_", "").startswith(recipe.replace("_", ""))
+
+
+def test_block_ilu0_asks_for_the_size_of_the_blocks(capsys):
+    status, _, err = run(capsys, "solve", SMALL, "--recipe", "block_ilu0")
+    assert status == 2
+    assert "give block_size" in err
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("recipe", ["auto", "jacobi"])
+def test_every_method_by_its_name(capsys, method, recipe):
+    status, result = run_json(capsys, "solve", LARGER, "--recipe", recipe, "--method", method)
+    assert status == 0
+    assert result["method"] == method
+
+
+def test_the_methods_that_restart_are_those_with_a_restart():
+    restarted = {name for name in METHODS if "restart" in signature(getattr(krylov, name)).parameters}
+    assert set(krylov.RESTARTED) == restarted
+
+
+def test_the_word_about_compiling_is_no_part_of_the_json(capsys, monkeypatch):
+    plain = ladder.Ladder.solve
+
+    def compiles(self, *arguments):
+        compiling.begun()
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(compiling, "_said", False)
+    monkeypatch.setattr(ladder.Ladder, "solve", compiles)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, out, err = run(capsys, "solve", SMALL, "--json")
+    assert status == 0 and err.startswith("finelu: compiling") and out.count("\n") == 1
+    assert json.loads(out)["converged"]
+
+
+def test_parameters_reach_the_recipe(capsys):
+    _, option = run_json(capsys, "solve", SMALL, "--recipe", "ilu0", "--shift", "0.25", "--precision", "float32")
+    _, setting = run_json(
+        capsys, "solve", SMALL, "--recipe", "ilu0", "--set", "shift=0.25", "--set", "precision=float32"
+    )
+    _, plain = run_json(capsys, "solve", SMALL, "--recipe", "ilu0")
+    assert option["recipe"] == setting["recipe"] == repr(finelu.ILU0(shift=0.25, precision="float32"))
+    assert option["iterations"] > plain["iterations"]  # a shifted factorization is a worse one here
+
+
+def test_steps_reach_the_recipe(capsys):
+    arguments = ("solve", "gallery:ani4", "--recipe", "parict")
+    made = {steps: run_json(capsys, *arguments, "--steps", steps)[1] for steps in (1, 5)}
+    assert made[1]["recipe"] == repr(finelu.ParICT(steps=1)) and made[1]["method"] == "cg"
+    assert made[5]["recipe"] == repr(finelu.ParICT())
+    assert made[1]["report"]["steps"] == 1 and len(made[5]["report"]["residual_norms"]) == 5
+    assert made[1]["iterations"] > 1.3 * made[5]["iterations"]
+    _, by_setting = run_json(capsys, *arguments, "--set", "steps=1", "--set", "start=0", "--set", "ordering=none")
+    assert by_setting["iterations"] == made[1]["iterations"]
+
+
+def test_steps_for_a_recipe_without_them_or_that_are_no_number(capsys):
+    for arguments, text in (
+        (("--recipe", "ilu0", "--steps", 5), "recipe ilu0 has no parameter 'steps'"),
+        (("--recipe", "parilut", "--steps", "five"), "steps='five'; int is needed"),
+        (("--recipe", "parilut", "--steps", "-1"), "steps must be an integer >= 0"),
+    ):
+        status, out, err = run(capsys, "solve", SMALL, *arguments)
+        assert (status, out) == (2, "") and text in err and err.count("\n") == 1
+
+
+def test_restart_reaches_gmres(capsys):
+    arguments = ("solve", "gallery:poisson7:10", "--recipe", "none", "--method", "gmres")
+    _, short = run_json(capsys, *arguments, "--restart", 3)
+    _, full = run_json(capsys, *arguments, "--restart", 100)
+    assert short["iterations"] > full["iterations"]
+
+
+def test_rtol_reaches_the_method(capsys, patient):
+    _, loose = run_json(capsys, "solve", LARGER, "--rtol", "1e-2")
+    _, tight = run_json(capsys, "solve", LARGER, "--rtol", "1e-12")
+    assert loose["iterations"] < tight["iterations"]
+    assert tight["relative_residual"] <= 1e-12
+
+
+def test_not_converged_is_status_1_and_says_what_to_try(capsys):
+    status, out, _ = run(capsys, "solve", SMALL, "--recipe", "none", "--maxiter", 2)
+    assert status == 1
+    assert "max_iterations" in out
+    assert "stronger preconditioner" in out
+
+
+def test_a_time_limit_ends_the_solve_with_status_1_and_what_there_is(capsys, tmp_path):
+    limited = ("solve", LARGER, "--time-limit", "0.000001s", "-o", tmp_path / "x.npy", "--plot", tmp_path / "c.svg")
+    status, out, err = run(capsys, *limited)
+    assert (status, err) == (1, "")
+    assert "out_of_time" in out and "nothing: the time limit or the memory left no room" in " ".join(out.split())
+    assert np.isfinite(np.load(tmp_path / "x.npy")).all()
+    status, result = run_json(capsys, *limited)
+    assert (status, result["status"], result["attempts"]) == (1, "out_of_time", [])
+    assert run_json(capsys, "solve", LARGER, "--time-limit", "1m")[0] == 0
+
+
+def test_a_zero_right_hand_side_is_solved(capsys, tmp_path):
+    np.save(tmp_path / "b.npy", np.zeros(216))
+    status, result = run_json(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert (status, result["relative_residual"]) == (0, 0.0)
+
+
+class Drawn:
+    """plot_convergence, with a memory of the curves."""
+
+    def __init__(self, plot):
+        self.plot = plot
+
+    def __call__(self, path, histories, rtol, title=""):
+        self.histories = histories
+        self.plot(path, histories, rtol, title=title)
+
+
+@pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "gmres, ilu0")])
+def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, monkeypatch, tmp_path, patient, options, curve):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(report, "plot_convergence", drawn := Drawn(report.plot_convergence))
+    status, _, _ = run(capsys, "solve", LARGER, *options, "--plot", tmp_path / "c.png")
+    assert status == 0
+    assert list(drawn.histories) == [curve]
+    assert drawn.histories[curve][-1] <= 1e-8
+    assert os.listdir(tmp_path) == ["c.png"]
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_device_auto_takes_what_is_there(capsys):
+    status, result = run_json(capsys, "solve", SMALL, "--device", "auto")
+    assert status == 0
+    assert result["device"] == ("cuda" if gpu_is_there() else "cpu")
+
+
+@pytest.mark.gpu
+def test_device_cuda(capsys, tmp_path):
+    if not gpu_is_there():
+        pytest.skip("no GPU")
+    status, result = run_json(capsys, "solve", SMALL, "--device", "cuda", "-o", tmp_path / "x.npy")
+    A = finelu.gallery.problem("poisson7:6")
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    assert (status, result["device"]) == (0, "cuda")
+    assert np.linalg.norm(b - A @ np.load(tmp_path / "x.npy")) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_threads_reach_numba(capsys):
+    before = finelu.get_num_threads()
+    try:
+        assert run(capsys, "solve", SMALL, "--threads", 1)[0] == 0
+        assert finelu.get_num_threads() == 1
+    finally:
+        finelu.set_num_threads(before)
+
+
+def test_inspect_a_poisson_problem(capsys):
+    status, found = run_json(capsys, "inspect", "gallery:poisson7:5")
+    assert status == 0
+    assert (found["n"], found["nnz"]) == (125, 725)
+    assert found["pattern_symmetric"] and found["hermitian"] and found["asymmetry"] == 0
+    assert found["diagonal"] == {"missing": 0, "first_missing": -1, "zero": 0, "first_zero": -1, "positive": True}
+    assert found["dominant_rows"] == 1.0
+    assert found["bandwidth"] == 25
+    assert (found["levels_lower"], found["levels_upper"]) == (13, 13)  # planes i + j + k = const of a 5^3 grid
+    assert found["block_size"] == 1
+
+
+@pytest.mark.parametrize("problem", [SMALL, LARGER, "gallery:ani4", "gallery:convection_diffusion:12"])
+def test_inspect_suggests_what_solve_tries_first(capsys, problem):
+    _, found = run_json(capsys, "inspect", problem)
+    _, solved = run_json(capsys, "solve", problem)
+    first = solved["attempts"][0]
+    assert found["suggestion"]["recipe"] == first["recipe"]
+    assert found["suggestion"]["reason"] == first["why"]
+    assert found["suggestion"]["method"] == first["method"] or first["method"] == "refinement"
+    _, out, _ = run(capsys, "inspect", problem)
+    assert f"finelu solve chooses by itself; first {first['recipe']}" in " ".join(out.split())
+
+
+def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
+    A = sp.csr_matrix(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 0.0, 1.0]]))
+    matrix = write_matrix(tmp_path / "A.mtx", A)
+    status, out, err = run(capsys, "inspect", matrix)
+    assert (status, err) == (0, "")
+    assert "missing in 2 rows (first: row 0)" in out
+    _, found = run_json(capsys, "inspect", matrix)
+    assert found["suggestion"]["recipe"].startswith("SparseLU(")
+    assert found["diagonal"]["positive"] is False
+    assert not found["pattern_symmetric"]
+
+
+def test_inspect_a_matrix_without_entries(capsys, tmp_path):
+    matrix = write_matrix(tmp_path / "A.mtx", sp.csr_matrix((8, 8)))
+    status, out, err = run(capsys, "inspect", matrix)
+    assert (status, err) == (0, "")
+    assert "missing in 8 rows (first: row 0)" in out
+    _, found = run_json(capsys, "inspect", matrix)
+    assert (found["nnz"], found["row_longest"], found["bandwidth"], found["block_size"]) == (0, 0, 0, 1)
+    assert found["diagonal"]["missing"] == 8 and not found["diagonal"]["positive"]
+    assert list(found["suggestion"]) == ["recipe", "method", "reason"]
+
+
+def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
+    A = sp.random(450, 450, density=0.03, rng=np.random.default_rng(0))
+    A = (A + A.T).tolil()
+    A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
+    path = write_matrix(tmp_path / "A.mtx", A)
+    monkeypatch.setattr(cost, "free_memory", lambda array: 0)
+    monkeypatch.setattr(cost, "ALWAYS_FREE", 0)  # so that it is asked for a small matrix, too
+    status, out, _ = run(capsys, "inspect", path)
+    assert status == 0 and "too little memory is free" in " ".join(out.split())
+    assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_inspect_counts_a_row_that_equals_its_diagonal_as_dominant(capsys, tmp_path, dtype):
+    A = np.diag(np.full(4, 0.3)) + 0.1 * (1 - np.eye(4))  # in binary, 0.1 + 0.1 + 0.1 > 0.3
+    A[3, 3], A[2, 2] = 0.29, 1e17  # the last is not dominant; beside the third's diagonal its neighbours vanish
+    sp.save_npz(tmp_path / "A.npz", sp.csr_matrix((A * (1j if dtype == "complex128" else 1)).astype(dtype)))
+    _, found = run_json(capsys, "inspect", tmp_path / "A.npz")
+    assert found["dominant_rows"] == 0.75
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_inspect_finds_blocks(capsys, tmp_path, size):
+    A = sp.kron(sp.diags([1.0, 4.0, 1.0], [-1, 0, 1], shape=(12, 12)), np.ones((size, size)) + size * np.eye(size))
+    _, found = run_json(capsys, "inspect", write_matrix(tmp_path / "A.mtx", A))
+    assert found["block_size"] == size
+
+
+def test_inspect_asymmetry(capsys, tmp_path):
+    A = np.diag([4.0, 4.0, 4.0]) + np.diag([1.0, 1.0], 1) + np.diag([1.0, 3.0], -1)
+    _, found = run_json(capsys, "inspect", write_matrix(tmp_path / "A.mtx", A))
+    assert found["pattern_symmetric"] and not found["hermitian"]
+    assert found["asymmetry"] == 0.5  # |3 - 1| / 4
+
+
+def test_compiling_is_told_while_it_lasts_and_counted():
+    class Told(Progress):
+        stages = ["factoring"]
+        text = property(lambda self: self.stages[-1])
+
+        def stage(self, text, done=None, of=None):
+            self.stages.append(text)
+
+    progress = Told()
+    with progress.compile_clock() as compiled:
+        assert compiled() == 0.0
+        numba.njit(lambda x: x + 1)(1)
+        assert compiled() > 0.0
+    assert "compiling" in progress.stages[1] and progress.stages[-1] == "factoring"
+
+
+def test_the_command_line_tells_the_seconds_of_compiling_that_the_solution_does(capsys, monkeypatch):
+    solved, plain = [], finelu.solve
+    monkeypatch.setattr(finelu, "solve", lambda *given, **options: solved.append(plain(*given, **options)) or solved[0])
+
+    def compiles(self, *arguments):
+        numba.njit(lambda x: x + 1)(1)
+        return solving(self, *arguments)
+
+    solving = ladder.Ladder.solve
+    monkeypatch.setattr(ladder.Ladder, "solve", compiles)
+    _, found = run_json(capsys, "solve", SMALL)
+    assert found["compile_seconds"] == solved[0].timings["compile"] > 0
+
+
+# Bad input: status 2, one line, no traceback
+
+
+def bad(name, matrix=SMALL, *options, match):
+    return pytest.param(matrix, options, match, id=name)
+
+
+BAD = [
+    bad("no such file", "nowhere.mtx", match="nowhere.mtx: there is no such file"),
+    bad("no such recipe", SMALL, "--recipe", "ilu9", match="no recipe 'ilu9'; one of auto, .*ilu0.* is needed"),
+    bad("no such parameter", SMALL, "--recipe", "jacobi", "--shift", "1", match="jacobi has no parameter 'shift'"),
+    bad("no such setting", SMALL, "--recipe", "ilu0", "--set", "shfit=1", match="no parameter 'shfit'; it has shift, "),
+    bad("setting without value", SMALL, "--set", "shift", match="NAME=VALUE is needed"),
+    bad("not a number", SMALL, "--recipe", "ilu0", "--shift", "much", match="shift='much'; float is needed"),
+    bad("no such variant", SMALL, "--recipe", "ilu0", "--variant", "fastest", match="fastest"),
+    bad("no such method", SMALL, "--method", "qmr", match="no method 'qmr'; one of auto, bicg, bicgstab"),
+    bad("no such device", SMALL, "--device", "tpu", match="tpu"),
+    bad("no such option", SMALL, "--frob", match="--frob"),
+    bad("no such problem", "gallery:poison7:6", match="poison7.*poisson7"),
+    bad("restart of cg", SMALL, "--recipe", "ic0", "--restart", "5", match="restart has no meaning for cg"),
+    bad("parameter of none", SMALL, "--shift", "1", match="shift is a parameter of a recipe; name the recipe with"),
+    bad("setting of none", SMALL, "--set", "drop-tol=1", match="drop_tol is a parameter of a recipe"),
+    bad("maxiter of none", SMALL, "--maxiter", "5", match="--maxiter is for a named recipe; .* use --time-limit"),
+    bad("restart of none", SMALL, "--method", "gmres", "--restart", "5", match="--restart is for a named recipe"),
+    bad("time limit of a recipe", SMALL, "--recipe", "ilu0", "--time-limit", "9", match="use --maxiter"),
+    bad("no time", SMALL, "--time-limit", "0", match="--time-limit 0: a time larger than 0 is needed"),
+    bad("no such time", SMALL, "--time-limit", "soon", match="--time-limit soon: a time larger than 0 is needed"),
+    bad("negative rtol", SMALL, "--rtol", "-1", match="rtol=-1"),
+    bad("no iterations", SMALL, "--maxiter", "0", match="maxiter=0"),
+    bad("no threads", SMALL, "--threads", "0", match="0"),
+    bad("too many threads", SMALL, "--threads", "32769", match="32769.*an? positive integer up to 32768"),
+    bad("threads without end", SMALL, "--threads", "1" + 20 * "0", match="a positive integer up to 32768"),
+    bad("threads that are no integer", SMALL, "--threads", "1e20", match="'--threads'.* integer"),
+    bad("a digit that is no number", "gallery:poisson7:²", match="arguments do not fit poisson7"),
+    bad("unknown output", SMALL, "-o", "x.xlsx", match="x.xlsx: unknown extension"),
+    bad("no output folder", SMALL, "-o", "nowhere/x.npy", match="there is no folder"),
+    bad("unknown plot", SMALL, "--plot", "c.npy", match="c.npy: unknown extension"),
+]
+
+
+@pytest.mark.parametrize(("matrix", "options", "match"), BAD)
+def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, matrix, options, match):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, "solve", matrix, *options)
+    assert (status, out) == (2, "")
+    assert err.startswith("finelu: ")
+    assert err.count("\n") == 1
+    status, result = run_json(capsys, "solve", matrix, *options)
+    assert (status, list(result)) == (2, ["error"])
+    assert err == f"finelu: {result['error']}\n"
+    assert re.search(match, err)
+    assert os.listdir(tmp_path) == []
+
+
+def files(tmp_path):
+    """name -> (file, what its error says)"""
+    whole = tmp_path / "whole.mtx"
+    write_matrix(whole, finelu.gallery.problem("poisson7:6"))
+    (tmp_path / "truncated.mtx.gz").write_bytes(gzip.compress(whole.read_bytes())[:-200])
+    (tmp_path / "text.mtx").write_text("dear diary\n")
+    holes = sp.csr_matrix(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    zero = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
+    return {
+        "truncated": (tmp_path / "truncated.mtx.gz", "truncated.mtx.gz"),
+        "text": (tmp_path / "text.mtx", "text.mtx"),
+        "nan": (write_matrix(tmp_path / "nan.mtx", np.array([[1.0, 0.0], [np.nan, 1.0]])), "NaN or Inf in row 1"),
+        "hole": (write_matrix(tmp_path / "hole.mtx", holes), "no diagonal entry in row 1"),
+        "wide": (write_matrix(tmp_path / "wide.mtx", np.ones((2, 3))), "square"),
+        "pivot": (write_matrix(tmp_path / "pivot.mtx", zero), "the pivot of row 1"),
+    }
+
+
+@pytest.mark.parametrize("name", ["truncated", "text", "nan", "hole", "wide", "pivot"])
+def test_bad_file(capsys, tmp_path, name):
+    path, message = files(tmp_path)[name]
+    status, out, err = run(capsys, "solve", path, *(["--recipe", "ilu0"] if name in ("hole", "pivot") else []))
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("finelu: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("recipe", ["auto", "none", "multilevel", "sparse_lu"])
+def test_a_hole_in_the_diagonal_does_not_hinder_what_needs_none(capsys, tmp_path, recipe):
+    path, _ = files(tmp_path)["hole"]
+    status, result = run_json(capsys, "solve", path, "--recipe", recipe)
+    assert status == 0 and result["relative_residual"] <= 1e-8
+
+
+def test_a_pivot_that_is_zero_does_not_hinder_where_the_recipe_is_chosen(capsys, tmp_path):
+    assert run_json(capsys, "solve", files(tmp_path)["pivot"][0])[0] == 0
+
+
+def test_a_matrix_that_no_permutation_can_help(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = write_matrix(tmp_path / "A.mtx", sp.csr_matrix(np.array([[1.0, 2.0, 3.0], [4.0, 0, 0], [5.0, 0, 0]])))
+    status, out, err = run(capsys, "solve", path)
+    assert (status, err) == (1, "")
+    for text in (
+        "A v = 0 to twice the working precision",
+        "1 row finds no column",
+        "tried",
+        "status",
+        "no x was found that solves A x = b",
+    ):
+        assert text in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    status, result = run_json(capsys, "solve", path)
+    assert (status, result["status"], result["converged"]) == (1, "singular", False)
+    assert any("A v = 0 to twice the working precision" in line for line in result["explanation"])
+    status, out, err = run(capsys, "solve", path, "--recipe", "multilevel")
+    assert (status, out) == (2, "") and "structurally singular" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("b", [np.ones(215), np.ones((216, 2)), np.full(216, np.nan)], ids=["short", "columns", "nan"])
+def test_bad_right_hand_side(capsys, tmp_path, b):
+    np.save(tmp_path / "b.npy", b)
+    status, out, err = run(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_is_said_before_the_matrix_is_read(capsys, tmp_path):
+    status, _, err = run(capsys, "solve", "nowhere.mtx", "-o", tmp_path / "nowhere" / "x.npy")
+    assert status == 2
+    assert "there is no folder" in err
+
+
+def test_a_gpu_where_there_is_none(capsys):
+    if gpu_is_there():
+        pytest.skip("there is a GPU")
+    status, _, err = run(capsys, "solve", SMALL, "--device", "cuda")
+    assert status == 2
+    assert "device 'cuda' was asked for" in err
+    assert err.count("\n") == 1
+
+
+def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
+    def full(path):
+        raise MemoryError("Unable to allocate 8 TiB")
+
+    monkeypatch.setattr(finelu, "read_matrix", full)
+    status, _, err = run(capsys, "solve", "A.mtx")
+    assert (status, err) == (2, "finelu: out of memory: Unable to allocate 8 TiB\n")
+
+
+@pytest.mark.parametrize("threads", ["many", "²", "32769", 20 * "9", 5000 * "9", "-1", "0"])
+def test_a_wrong_number_of_threads_in_the_environment_is_one_line(capsys, monkeypatch, threads):
+    monkeypatch.setattr("finelu.threads._wanted", None)
+    monkeypatch.setenv("FINELU_NUM_THREADS", threads)
+    status, out, err = run(capsys, "solve", SMALL)
+    assert (status, out) == (2, "")
+    assert err == f"finelu: FINELU_NUM_THREADS={threads!r}; a positive integer up to 32768 is needed.\n"
+
+
+def test_a_defect_is_neither_bad_input_nor_a_solve_that_did_not_converge(capsys, monkeypatch):
+    def broken(path):
+        raise RuntimeError("can't go\non")
+
+    monkeypatch.setattr(finelu, "read_matrix", broken)
+    monkeypatch.delenv("FINELU_DEBUG", raising=False)
+    line = "internal error: RuntimeError: can't go on"
+    status, out, err = run(capsys, "solve", "A.mtx")
+    assert (status, out, err) == (70, "", f"finelu: {line}; set FINELU_DEBUG=1 for the traceback\n")
+    status, result = run_json(capsys, "inspect", "A.mtx")
+    assert (status, list(result)) == (70, ["error"]) and line in result["error"]
+    monkeypatch.setenv("FINELU_DEBUG", "1")
+    status, _, err = run(capsys, "solve", "A.mtx")
+    assert status == 70
+    assert err.startswith("Traceback") and "in broken" in err and err.endswith(f"finelu: {line}\n")
+
+
+def test_a_right_hand_side_whose_squares_underflow_is_measured_all_the_same(capsys, tmp_path):
+    np.save(tmp_path / "b.npy", np.full(216, 1e-200))
+    status, result = run_json(capsys, "solve", SMALL, "-b", tmp_path / "b.npy")
+    assert status == 0 and 0 < result["relative_residual"] <= 1e-8
+    assert result["residual_norm"] < 1e-200
+
+
+def test_a_missing_matplotlib_is_said_before_the_work(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    status, _, err = run(capsys, "solve", "nowhere.mtx", "--plot", tmp_path / "c.png")
+    assert status == 2
+    assert "finelu[report]" in err
+
+
+@pytest.mark.parametrize("recipe", ["auto", "ic0"])
+def test_an_interrupt_leaves_no_file_and_is_one_line(capsys, monkeypatch, tmp_path, recipe):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("finelu.krylov.cg", interrupted)
+    status, out, err = run(capsys, "solve", LARGER, "--recipe", recipe, "-o", tmp_path / "x.npy")
+    assert (status, out, err) == (130, "", "finelu: interrupted\n")
+    assert os.listdir(tmp_path) == []
+    assert run_json(capsys, "solve", LARGER, "--recipe", recipe) == (130, {"error": "interrupted"})
+
+
+# The program itself
+
+
+def program(*arguments, **options):
+    command = [sys.executable, "-m", "finelu", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_program_ends_with_the_status_and_without_a_traceback():
+    process = program("solve", "nowhere.mtx")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (2, "", "finelu: nowhere.mtx: there is no such file.\n")
+
+
+# Ctrl-C once the iteration has begun
+INTERRUPTED = """
+import os, signal, sys, threading
+from finelu import krylov
+from finelu.cli import main
+
+plain = krylov.gmres
+
+
+def gmres(*arguments, **options):
+    threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+    return plain(*arguments, **options)
+
+
+krylov.gmres = gmres
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_ends_the_program_cleanly(tmp_path):
+    endless = ("--recipe", "none", "--method", "gmres", "--restart", 2, "--rtol", "1e-300", "--maxiter", 10**7)
+    # a shell's background job, as the tests may be, ignores SIGINT, and so would what it starts
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    words = ("solve", "gallery:poisson7:60", *endless, "-o", tmp_path / "x.npy")
+    command = [sys.executable, "-c", INTERRUPTED, *map(str, words)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (130, "finelu: interrupted\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"finelu {finelu.__version__}\n", "")
+
+
+def test_help_names_every_recipe_and_method(capsys):
+    status, out, _ = run(capsys, "solve", "--help")
+    assert status == 0
+    for name in (*RECIPES, *METHODS):
+        assert name in out
+
+
+def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, monkeypatch):
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class Weighted(Recipe):
+        steps: int = 1
+
+        def factor(self, A):
+            return finelu.Jacobi().factor(A)
+
+    monkeypatch.setitem(RECIPES, "weighted", Weighted)
+    for command in ("solve", "compare"):
+        status, out, _ = run(capsys, command, "--help")
+        words = re.sub(r"[│\s]+", " ", out)
+        assert status == 0 and "sparse_lu, weighted, none" in words and "{names}" not in words
+    _, out, _ = run(capsys, "solve", "--help")
+    assert "steps of parilut, parict, weighted" in re.sub(r"[│\s]+", " ", out)
+    status, result = run_json(capsys, "solve", SMALL, "--recipe", "weighted", "--steps", "2")
+    assert status == 0 and result["recipe"] == "Weighted(steps=2)"
+
+
+def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(finelu, "__file__", str(tmp_path / "src" / "finelu" / "__init__.py"))
+    status, _, err = run(capsys, "bench", "syncfree")
+    assert status == 2
+    assert "checkout" in err
+    folder = tmp_path / "benchmarks" / "papers"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
+    (folder.parent / "part.py").write_text("SHARED = 1\n")  # without a main: not a benchmark
+    for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert run(capsys, "bench", "toy", "--quick") == (0, "measured ['--quick']\n", "")
+    status, _, err = run(capsys, "bench", "tyo")
+    assert status == 2
+    assert "one of toy is needed" in err
+
+
+# The report's own pieces
+
+
+def test_sparkline_falls_as_the_residual_does():
+    line = report.sparkline(10.0 ** -np.arange(8))
+    assert line == report.tables.BARS[::-1]
+    assert report.sparkline([]) == ""
+    assert report.sparkline([1.0, 0.0, np.nan]) == "▁▁█"
+    assert len(report.sparkline(np.ones(1000), width=40)) == 40
+
+
+@pytest.mark.parametrize(
+    ("t", "text"), [(12.34, "12.3 s"), (0.0123, "12.3 ms"), (4.56e-6, "4.56 µs"), (1234.5, "1234 s")]
+)
+def test_seconds(t, text):
+    assert report.seconds(t) == text
+
+
+def test_a_plot_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    target = Path(tmp_path / "c.png")
+    target.write_bytes(b"old")
+
+    def failing(self, file, **options):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figure.Figure, "savefig", failing)
+    with pytest.raises(KeyboardInterrupt):
+        report.plot_convergence(str(target), {"cg": np.array([1.0, 0.1])}, 1e-8)
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["c.png"]

@@ -1,0 +1,951 @@
+"""`finelu compare`: the recommendation, the budget, Ctrl-C, the table, the page; and the picture of `inspect`."""
+
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import finelu
+from finelu import report
+from finelu.cli import main
+from finelu.compare import (
+    REFERENCES,
+    Candidate,
+    Comparison,
+    Measurement,
+    best,
+    candidates,
+    compare,
+    crossover,
+    held_bytes,
+    script,
+    stages,
+)
+from finelu.compare.measure import GRACE, Worker
+from finelu.compare.worker import Share
+from finelu.matrix import as_csr
+from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
+from finelu.preconditioners.recipe import Recipe
+from finelu.properties import density, dominance, level_sizes, properties
+from finelu.report import advice, comparison_facts
+from finelu.report.charts import chart
+
+SMALL = "gallery:poisson7:6"
+HISTORY = np.column_stack([np.arange(9), np.linspace(0, 1, 9), 10.0 ** -np.arange(9)])
+
+
+def made_up(name, setup, solve, outcome="converged", method="cg", device="cpu", **more):
+    recipe = f"{name.upper()}()"
+    more = {"residual": 1e-9, "iterations": 8, "fill": 1.0, "memory": 1000, "runs": 1, "history": HISTORY} | more
+    return Measurement(
+        name=name, recipe=recipe, method=method, device=device, outcome=outcome, setup=setup, solve=solve, **more
+    )
+
+
+def run(capsys, *arguments):
+    status = main([str(a) for a in arguments])
+    return status, *capsys.readouterr()
+
+
+def run_json(capsys, *arguments):
+    status, out, err = run(capsys, *arguments, "--json")
+    assert err == ""
+    assert out.count("\n") == 1
+    return status, json.loads(out)
+
+
+# Which to take
+
+
+def test_the_cheapest_for_one_and_for_many():
+    cheap, dear = made_up("jacobi", 0.0, 10.0), made_up("ic0", 12.0, 4.0)
+    wrong = made_up("ilu0", 0.0, 0.1, outcome="stagnated")
+    rows = [dear, wrong, cheap]
+    assert best(rows) is cheap
+    assert best(rows, 3) is dear and best(rows, math.inf) is dear  # 3 * 10 against 12 + 3 * 4
+    assert crossover(dear, cheap) == 3  # at 2 they are equal: 20
+    assert crossover(cheap, cheap) == 1
+    assert crossover(wrong, cheap) is None
+    assert crossover(made_up("ilut", 5.0, 10.0), cheap) is None  # never: a solve costs as much
+    assert stages(rows) == [(1, cheap), (3, dear)]
+
+
+def test_nothing_solved_has_no_best():
+    rows = [made_up("jacobi", 0.0, 1.0, outcome="time limit")]
+    assert best(rows) is None and stages(rows) == []
+    assert math.isinf(rows[0].total())
+
+
+def test_among_equals_the_smaller_set_up_wins():
+    one, other = made_up("ic0", 2.0, 1.0), made_up("jacobi", 1.0, 2.0)
+    assert best([one, other]) is other and best([other, one]) is other
+
+
+TIMES = st.integers(0, 50)  # whole numbers, so that sums are exact
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=8))
+def test_stages_are_the_best_for_every_number_of_right_hand_sides(times):
+    rows = [made_up(f"r{k}", float(setup), float(solve)) for k, (setup, solve) in enumerate(times)]
+    found = stages(rows)
+    assert found[0][0] == 1
+    assert [k for k, _ in found] == sorted({k for k, _ in found})
+    for k in range(1, 120):
+        taken = [m for first, m in found if first <= k][-1]
+        assert taken.total(k) == min(m.total(k) for m in rows)
+    cheapest = best(rows)
+    for m in rows:
+        first = crossover(m, cheapest)
+        wins = [k for k in range(1, 120) if m.total(k) < cheapest.total(k)]
+        assert wins == ([] if first is None or m is cheapest else list(range(first, 120)))
+
+
+# What is measured
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A comparison of a small positive definite system, with pictures."""
+    A = finelu.gallery.problem("poisson7:6")
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    names = ["none", "jacobi", "ic0", "ilu0", "multilevel", "solve", "spilu", "splu"]
+    return A, b, compare(A, b, budget=120, recipes=names, pictures=True, device="cpu")
+
+
+def test_every_recipe_has_a_row_and_its_residual_is_true(small):
+    A, _, result = small
+    names = {"none", "jacobi", "ic0", "ilu0", "multilevel", "solve", "spilu", "splu"}
+    assert {m.name for m in result.measurements} == names
+    for m in result.measurements:
+        assert m.solved and 0 < m.residual <= 1.01e-8
+        assert m.runs >= 1 and m.solve > 0 and m.setup >= 0
+    by_name = {m.name: m for m in result.measurements if m.method != "bicgstab"}
+    assert by_name["ic0"].method == by_name["none"].method == "cg"
+    assert by_name["ilu0"].method == "gmres" and by_name["splu"].method == "direct"
+    assert by_name["none"].memory == 0 and by_name["none"].fill == 0
+    assert by_name["ilu0"].fill == 1 and by_name["jacobi"].memory == 8 * A.shape[0]
+    assert by_name["ic0"].iterations < by_name["none"].iterations
+    assert best(result.measurements).total() == min(m.total() for m in result.measurements)
+    history = by_name["ic0"].history
+    assert history[0, 2] == pytest.approx(1) and history[-1, 2] <= 1e-8
+    assert history[-1, 1] == pytest.approx(by_name["ic0"].solve) and (np.diff(history[:, 1]) >= 0).all()
+
+
+def test_pictures_of_the_factors(small):
+    A, _, result = small
+    ilu0 = next(m for m in result.measurements if m.name == "ilu0")
+    assert ilu0.pictures.density.sum() == A.nnz
+    assert ilu0.pictures.lower.tolist() == level_sizes(as_csr(A))[0].tolist()
+    assert next(m for m in result.measurements if m.name == "jacobi").pictures is None
+
+
+def test_what_does_not_apply_is_said():
+    A = finelu.gallery.problem("convection_diffusion:5")
+    result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["jacobi", "block_jacobi", "ic0", "ict"])
+    assert [m.name for m in result.measurements] == ["jacobi"]
+    assert result.left_out == {
+        "block_jacobi": "no dense blocks were found",
+        "ic0": "A is not Hermitian",
+        "ict": "A is not Hermitian",
+    }
+
+
+def test_a_matrix_with_blocks_has_its_block_size():
+    A = sp.kron(sp.diags([1.0, 4.0, 1.0], [-1, 0, 1], shape=(12, 12)), np.ones((3, 3)) + 3 * np.eye(3)).tocsr()
+    result = compare(A, np.ones(36), budget=60, device="cpu", recipes=["block_jacobi"])
+    assert result.measurements[0].recipe == "BlockJacobi(block_size=3)"
+
+
+def test_a_recipe_without_factors_is_a_row_that_says_why(capsys, tmp_path):
+    A = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
+    scipy.io.mmwrite(tmp_path / "A.mtx", A)
+    status, found = run_json(capsys, "compare", tmp_path / "A.mtx", "--recipes", "ilu0,splu", "--device", "cpu")
+    rows = {row["name"]: row for row in found["measurements"]}
+    assert status == 0
+    assert rows["ilu0"]["outcome"] == "no factors" and "the pivot of row 1" in rows["ilu0"]["reason"]
+    assert rows["ilu0"]["total"] is None and rows["splu"]["outcome"] == "converged"
+
+
+def test_gmres_that_begins_anew_is_followed_by_bicgstab():
+    A = finelu.gallery.problem("ani4")
+    result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["ilu0"])
+    assert [m.method for m in result.measurements] == ["gmres", "bicgstab"]
+    assert result.measurements[0].iterations > 50
+    assert result.measurements[0].memory == result.measurements[1].memory
+
+
+def test_nothing_applies_to_a_singular_matrix_but_the_call_ends_well(capsys, tmp_path):
+    scipy.io.mmwrite(tmp_path / "A.mtx", sp.csr_matrix((4, 4)))
+    status, found = run_json(capsys, "compare", tmp_path / "A.mtx", "--device", "cpu")
+    assert status == 1
+    assert not any(row["outcome"] == "converged" for row in found["measurements"])
+    assert found["recommendation"][0]["for"] == "No recommendation"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_other_dtypes(dtype):
+    A = finelu.gallery.problem("poisson7:5").astype(dtype)
+    b = np.ones(A.shape[0], dtype)
+    result = compare(A, b, rtol=1e-4, budget=60, device="cpu", recipes=["ilu0", "spilu"])
+    assert all(m.solved for m in result.measurements)
+
+
+def test_memory_counts_each_array_once_and_not_those_of_A():
+    A = as_csr(finelu.gallery.problem("poisson7:6"))
+    assert held_bytes(finelu.Jacobi().factor(A), A) == 8 * A.n
+    F = finelu.ILU0().factor(A)
+    once = held_bytes(F, A)
+    assert once >= 8 * A.nnz  # the values of L and U
+    F.again = [F._triangles.data, F._triangles.data[3:], {"more": F}]
+    F.pattern_again = A.indices
+    assert held_bytes(F, A) == once
+    F.more = np.zeros(100)
+    assert held_bytes(F, A) == once + 800
+
+
+def test_memory_counts_what_factors_of_another_package_hold():
+    class Foreign:
+        def __init__(self):
+            self.inverse = np.ones(216)
+
+    assert held_bytes(Foreign(), as_csr(finelu.gallery.problem("poisson7:6"))) == 216 * 8
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_memory_counts_what_superlu_holds(precision):
+    A = as_csr(finelu.gallery.problem("poisson7:6"))
+    F = finelu.SparseLU(precision=precision).factor(A)
+    entries = F._lu.L.nnz + F._lu.U.nnz
+    assert entries * (int(precision[5:]) // 8 + 4) <= held_bytes(F, A) <= 2 * entries * 12 + 100 * A.n
+    both = compare(A, np.ones(A.n), budget=60, device="cpu", recipes=["sparse_lu", "splu"]).measurements
+    ours, theirs = (next(m for m in both if m.name == name) for name in ("sparse_lu", "splu"))
+    assert theirs.memory == pytest.approx(12 * (theirs.fill * A.nnz + A.n))
+    assert ours.memory > 12 * ours.fill * A.nnz
+
+
+def test_what_works_on_the_cpu_alone_is_measured_there_alone():
+    A = as_csr(finelu.gallery.problem("poisson7:6"))
+    names = ["ilu0", "sparse_lu", "spilu", "splu"]
+    for devices, where in ((["cpu"], ["cpu"]), (["cpu", "cuda"], ["cpu"]), (["cuda"], [])):
+        todo, left_out = candidates(A, properties(A), names, devices)
+        assert [c.device for c in todo if c.name == "ilu0"] == devices
+        for name in names[1:]:
+            assert [c.device for c in todo if c.name == name] == where * (2 if name == "splu" else 1)
+            assert left_out.get(name) == (None if where else "it works on the CPU alone")
+
+
+@pytest.mark.parametrize(
+    ("problem", "permc"), [("poisson7:5", ["MMD_AT_PLUS_A", "COLAMD"]), ("bidiagonal:30", ["COLAMD"])]
+)
+def test_the_yardstick_comes_first_with_the_ordering_that_suits_the_pattern(problem, permc):
+    A = as_csr(finelu.gallery.problem(problem))
+    todo, _ = candidates(A, properties(A), ["ilu0", "spilu", "splu", "solve", "none"], ["cpu"])
+    assert (todo[0].name, todo[0].permc) == ("splu", permc[0])
+    assert todo[1].name == "solve"
+    assert [c.permc for c in todo if c.name == "splu"] == permc
+
+
+def test_symmetric_mode_halves_what_splu_stores(small):
+    _, _, result = small
+    theirs = {m.permc: m for m in result.measurements if m.name == "splu"}
+    assert theirs["MMD_AT_PLUS_A"].fill < theirs["COLAMD"].fill
+
+
+def test_solve_is_measured_as_it_is_called():
+    A = finelu.gallery.problem("convection_diffusion:8")
+    b = np.ones(A.shape[0])
+    result = compare(A, b, budget=60, device="cpu", recipes=["solve"])
+    (row,) = result.measurements
+    solution = finelu.solve(A, b, rtol=1e-8)
+    assert row.solved and row.residual <= 1.01e-8 and row.iterations == solution.iterations
+    assert row.chosen == f"{solution.recipe} with {solution.method}"
+    assert row.setup == 0 and row.total(3) == 3 * row.solve  # each call sets up anew
+    assert row.history[0, 2] == pytest.approx(1) and row.history[-1, 1] == pytest.approx(row.solve)
+    ((title, words, code),) = advice(result, "gallery:convection_diffusion:8", None)
+    assert title == "For one right-hand side and for many" and row.chosen in words and "set-up included" in words
+    assert "fl.solve(A, b, rtol=1e-08)" in code
+    assert comparison_facts(result, "A", None)["measurements"][0]["chosen"] == row.chosen
+
+
+def test_scipys_rows_are_judged_as_ours_are():
+    A = sp.csr_matrix(np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]]))
+    b = np.array([1.0, 0.0, 0.0])
+    x = sp.linalg.splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(b)
+    assert np.isfinite(x).all()  # there are factors, of a matrix that is singular but for rounding
+    result = compare(A, b, budget=120, device="cpu", recipes=["splu", "spilu", "solve"])
+    assert result.measurements and not any(m.solved for m in result.measurements)
+    assert all(m.residual > 0.1 for m in result.measurements if m.residual is not None)
+
+
+def test_compiling_takes_nothing_of_a_share():
+    spent = [0.0]
+    share = Share(10.0, time.monotonic() + 5.0, lambda: spent[0])
+    assert share.left <= 5.0
+    spent[0] = 1000.0
+    assert 990.0 < share.left <= 1005.0
+
+
+def test_a_candidate_is_not_ended_while_it_compiles(monkeypatch):
+    """The clock and the process are made up: 1000 s of compiling, of a share of 10 s and a budget of 20 s."""
+    clock = Clock(monkeypatch)
+    candidate = Candidate("none", None, "cg", "cpu")
+    row = candidate.row("converged", "")
+    course = [(0, ("stage", "cg", "the solve")), (1, ("compiling", None)), (1001, ("compiling", 1000.0)), (1005, row)]
+    course += [(1006, ("end",))]
+
+    class Channel:
+        def send(self, message):
+            pass
+
+        def poll(self, seconds):
+            clock.ahead += seconds
+            return clock.ahead >= course[0][0]
+
+        def recv(self):
+            return course.pop(0)[1]
+
+    worker = object.__new__(Worker)
+    worker.channel, worker.system, worker.compiled, worker.ended = Channel(), None, 0.0, False
+    assert list(worker.measure(candidate, 10.0, 20.0, math.inf, lambda text: None)) == [row]
+    assert worker.compiled == 1000.0 and not worker.ended
+
+
+def test_density_and_level_sizes_count_everything():
+    A = finelu.gallery.problem("poisson7:6")
+    assert density(A, 1000).tolist() == (A != 0).toarray().astype(int).tolist()
+    counts = density(A, 7)
+    assert counts.shape == (7, 7) and counts.sum() == A.nnz
+    assert counts[0, 0] == A[:31, :31].nnz  # rows 0 to 30 of 216: i * 7 // 216 == 0
+    lower, upper = level_sizes(as_csr(A))
+    assert lower.sum() == upper.sum() == 216 and lower.size == 16 and lower[0] == 1
+
+
+def test_dominance_is_diagonal_over_the_rest():
+    A = sp.csr_matrix(np.array([[4.0, -1.0, 1.0], [0.0, 2.0, 0.0], [3.0, 0.0, 0.0]]))
+    assert dominance(as_csr(A, diagonal=False)).tolist() == [2.0, math.inf, 0.0]
+
+
+# Limits
+
+
+class Clock:
+    """In the place of `time` in compare/measure.py: its clock goes as the tests say."""
+
+    def __init__(self, monkeypatch, now=lambda: 0.0):
+        self.ahead, self.plain = 0.0, now
+        monkeypatch.setattr("finelu.compare.measure.time", self)
+
+    def monotonic(self):
+        return self.plain() + self.ahead
+
+
+class Silent:
+    """A channel to a process that has sent these messages, and sends nothing more; waiting for it takes time."""
+
+    def __init__(self, clock, *messages):
+        self.clock, self.messages = clock, list(messages)
+
+    def send(self, _):
+        """Nobody is there."""
+
+    def poll(self, seconds):
+        assert seconds > 0
+        self.clock.ahead += 0.0 if self.messages else seconds
+        return bool(self.messages)
+
+    def recv(self):
+        return self.messages.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("messages", "end"),
+    [
+        ((("stage", "cg", "the set-up"),), 3.0),  # its share
+        ((("stage", "cg", "the set-up"), ("compiling", None), ("compiling", 2.0), ("stage", "cg", "cg")), 3.0),
+        ((), 10.0),  # its share begins with the first stage
+    ],
+    ids=["share", "compiled", "nothing"],
+)
+def test_what_takes_too_long_is_ended_a_second_after_its_share(monkeypatch, messages, end):
+    clock, ended = Clock(monkeypatch, lambda: 100.0), []
+    worker = object.__new__(Worker)
+    worker.channel, worker.system, worker.ended, worker.compiled = Silent(clock, *messages), None, False, 0.0
+    monkeypatch.setattr(worker, "end", lambda: ended.append(clock.monotonic()), raising=False)
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+    todo, _ = candidates(A, properties(A), ["ic0"], ["cpu"])
+    (row,) = worker.measure(todo[0], 3.0, 110.0, math.inf, lambda text: None)
+    assert row.outcome == "time limit" and row.setup is None
+    assert ended == [pytest.approx(100 + end + GRACE, abs=1e-9)]
+
+
+def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
+    clock, asked = Clock(monkeypatch), []
+
+    class Instead:
+        """In the place of the process: each candidate takes three times what it should."""
+
+        def __init__(self, _):
+            self.ended, self.compiled = False, 0.0
+
+        def measure(self, candidate, limit, deadline, enough, tell):
+            asked.append((candidate.name, limit, deadline))
+            clock.ahead += 3 * limit
+            yield made_up(candidate.name, 1.0, 1.0)
+
+        def end(self):
+            """Nothing to end."""
+
+    monkeypatch.setattr("finelu.compare.measure.Worker", Instead)
+    A = finelu.gallery.problem("poisson7:6")
+    result = compare(A, np.ones(216), budget=90, device="cpu", recipes=["none", "ilu0", "ic0", "jacobi"])
+    names = [m.name for m in result.measurements]
+    assert [(limit, deadline) for _, limit, deadline in asked] == [(30.0, 90.0)]  # then nothing is left
+    assert asked[0][0] == names[0] and {m.outcome for m in result.measurements[1:]} == {"not reached"}
+    assert len(names) == 4 and result.seconds == 90.0
+
+
+def flies(monkeypatch, seconds, during):
+    """compare's clock is so far ahead from where `during` is told: what it is told by."""
+    clock = Clock(monkeypatch, time.monotonic)
+
+    def watch(text, *_):
+        clock.ahead = max(clock.ahead, seconds if during in text else 0.0)
+
+    return watch
+
+
+@pytest.mark.slow
+def test_a_set_up_that_takes_too_long_is_ended_with_its_share(monkeypatch):
+    A = finelu.gallery.problem("poisson7:40")
+    watch = flies(monkeypatch, 5000, "MMD_AT_PLUS_A on cpu: the set-up")
+    result = compare(A, np.ones(A.shape[0]), budget=2000, device="cpu", recipes=["splu", "spilu", "none"], watch=watch)
+    rows = {m.name: m for m in reversed(result.measurements)}  # of splu the first, with MMD_AT_PLUS_A
+    assert set(rows) == {"splu", "spilu", "none"}
+    assert rows["splu"].outcome == "time limit" and rows["splu"].setup is None
+
+
+@pytest.mark.slow
+def test_every_recipe_has_a_row_or_a_reason_on_a_large_matrix(capsys):
+    _, found = run_json(capsys, "compare", "gallery:poisson7:47", "--budget", "10s", "--device", "cpu")
+    names = {"none", "solve", *RECIPES, *REFERENCES}
+    assert {row["name"] for row in found["measurements"]} | set(found["left_out"]) == names
+
+
+def test_a_budget_that_is_spent_at_once_leaves_rows_that_say_so():
+    A = finelu.gallery.problem("poisson7:6")
+    result = compare(A, np.ones(216), budget=1e-9, device="cpu", recipes=["ic0", "jacobi"])
+    assert [m.outcome for m in result.measurements] == ["not reached", "not reached"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Odd(Recipe):
+    """A recipe that does in the other process what its name says, in place of a set-up."""
+
+    def factor(self, A):
+        return getattr(self, type(self).__name__.lower())(A)
+
+
+class Sleeping(Odd):
+    def sleeping(self, A):
+        time.sleep(1000)
+
+
+class Dying(Odd):
+    def dying(self, A):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Defective(Odd):
+    def defective(self, A):
+        raise RuntimeError("can't\ngo on")
+
+
+class Greedy(Odd):
+    def greedy(self, A):
+        raise MemoryError("8 TiB")
+
+
+class Counting(Odd):
+    def counting(self, A):
+        raise finelu.FineluError(f"{finelu.get_num_threads()} threads")
+
+
+class Wrong(Odd):
+    """M = 0: a method that believes in its recurrence would be done at once."""
+
+    def wrong(self, A):
+        return finelu.Jacobi().factor(A.with_values(A.data * np.nan_to_num(np.inf)))
+
+
+@pytest.fixture
+def odd(monkeypatch):
+    """measured(names, **options): the rows of these recipes on a small system."""
+    for kind in (Sleeping, Dying, Defective, Greedy, Counting, Wrong):
+        monkeypatch.setitem(RECIPES, kind.__name__.lower(), kind)
+    A = finelu.gallery.problem("poisson7:6")
+
+    def measured(*names, **options):
+        result = compare(A, np.ones(216), device="cpu", recipes=names, **({"budget": 60} | options))
+        return {m.name: m for m in result.measurements}, result
+
+    return measured
+
+
+def test_a_set_up_that_sleeps_has_its_share_and_the_others_have_theirs(odd, monkeypatch):
+    watch = flies(monkeypatch, 1000, "the set-up of Sleeping()")
+    rows, result = odd("sleeping", "spilu", budget=2000, watch=watch)
+    assert 1000 < result.seconds < 2000
+    assert rows["sleeping"].outcome == "time limit" and "the set-up of Sleeping()" in rows["sleeping"].reason
+    assert rows["spilu"].solved  # by another process
+
+
+def test_a_process_that_dies_is_a_row(odd):
+    rows, _ = odd("dying", "spilu")
+    assert rows["dying"].outcome == "ended" and "signal 9" in rows["dying"].reason
+    assert rows["spilu"].solved
+
+
+def test_errors_are_rows(odd):
+    rows, _ = odd("defective", "greedy", "spilu")
+    assert (rows["defective"].outcome, rows["defective"].reason) == ("error", "RuntimeError: can't go on")
+    assert (rows["greedy"].outcome, rows["greedy"].reason) == ("out of memory", "8 TiB")
+    assert rows["spilu"].solved
+
+
+def test_threads_reach_the_other_process(odd):
+    before = finelu.get_num_threads()
+    try:
+        finelu.set_num_threads(3)
+        assert odd("counting")[0]["counting"].reason == "3 threads"
+    finally:
+        finelu.set_num_threads(before)
+
+
+def test_a_preconditioner_that_is_useless_is_not_called_solved(odd):
+    rows, _ = odd("wrong")
+    assert not rows["wrong"].solved and rows["wrong"].outcome != "error"
+
+
+def test_a_solve_that_cannot_win_is_given_up(monkeypatch):
+    monkeypatch.setattr("finelu.compare.measure.LEAST_PATIENCE", 0.0)
+    A = finelu.gallery.problem("ani4")
+    result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["ic0", "milu0"])
+    milu0 = next(m for m in result.measurements if m.name == "milu0")
+    assert milu0.outcome == "too slow" and "10 times the cheapest total" in milu0.reason
+    assert milu0.solve >= 10 * best(result.measurements).total()
+    assert milu0.residual > 1e-8 and milu0.iterations > 0
+
+
+def test_watch_is_told_what_is_measured():
+    told = []
+    A = finelu.gallery.problem("poisson7:6")
+    watch = lambda *what: told.append(what)  # noqa: E731
+    compare(A, np.ones(216), budget=60, device="cpu", recipes=["ic0", "splu"], watch=watch)
+    assert {(k, of) for _, k, of in told} == {(0, 3), (1, 3), (2, 3)}
+    assert all(
+        text.startswith(("IC0() on cpu: ", "scipy splu, MMD_AT_PLUS_A on cpu: ", "scipy splu, COLAMD on cpu: "))
+        for text, *_ in told
+    )
+
+
+def heard(command, **options):
+    """A process that hears Ctrl-C: a shell's background job, as the tests may be, ignores SIGINT, as what it starts."""
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears, **options
+    )
+
+
+# the command line, which makes a file once the second candidate is told of
+TOLD = """
+import sys
+import finelu.cli, finelu.compare
+
+measured = finelu.compare.compare
+
+def compare(*given, watch, **options):
+    def told(text, done, of):
+        watch(text, done, of)
+        if done == 1:
+            open("second", "w").close()
+    return measured(*given, watch=told, **options)
+
+finelu.compare.compare = compare
+sys.exit(finelu.cli.main())
+"""
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def runs(pid):
+    """Whether there is such a process and it has not ended; nobody may be there to ask a zombie for its status."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def at_work(folder, *options):
+    """`finelu compare` in a process, once its second candidate has begun, which takes long; and what works for it."""
+    arguments = ["gallery:poisson7:45", "--recipes", "none,sparse_lu", "--budget", "10m", "--device", "cpu", *options]
+    process = heard([sys.executable, "-c", TOLD, "compare", *arguments], cwd=folder)
+    for _ in range(1200):
+        if (folder / "second").exists():
+            break
+        assert process.poll() is None
+        time.sleep(0.1)
+    assert (folder / "second").exists()
+    return process, children(process.pid)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path, as_json):
+    pytest.importorskip("jinja2")
+    page = tmp_path / "page.html"
+    process, workers = at_work(tmp_path, "--html", str(page), *(["--json"] if as_json else []))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    if as_json:
+        found = json.loads(out)
+        rows = {row["name"]: row["outcome"] for row in found["measurements"]}
+        assert err == "" and found["interrupted"] is True
+        assert rows == {"none": "converged", "sparse_lu": "interrupted"}
+    else:
+        assert err == "finelu: interrupted; what was measured before is shown\n"
+        assert "none" in out and "SparseLU()" in out and "interrupted" in out
+    assert sorted(os.listdir(tmp_path)) == ["page.html", "second"]
+    assert {"none", "SparseLU()"} <= set(parsed(page.read_text()).row_heads)
+    assert not any(runs(pid) for pid in workers)
+
+
+def test_the_process_that_works_ends_with_the_one_that_waits(tmp_path):
+    process, workers = at_work(tmp_path)
+    if not workers:
+        pytest.skip("this system does not tell the children of a process")
+    process.kill()
+    process.communicate(timeout=120)
+    for _ in range(1200):
+        if not any(runs(pid) for pid in workers):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"of {workers} some run on")
+
+
+# What is printed and written
+
+
+class Page(HTMLParser):
+    """What is looked at in a page; every element must be closed in its order."""
+
+    VOID = {"meta", "img", "br", "line", "rect", "polyline", "link", "input", "hr"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.loads, self.ids, self.row_heads, self.code, self.attributes = [], [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.attributes += [(tag, name, value) for name, value in attrs.items()]
+        self.loads += [attrs[name] for name in ("src", "href", "srcset", "data", "action", "poster") if name in attrs]
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        if tag == "th" and attrs.get("scope") == "row":
+            self.row_heads.append(attrs["data-sort"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-2:] == ["pre", "code"]:
+            self.code.append(data)
+
+
+def parsed(text):
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def page(small, tmp_path_factory):
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    A, _, result = small
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    report.write_page(str(path), result, as_csr(A), SMALL, None, "random")
+    return path.read_text()
+
+
+def test_the_page_loads_nothing(page):
+    found = parsed(page)
+    assert found.loads and all(load.startswith("data:image/png;base64,") for load in found.loads)
+    assert not re.search(r"https?://|//[a-z]+\.[a-z]+/|@import|url\(", re.sub(r"base64,[\w+/=]+", "", page))
+    assert len(found.ids) == len(set(found.ids))
+
+
+def test_no_text_of_a_chart_lies_over_its_curves(page):
+    charts = re.findall(r'<svg class="chart" viewBox.*?</svg>', page, re.DOTALL)
+    assert len(charts) >= 4
+    for chart_ in charts:
+        frame = re.search(r'<rect class="frame" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', chart_)
+        x, y, width, height = map(float, frame.groups())
+        texts = re.findall(r'<text x="(.*?)" y="(.*?)"', chart_)
+        assert len(texts) > 4
+        for left, base in texts:  # 14 units high, above its base line
+            assert not (x <= float(left) <= x + width and y < float(base) and float(base) - 14 < y + height)
+
+
+@pytest.mark.parametrize("draw", ["convergence", "matrix"])
+def test_no_legend_of_a_picture_lies_over_its_curves(monkeypatch, tmp_path, draw):
+    Figure = pytest.importorskip("matplotlib.figure").Figure
+    figures = []
+
+    def figure(*args, **options):
+        figures.append(Figure(*args, **options))
+        return figures[-1]
+
+    monkeypatch.setattr("matplotlib.figure.Figure", figure)
+    if draw == "convergence":
+        curves = {f"curve number {k}": np.geomspace(1, 10.0**-k, 20) for k in range(1, 9)}
+        report.plot_convergence(str(tmp_path / "a.png"), curves, 1e-8)
+    else:
+        report.plot_matrix(str(tmp_path / "a.png"), as_csr(finelu.gallery.problem("poisson5:9")))
+    (drawn,) = figures
+    legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
+    assert legends
+    for legend in legends:
+        box = legend.get_window_extent()
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in drawn.axes)
+        assert drawn.bbox.x0 <= box.x0 and box.x1 <= drawn.bbox.x1 and drawn.bbox.y0 <= box.y0
+
+
+def test_the_page_holds_every_row(small, page):
+    _, _, result = small
+    assert sorted(parsed(page).row_heads) == sorted(m.recipe for m in result.measurements)
+    assert page.count("<tr") == 1 + len(result.measurements)
+    assert page.count('class="curve') >= 2 * sum(m.history is not None for m in result.measurements)
+
+
+def test_the_page_is_for_everybody(page):
+    found = parsed(page)
+    named = {(tag, name): value for tag, name, value in found.attributes}
+    assert named["html", "lang"] == "en"
+    assert [value for tag, name, value in found.attributes if name == "aria-sort"] == ["ascending"]
+    pictures = [tag for tag, name, _ in found.attributes if tag == "img" and name == "alt"]
+    assert len(pictures) == page.count("<img")
+    assert "prefers-color-scheme: dark" in page and "max-width: 640px" in page
+
+
+def test_a_page_of_names_that_are_markup(tmp_path):
+    pytest.importorskip("jinja2")
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    rows = [made_up("<script>alert(1)</script>", 1.0, 1.0), made_up("ic0", 1.0, 2.0, outcome="error", reason="<b>&")]
+    result = comparison(A, rows)
+    path = tmp_path / "p.html"
+    report.write_page(str(path), result, A, 'a "<i>" & b.mtx', None, "random")
+    text = path.read_text()
+    parsed(text)
+    assert "<script>alert" not in text and '<i>"' not in text and "<b>&" not in text
+
+
+def comparison(A, rows, **more):
+    facts = {"rtol": 1e-8, "budget": 60.0, "seconds": 1.0, "compile_seconds": 0.0, "left_out": {}, "interrupted": False}
+    return Comparison(properties=properties(A), measurements=rows, **(facts | more))
+
+
+@pytest.mark.parametrize("rows", [[], [made_up("ic0", None, None, outcome="not reached", history=None)]])
+def test_a_page_without_figures(tmp_path, rows):
+    pytest.importorskip("jinja2")
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    path = tmp_path / "p.html"
+    report.write_page(str(path), comparison(A, rows, interrupted=True), A, SMALL, None, "random")
+    assert len(parsed(path.read_text()).row_heads) == len(rows)
+    assert "No recommendation" in path.read_text() and "Interrupted" in path.read_text()
+
+
+def test_the_chart_shows_the_points_where_they_belong():
+    rows = [made_up("ic0", 1.0, 1.0), made_up("ilu0", 1.0, 2.0, outcome="stagnated")]
+    x, y = HISTORY[:, 0], HISTORY[:, 2]
+    c = chart("t", [(0, rows[0], x, y), (1, rows[1], 3 * x, 1e5 * y)], "iteration", "r", goal=("rtol", 1e-8))
+    left, top, right, bottom = c["box"]
+    points = [tuple(map(float, p.split(","))) for p in c["curves"][0]["points"].split()]
+    assert points[0][0] == left and points[-1][1] == pytest.approx(bottom, abs=0.1) == c["goal"]["at"]
+    assert len({round(b[1] - a[1], 0) for a, b in pairwise(points)}) == 1  # a line in log scale
+    other = [tuple(map(float, p.split(","))) for p in c["curves"][1]["points"].split()]
+    assert len(other) == 3  # iterations 0, 3, 6: what did not converge ends where the others did
+    assert min(p[1] for p in other) == top  # drawn at 10
+    assert all(left <= p[0] <= right + 0.1 and top - 0.1 <= p[1] <= bottom + 0.1 for p in points + other)
+
+
+def test_every_line_to_paste_runs_and_repeats_the_solve(small):
+    A, b, result = small
+    for m in result.measurements:
+        space = {}
+        exec(script(m, SMALL, None, result.rtol), space)
+        assert np.linalg.norm(b - A @ space["x"]) <= 1.01e-8 * np.linalg.norm(b)
+        if m.method != "direct":
+            assert space["solution"].iterations == m.iterations
+            assert space["solution"].method == (m.chosen.split()[-1] if m.name == "solve" else m.method)
+
+
+def test_the_recommendation_of_files_runs(capsys, tmp_path):
+    A = sp.diags([-1.0, 3.0, -1.5], [-1, 0, 1], shape=(30, 30), format="csr")
+    x = np.arange(30.0)
+    np.save(tmp_path / "b.npy", A @ x)
+    scipy.io.mmwrite(tmp_path / "A.mtx", A)
+    arguments = ("compare", tmp_path / "A.mtx", "-b", tmp_path / "b.npy", "--recipes", "ilu0,jacobi", "--device", "cpu")
+    status, found = run_json(capsys, *arguments)
+    assert status == 0
+    for take in found["recommendation"]:
+        space = {}
+        exec(take["code"], space)
+        np.testing.assert_allclose(space["x"], x, atol=1e-6)
+
+
+def test_the_table_names_every_row_and_what_to_take(capsys):
+    status, out, err = run(capsys, "compare", SMALL, "--recipes", "ic0,jacobi,splu", "--device", "cpu")
+    assert (status, err) == (0, "")
+    for text in ("IC0()", "Jacobi()", "scipy splu", "pays from", "right-hand side", "import finelu as fl"):
+        assert text in out
+    assert "without the" in out or "fastest of up to 3 runs" in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_table_fits_the_terminal(width):
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    rows = [made_up("multilevelilu", 1.234, 0.0123, residual=1.2e-9), made_up("ilu0", 1.0, 1.0, outcome="too slow")]
+    console = Console(width=width, force_terminal=True, file=io.StringIO(), color_system=None, highlight=False)
+    report.print_comparison(console, comparison(A, rows), SMALL, None, None)
+    text = console.file.getvalue()
+    lines = text[: text.index("measured in")].partition("the terminal is")[0].splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert width == 60 or "…" not in "".join(lines)
+    assert ("memory" in lines[2]) == (width == 200)
+    assert ("too narrow for: residual" in text) == (width < 200)
+    assert "1.23 s" in text and "12.3 ms" in text
+
+
+def test_json_has_everything(capsys):
+    status, found = run_json(capsys, "compare", SMALL, "--recipes", "ic0,none", "--device", "cpu")
+    assert status == 0
+    assert found["properties"]["n"] == 216 and found["machine"]
+    assert {row["name"] for row in found["measurements"]} == {"ic0", "none"}
+    assert sorted(row["total"] for row in found["measurements"]) == [row["total"] for row in found["measurements"]]
+    assert found["stages"][0]["from"] == 1 == found["measurements"][0]["pays_from"]
+
+
+def test_rtol_reaches_the_methods(capsys):
+    arguments = ("compare", SMALL, "--recipes", "none", "--device", "cpu")
+    loose, tight = (run_json(capsys, *arguments, "--rtol", rtol)[1] for rtol in ("1e-2", "1e-10"))
+    assert loose["measurements"][0]["iterations"] < tight["measurements"][0]["iterations"]
+
+
+def test_the_picture_of_inspect(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    status, out, err = run(capsys, "inspect", "gallery:poisson7:9", "--plot", tmp_path / "p.png")
+    assert (status, err) == (0, "") and "p.png" in out
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n")
+    hole = sp.csr_matrix(np.array([[0.0, 1.0], [0.0, 0.0]]))
+    scipy.io.mmwrite(tmp_path / "hole.mtx", hole)
+    assert run(capsys, "inspect", tmp_path / "hole.mtx", "--plot", tmp_path / "h.svg")[0] == 0
+    assert b"<svg" in (tmp_path / "h.svg").read_bytes()
+
+
+# Bad input
+
+
+BAD = [
+    (("nowhere.mtx",), "nowhere.mtx: there is no such file"),
+    (
+        (SMALL, "--recipes", "ilu9"),
+        "no recipe 'ilu9'; one of none, solve, spilu, splu, .*Did you mean 'ilu",
+    ),
+    ((SMALL, "--recipes", ","), "no recipe is named"),
+    ((SMALL, "--budget", "soon"), "--budget soon: a time larger than 0"),
+    ((SMALL, "--budget", "0"), "--budget 0: a time"),
+    ((SMALL, "--budget", "-5s"), "--budget -5s: a time"),
+    ((SMALL, "--budget", "inf"), "--budget inf: a time"),
+    ((SMALL, "--rtol", "0"), "rtol=0.0; a number between 0 and 1"),
+    ((SMALL, "--rtol", "nan"), "rtol=nan; a finite number"),
+    ((SMALL, "--device", "tpu"), "tpu"),
+    ((SMALL, "--html", "page.png"), "page.png: unknown extension"),
+    ((SMALL, "--html", "nowhere/page.html"), "there is no folder"),
+    ((SMALL, "-b", "nowhere.npy"), "nowhere.npy: there is no such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "match"), BAD)
+def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, arguments, match):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, "compare", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("finelu: ") and err.count("\n") == 1
+    assert re.search(match, err)
+    status, found = run_json(capsys, "compare", *arguments)
+    assert (status, list(found)) == (2, ["error"])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("60", 60.0), ("60s", 60.0), ("1.5m", 90.0), ("2H", 7200.0), (" .5 s", 0.5)]
+)
+def test_budgets_that_are_understood(text, wanted):
+    from finelu.cli.arguments import duration
+
+    assert duration("--budget", text) == wanted
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
+def test_a_missing_package_is_said_before_the_work(capsys, monkeypatch, tmp_path, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    status, _, err = run(capsys, "compare", "nowhere.mtx", "--html", tmp_path / "p.html")
+    assert status == 2
+    assert "finelu[report]" in err
+
+
+def test_bad_arguments_of_the_function():
+    A = finelu.gallery.problem("poisson7:3")
+    with pytest.raises(finelu.ParameterError, match="budget=nan"):
+        compare(A, np.ones(27), budget=math.nan)
+    with pytest.raises(finelu.ParameterError, match="device='tpu'"):
+        compare(A, np.ones(27), device="tpu")
+    with pytest.raises(finelu.MatrixError, match="2 columns"):
+        compare(A, np.ones((27, 2)), device="cpu")
+
+
+def test_the_lists_of_names_are_those_of_the_recipes():
+    assert set(HERMITIAN_RECIPES) <= set(RECIPES)
+    assert not set(REFERENCES) & set(RECIPES)

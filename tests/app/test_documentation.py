@@ -1,0 +1,454 @@
+"""The documentation: pages are reached, pictures are small and shown, figures are those of the records."""
+
+import math
+import re
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checks import documented
+
+import finelu
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import figures  # noqa: E402
+from benchmarks.claims import calls, solve_tables  # noqa: E402
+from benchmarks.harness import RESULTS  # noqa: E402
+from benchmarks.harness.record import ENDING, Record, Run, read  # noqa: E402
+from benchmarks.papers import fgbilu_tables  # noqa: E402
+
+DOCS = ROOT / "docs"
+SOURCE = Path(finelu.__file__).resolve().parents[1]
+PICTURES = DOCS / "pictures"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+GUIDE = (DOCS / "choose.md").read_text()
+GPU = (DOCS / "gpu.md").read_text()
+README = (ROOT / "README.md").read_text()
+MEASURED = (DOCS / "measured.md").read_text()
+INSIDE = (DOCS / "inside.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """The script docs/pictures/measured.py as a dict of its names."""
+    pytest.importorskip("matplotlib")
+    sys.path.insert(0, str(PICTURES))
+    try:
+        yield runpy.run_path(str(PICTURES / "measured.py"))
+    finally:
+        sys.path.remove(str(PICTURES))
+
+
+def test_every_page_is_in_the_contents_and_in_the_guide():
+    listed = set(re.findall(r"(\w+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    assert listed == {page.name for page in DOCS.glob("*.md")}
+    linked = set(re.findall(r"\((\w+\.md)\)", (DOCS / "index.md").read_text()))
+    assert linked | {"index.md"} == listed
+
+
+def described():
+    """The names after ::: on all pages, which the documentation of the API is made from."""
+    return [name for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+
+
+def test_the_public_names_are_all_in_the_api():
+    last = {name.rpartition(".")[2] for name in described()}
+    elsewhere = {"__version__", "gallery", *vars(finelu.errors)}
+    assert set(finelu.__all__) - last <= elsewhere
+
+
+@pytest.mark.parametrize("name", described())
+def test_what_the_api_names_can_be_imported(name):
+    module, found = name, None
+    while not any((SOURCE / path).exists() for path in (f"{slashed(module)}.py", f"{slashed(module)}/__init__.py")):
+        module, _, found = module.rpartition(".")
+    if module.startswith("finelu.interop."):
+        package = module.rpartition(".")[2]
+        if package in ("torch", "jax", "pyamg"):
+            pytest.importorskip(package)
+    thing = import_module(module)
+    if found:
+        assert getattr(thing, found).__doc__
+    else:  # a module, and not a function of its name in the package above
+        above, _, own = module.rpartition(".")
+        assert getattr(import_module(above), own) is thing
+
+
+def test_lines_of_docstrings_that_matter_stay_lines():
+    pytest.importorskip("griffe")
+    legible = runpy.run_path(str(DOCS / "docstrings.py"))["legible"]
+    text = "A : (n, n), one\n    of many\nb : (n,).\nReturns x:\n- first,\n  and\n- second\nThen more."
+    assert legible(text) == (
+        "A : (n, n), one\n    of many  \nb : (n,).  \nReturns x:\n\n- first,\n  and\n- second\n\nThen more."
+    )
+
+
+def slashed(module):
+    return module.replace(".", "/")
+
+
+def test_every_recipe_has_a_page_and_stands_in_the_guide():
+    from finelu.preconditioners import RECIPES
+
+    heads = "\n".join("\n".join(page.read_text().split("\n")[:8]) for page in PAGES[1:])
+    for recipe in RECIPES.values():
+        assert re.search(rf"`{recipe.__name__}[(`]", heads), f"no page begins with {recipe.__name__}"
+        assert f"{recipe.__name__}(" in GUIDE
+
+
+def test_every_picture_is_small_shown_and_described():
+    files = {path.name for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")}
+    shown = set()
+    for page in PAGES:
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
+            assert len(words.split()) > 4, f"{page.name}: {target} is not described"
+            shown.add(Path(target).name)
+    assert shown == files
+    for name in files:
+        assert (PICTURES / name).stat().st_size < 100_000, name
+
+
+def test_every_picture_has_a_script(measured):
+    made = {*runpy.run_path(str(PICTURES / "methods.py"))["PICTURES"], *measured["PICTURES"]}
+    assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
+
+
+def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
+    def cg(problem, *recipes, ones=True):
+        A = finelu.gallery.problem(problem)
+        n = A.shape[0]
+        b = np.ones(n) if ones else np.random.default_rng(0).standard_normal(n)
+        return [finelu.cg(A, b, M=r and r.factor(A), rtol=1e-8, maxiter=2000).iterations for r in recipes]
+
+    none, ic0 = cg("poisson7:24", None, finelu.IC0())
+    words = (DOCS / "ic0.md").read_text()
+    assert f"{none} iterations without a preconditioner, {ic0} with IC0]" in words
+    blocks = finelu.BlockJacobi(block_size=3)
+    none, jacobi, block, ic0 = cg("elasticity:8,4,4", None, finelu.Jacobi(), blocks, finelu.IC0(shift=0.1))
+    words = (DOCS / "jacobi.md").read_text()
+    assert f"none {none}, Jacobi {jacobi}, BlockJacobi {block}, IC0 with a shift {ic0} iterations]" in words
+    recipes = (finelu.IC0(), finelu.MILU0(relax=0.95), finelu.MILU0())
+    (a, b, c), (x, y, z) = (cg(f"poisson5:{n}", *recipes, ones=False) for n in (16, 256))
+    assert f"IC0 {a} to {x}, relax=0.95 {b} to {y}, MILU0 {c} to {z}]" in (DOCS / "milu0.md").read_text()
+    assert f"256 x 256 points {x} iterations with IC0, {z} with MILU0" in " ".join(GUIDE.split())
+
+
+@pytest.mark.gpu
+def test_the_example_on_the_gpu_runs():
+    from finelu.device import require_gpu
+
+    try:
+        require_gpu()
+    except finelu.DeviceError as error:
+        pytest.skip(str(error))
+    for code in documented("gpu", "gpu"):
+        exec(code, {})
+
+
+def test_only_code_that_needs_a_package_or_a_gpu_is_set_apart():
+    for page in PAGES:
+        for words in re.findall(r"^```python *(.+)$", page.read_text(), re.MULTILINE):
+            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.petsc}", "{.gpu}"), (
+                f"{page.name}: {words} is run by no test"
+            )
+
+
+def test_the_tables_of_what_was_measured_are_those_of_the_records():
+    assert figures.outdated() == {}, "python -m benchmarks.figures writes them"
+
+
+def test_the_readme_shows_few_rows_and_calls_before_kernels():
+    table = README[README.index("<!-- figures in front") : README.index("<!-- end of figures")]
+    rows = re.findall(r"^\| (.*?) +\|.*\[record\]\((.+?)\) +\|$", table, re.MULTILINE)
+    assert 6 <= len(rows) <= 10 and all((ROOT / record).exists() for _, record in rows)
+    kernels = [called.startswith("kernel: ") for called, _ in rows]
+    assert kernels == sorted(kernels)
+
+
+def test_a_figure_that_drifts_is_seen(tmp_path, monkeypatch):
+    page = tmp_path / "README.md"
+    page.write_text(re.sub(r"\| 2\.72 +\|", "| 2.73 |", README))
+    monkeypatch.setattr(figures, "README", page)
+    assert list(figures.outdated()) == [page] and figures.main(["--check"]) == 1
+    assert figures.main([]) == 0 and page.read_text() == README
+    page.write_text(README.replace("<!-- figures in front", "<!-- "))
+    with pytest.raises(finelu.FileError, match="figures in front"):
+        figures.outdated()
+
+
+def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(monkeypatch, measured):
+    run = Run("calls", {"name": "box", "cpu": "AMD EPYC", "cores": 2}, "2026-01-02")
+    for name, ms in (("a", 1.0), ("b", 2.0)):
+        run.matrices[name] = {"n": 10, "nnz": 50, "apart": False}
+        for work, peers in calls.PEERS.items():
+            for variant in (calls.FINELU, *peers):
+                who = "finelu" if variant == calls.FINELU else "peer"
+                took = ms if who == "finelu" else 3.0
+                run.records.append(Record(name, work, "cpu", who, variant, took, error=0.0))
+    load = figures.load
+    monkeypatch.setattr(figures, "CALLS", "calls-box")
+    monkeypatch.setattr(figures, "load", lambda name: run if name == "calls-box" else load(name))
+    rows = [row for row in figures.figures() if row.record == "calls-box"]
+    assert len(rows) == sum(map(len, calls.PEERS.values())) and [row.front for row in rows].count(True) == 3
+    assert all(row.found == {"a": 3.0, "b": 1.5} for row in rows)
+    front, called, kernels = figures.tables().values()
+    assert front.count("](benchmarks/results/") == 10 and front.count("calls-box") == 3
+    assert called.count("`calls-box`") == len(rows) and "calls-box" not in kernels
+    labels = [label for label, _ in measured["speed_rows"]()]
+    assert sum("2 cores, as called" in label for label in labels) == 3
+    assert not any("2 cores, kernel" in label for label in labels)
+
+
+def test_cholesky_factors_take_as_much_memory_as_their_pages_say():
+    from finelu.compare import held_bytes
+
+    A = finelu.as_csr(finelu.gallery.problem("poisson7:12"))
+    ic0, ilu0, ict, ilut = (
+        held_bytes(recipe.factor(A).update(A), A)
+        for recipe in (finelu.IC0(), finelu.ILU0(), finelu.ICT(), finelu.ILUT(form="crout"))
+    )
+    assert ic0 > 0.8 * ilu0 and "It does not save memory" in (DOCS / "ic0.md").read_text()
+    assert ict > 0.8 * ilut and "memory is about that of ILUT" in (DOCS / "ict.md").read_text()
+
+
+def test_every_figure_has_a_peer_a_record_and_its_worst_matrix():
+    for row in figures.figures():
+        assert row.called and row.peer and row.machine and (RESULTS / f"{row.record}{ENDING}").exists()
+        assert row.found and min(row.found.values()) == row.found[row.worst]
+        assert row.worst in row.cells("{}")[6]
+
+
+def test_the_means_of_the_picture_of_speed_are_those_of_the_tables(measured):
+    rows, drawn = figures.figures(), (PICTURES / "speed.svg").read_text()
+    for label, x in measured["speed_rows"]():
+        (row,) = [r for r in rows if list(r.found.values()) == list(x)]
+        assert ("kernel" in label) == row.kernel != ("as called" in label), label
+        assert ("GPU" in label) == ("H200" in row.machine), label
+        for text in (label.splitlines()[0], f"{measured['mean'](x):.2g}x"):
+            assert f"<!-- {text} -->" in drawn, "python docs/pictures/measured.py speed draws it anew"
+
+
+def test_the_counts_of_solve_are_those_of_its_record():
+    run = figures.load(figures.SOLVE)
+    solves = {name: set() for name in dict.fromkeys(r.variant for r in run.records if r.work == "solve")}
+    for r in run.records:
+        if r.work == "solve" and not r.detail["status"]:
+            solves[r.variant].add(r.matrix)
+    ours = solves.pop("finelu.solve")
+    assert set().union(*solves.values()) == ours  # what the pages say of all others together
+    count, singular = len(run.matrices), len(solve_tables.called_singular(run))
+    assert not solve_tables.false_claims(run) and (len(ours), count, singular) == (68, 77, 4)
+    guide, readme, page = (" ".join(text.split()) for text in (GUIDE, README, MEASURED))
+    assert f"`fl.solve` solves {len(ours)} of the {count}." in guide and f"solve the same {len(ours)}." in guide
+    assert f"`solve` solves {len(ours)} of them" in readme and f"solve the same {len(ours)}." in readme
+    assert f"the other nine to be singular ([record](benchmarks/results/{figures.SOLVE}.md))" in readme
+    n = {name: len(found) for name, found in solves.items()}
+    assert (
+        f"`{figures.SOLVE}`: the same systems, b uniform, 60 s. `fl.solve` solves {len(ours)}, `splu` {n['splu']}, "
+        f"`spilu` {n['spilu']}, ilupp's ILU(0) {n['ilupp ILU0']}, pyamg {n['pyamg']}, ilupp's multilevel ILU "
+        f"{n['ilupp']}." in page
+    )
+
+
+def test_the_counts_of_what_ilu0_alone_solves_are_those_of_its_record():
+    table = (ROOT / "benchmarks/results/solve-all-cpu-2026-11-21.md").read_text()
+    factors, solved = (
+        int(re.search(rf"^\| {what} +\| (\d+)", table, re.MULTILINE).group(1))
+        for what in (r"with an ILU\(0\) or IC\(0\)", "solved by any of them")
+    )
+    page = " ".join(MEASURED.split())
+    assert f"{factors} of these matrices have an ILU(0) or IC(0)." in page
+    assert f"BiCGStab solve {solved} of the {factors} to 1e-8 in 2000 iterations" in page
+
+
+def test_the_times_of_selection_are_those_of_their_record():
+    run = read(RESULTS / f"selection-gpu-nvidia-h200-2026-11-21{ENDING}")
+    table = (ROOT / "benchmarks/results/selection-gpu-nvidia-h200-2026-11-21.md").read_text()
+    exact, approximate = (
+        float(re.search(rf"^\| finelu {how} +\|.*\| (\S+) +\|$", table, re.MULTILINE).group(1))
+        for how in ("exact", "approximate")
+    )
+    reading = 8 * 2**28 / run["machine"]["copy GB/s"] / 1e6
+    assert f"takes {exact:.2f} ms, the approximate one {approximate:.2f} ms" in MEASURED
+    assert f"at the speed of a copy takes {reading:.2f} ms" in MEASURED
+
+
+def test_the_counts_of_robustness_are_those_of_the_guide_and_the_readme(measured):
+    count, times = measured["solved"]()
+    n = {name: len(found) for name, found in times.items()}
+    readme, page = " ".join(README.split()), " ".join(MEASURED.split())
+    assert (
+        f"Of {count} real systems `MultilevelILU` with GMRES(50) solves {n['MultilevelILU']} within 500 iterations and "
+        f"20 s; ilupp's multilevel ILU at the same fill {n['ilupp at our fill']}, SciPy's `spilu` with its `gmres` "
+        f"{n['spilu']}, pyamg {n['pyamg']}, ILU(0) {n['ILU0']}, a direct solve by SuperLU {n['splu']}" in readme
+    )
+    assert (
+        f"MultilevelILU solves {n['MultilevelILU']}, ilupp's multilevel ILU at the same fill {n['ilupp at our fill']}, "
+        f"SciPy's `spilu` {n['spilu']}, ILUT {n['ILUT']}, pyamg {n['pyamg']}, ParILUT {n['ParILUT']}, "
+        f"ILU0 {n['ILU0']}, SuperLU (`splu`) {n['splu']}" in page
+    )
+    ours = ("ILU0", "ILUT", "ParILUT", "MultilevelILU")
+    solved = set().union(*(times[name] for name in ours))
+    first = [min((times[name][m], name) for name in ours if m in times[name])[1] for m in solved]
+    text = " ".join(GUIDE.split())
+    assert f"ILU0 alone solves {n['ILU0']} of the {count}. Of the {len(solved)} that any" in text
+    assert (
+        f"ILU0 is the fastest {first.count('ILU0')} times, ILUT {first.count('ILUT')} times, MultilevelILU "
+        f"{first.count('MultilevelILU')} times" in text
+    )
+    more = len(set(times["ILUT"]) - set(times["ILU0"]))
+    assert f"ILUT solves {n['ILUT']}, and {more} that ILU0 does not; the two together {n['ILU0'] + more}" in text
+    both = [m for m in times["ILUT"] if m in times["ILU0"]]
+    share = measured["mean"]([times["ILUT"][m] / times["ILU0"][m] for m in both])
+    assert f"Where both do ({len(both)})" in text and f"it takes {share:.2g} of ILU0's" in text
+    both = [m for m in times["ILUT"] if m in times["MultilevelILU"]]
+    cost = measured["mean"]([times["MultilevelILU"][m] / times["ILUT"][m] for m in both])
+    assert f"costs {cost:.1f} times what ILUT does where both work ({len(both)} systems)" in text
+    fastest = [
+        min((found[m], name) for name, found in times.items() if m in found)[1] for m in set().union(*times.values())
+    ]
+    assert (
+        f"`splu` solves {n['splu']} of the {count} and is the fastest of all solvers there on {fastest.count('splu')},"
+        in text
+    )
+
+
+def test_the_crossover_is_that_of_the_gpu_page(measured):
+    points = measured["crossover_points"]()
+    rows = {m: (size, cpu, gpu) for size, cpu, gpu, m in points}
+    kernels, _, _ = GPU.partition("| GMRES(30) with")
+    found = re.findall(r"^\| (\w[\w:]*) \| [\d,]+ \| ([\d.,]+) \| ([\d.]+) \| ([\d.]+) \|", kernels, re.MULTILINE)
+    assert len(found) == 8
+    for name, size, cpu, gpu in found:
+        expected = rows[name]
+        for text, value in zip((size, cpu, gpu), expected):
+            assert float(text.replace(",", "")) == pytest.approx(value, rel=0.02)
+    losing = max(size for size, cpu, gpu, _ in points if all(c < g for s, c, g, _ in points if s <= size))
+    winning = min(size for size, cpu, gpu, _ in points if all(c > g for s, c, g, _ in points if s >= size))
+    assert f"Of {len(points)} matrices the CPU was faster on all with at most {losing:.0f}" in GPU
+    assert f"the GPU on all with at least {winning:.0f}" in GPU
+
+
+def records(name):
+    return read(RESULTS / f"{name}{ENDING}")["records"]
+
+
+def test_the_whole_solves_are_those_of_the_gpu_page():
+    run = figures.load("ilupack-nvidia-h200-2026-11-21")
+    times = {(r.matrix, r.variant): r.numeric_ms for r in run.records}
+    cells = r"^\| (\w+) \| [\d,]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([CG]PU), ([\d.]+) times"
+    _, _, whole_solves = GPU.partition("| GMRES(30) with")
+    found = re.findall(cells, whole_solves, re.MULTILINE)
+    assert len(found) == 7
+    for name, setup, cpu, gpu, winner, factor in found:
+        before = 1e3 * run.matrices[name]["seconds"]  # on the CPU, for both
+        assert float(setup) == pytest.approx(before, rel=0.005)
+        assert float(cpu) == pytest.approx(times[name, "a"], rel=0.005)
+        assert float(gpu) == pytest.approx(times[name, "c"], rel=0.005)
+        whole = (before + times[name, "a"]) / (before + times[name, "c"])
+        assert winner == ("GPU" if whole > 1 else "CPU")
+        assert float(factor) == pytest.approx(max(whole, 1 / whole), abs=0.006)
+
+
+def test_the_times_of_parilut_are_those_of_the_pages():
+    found = [r for r in records("parilut-gpu-nvidia-h200-2026-11-21") if r["work"] == "ParILUT"]
+    gpu, cpu = ({r["matrix"]: r["numeric_ms"] for r in found if r["device"] == where} for where in ("gpu", "cpu"))
+    ratios = [cpu[name] / gpu[name] for name in gpu]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    assert (
+        f"ParILUT {mean:.0f} times as fast as 16 cores beside it do (geometric mean of {len(ratios)} matrices"
+        in " ".join(GUIDE.split())
+    )
+    assert f"at least {min(ratios):.1f}" in " ".join(GUIDE.split())
+    assert f"{min(ratios):.1f} to {max(ratios):.0f} times as fast as on 16 cores" in " ".join(GPU.split())
+
+
+def test_the_times_of_block_ilu_are_those_of_the_pages():
+    run, grid = figures.load(figures.BLOCKS), figures.GRID
+    ours = {"device": "gpu", "variant": "CL, pivoting"}
+    two = {"device": "cpu", "who": "finelu", "threads": 2}
+    (factor, solve), (by_two, solve_by_two), (slow, slow_solve), (bare, _) = (
+        tuple(fgbilu_tables.ms(run, grid, work, **which) for work in ("factor", "solve"))
+        for which in (ours, two, {"who": "sequential"}, {"device": "gpu", "variant": "CL"})
+    )
+    text = " ".join(GUIDE.split())
+    assert f"{factor:.2f} ms a factorization (with pivoting, the default) and {solve:.2f} ms a solve" in text
+    assert f"takes {by_two:.0f} ms and {solve_by_two:.0f} ms, a sequential code as one writes it" in text
+    assert f"{slow:.0f} ms and {slow_solve:.0f} ms on one core" in text
+    assert f"takes {bare:.2f} ms instead of {factor:.2f} ms" in " ".join(MEASURED.split())
+    small = {t: fgbilu_tables.ms(run, "15x15x15", "overall", **two | {"threads": t}) for t in (1, 2, 16)}
+    small_gpu = fgbilu_tables.ms(run, "15x15x15", "overall", **ours)
+    text = " ".join(GPU.split())
+    assert f"takes {small_gpu:.2f} ms for a factorization, four solves and three residuals" in text
+    assert f"it takes {small[2]:.1f} ms with 2 threads, and more with 1 or 16" in text
+    assert small[2] == min(small.values())
+
+
+def test_the_kernels_of_new_values_are_those_of_the_guide():
+    run = figures.load(figures.SPINE_GPU)
+    where = {"matrix": "poisson7:100", "work": "ilu0", "who": "finelu"}
+    numeric = run.one(**where, variant="auto").numeric_ms
+    total = run.one(**where, variant="auto once").total_ms
+    assert f"part takes {numeric:.2f} ms, and {total:.2f} ms with the analysis" in " ".join(GUIDE.split())
+
+
+def test_the_gain_of_padding_is_within_that_of_its_record():
+    table = (ROOT / "benchmarks/results/elimination-variants-nvidia-h200-2026-11-21.md").read_text()
+    gains = [float(b) / float(a) for a, b in re.findall(r"([\d.]+) \(([\d.]+)\)", table)]
+    assert f"between {min(gains):.1f} and {max(gains):.1f} times as fast" in " ".join(INSIDE.split())
+
+
+def test_the_tables_of_scaling_are_those_of_their_records():
+    text = (DOCS / "scaling.md").read_text()
+    two, many = (
+        read(RESULTS / f"petsc-scaling-{name}{ENDING}")["results"]
+        for name in ("2-core-intel-xeon-2026-11-21", "nvidia-h200-x2-2026-11-22")
+    )
+    same = [r["petsc_iterations"] == r["finelu_iterations"] for r in two["agreement"]
+            if r["petsc_reason"] > 0 < r["finelu_reason"]]  # fmt: skip
+    assert all(same) and f"in all {len(same)} cases" in text
+    names = {"grid:24": "convection-diffusion 24³", "grid:64": "convection-diffusion 64³"}
+    found = {(r["matrix"], r["ranks"], r["outer"]): r for r in two["agreement"]}
+    for matrix in dict.fromkeys(r["matrix"] for r in two["agreement"]):
+        cells = []
+        for ranks in (1, 2, 4):
+            counts = [found[matrix, ranks, outer] for outer in ("asm", "bjacobi")]
+            done = all(r["finelu_reason"] > 0 for r in counts)
+            cells.append(" / ".join(str(r["finelu_iterations"]) for r in counts) if done else "over 1000")
+        assert f"| {names.get(matrix, matrix)} | {' | '.join(cells)} |" in text
+    for r in many["overhead"]:
+        rows, solve, apply = r["n"], r["solve_us"], r["apply_us"]
+        assert f"| {rows:,} | {solve:.3g} us | {apply:.3g} us |" in text
+    for cores in (1, 2, 4, 8, 16):
+        theirs, ours = (
+            next(r for r in many["weak cpu"] if (r["outer"], r["who"], r["ranks"]) == ("asm", who, cores))
+            for who in ("petsc ilu", "finelu ilu0")
+        )
+        row = re.search(rf"^\| {cores} \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", text, re.MULTILINE)
+        expected = (theirs["ms_an_iteration"], ours["ms_an_iteration"], ours["pc_ms"])
+        assert [float(x) for x in row.groups()] == pytest.approx(expected, rel=0.008)
+    for name, k in (("ILU(0)", 0), ("SparseLU", 2)):
+        for parts in (2, 4, 8, 16, 32, 64):
+            counts = [r["iterations"] for r in two["subdomains"] if (r.get("subdomains"), r["recipe"]) == (parts, name)]
+            row = re.search(
+                rf"^\| {parts} \| (\d+, \d+, \d+) \| (\d+, \d+, \d+) \| (\d+, \d+, \d+) \|$", text, re.MULTILINE
+            )
+            assert row.groups()[k] == ", ".join(map(str, counts))
+
+
+def test_the_iterations_of_parict_are_those_of_the_guide():
+    table = (ROOT / "benchmarks" / "results" / "parilut-papers-2-core-intel-xeon-2026-11-21.md").read_text()
+    table = table[table.index("## 2018, Table 2") : table.index("## 2018, Table 3")]
+    text = " ".join(GUIDE.split())
+    for name, wording in (
+        ("ani5 = ANI5", "{} iterations with IC(0), {} with ParICT"),
+        ("ibmpg1_spd", "on ibmpg1_spd {}, and {}"),
+        ("of_pitzDaily_p", "on of_pitzDaily_p {}, and {}"),
+    ):
+        cells = [c.strip() for c in re.search(rf"^\| {name} .*$", table, re.MULTILINE).group().split("|")]
+        assert wording.format(cells[4], cells[11]) in text

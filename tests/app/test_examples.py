@@ -1,0 +1,132 @@
+"""The short examples: small runs as a user starts them, and what their results must satisfy."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import spsolve
+
+import finelu
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+if not EXAMPLES.exists():
+    pytest.skip("examples/ is not here", allow_module_level=True)
+SMALL = {
+    "poisson": ["--cells", "8"],
+    "heat": ["--cells", "12", "--steps", "3"],
+    "bratu": ["--cells", "12"],
+    "circuit": ["--width", "10"],
+    "fem": ["--refine", "2"],
+    "torch_layer": ["--width", "4", "--steps", "3"],
+}
+NEEDS = {"fem": "skfem", "torch_layer": "torch"}
+
+
+def example(name):
+    """The module examples/<name>.py; skips the test where a package that it needs is not installed."""
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs_as_its_first_lines_say(name, capsys):
+    module = example(name)
+    assert f"python examples/{name}.py {SMALL[name][0]}" in module.__doc__
+    module.main(SMALL[name])
+    assert capsys.readouterr().out.strip()
+
+
+def test_every_example_is_tested():
+    own = {"channel_flow", "petsc_convection_diffusion", "petsc_snes"}  # have their own tests
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *own}
+
+
+def test_it_runs_as_a_program():
+    out = subprocess.run(
+        [sys.executable, EXAMPLES / "poisson.py", "--cells", "6"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "Result: converged" in out
+
+
+def test_the_error_of_poisson_falls_with_the_square_of_the_width():
+    poisson = example("poisson").poisson
+    (first, coarse), (second, fine) = poisson(7), poisson(15)  # widths 1/8 and 1/16
+    assert first.converged and second.converged
+    assert 3.8 < coarse / fine < 4.2
+
+
+def test_heat_follows_the_decay_of_its_mode():
+    cells, steps = 15, 12
+    solutions = []
+    u, times = example("heat").heat(cells, steps, report=lambda k, time, solution: solutions.append(solution))
+    h = 1 / (cells + 1)
+    rate = 8 * np.sin(np.pi * h / 2) ** 2 / h**2  # of this mode, of the 5-point stencil
+    s = np.sin(np.pi * h * np.arange(1, cells + 1))
+    expected = np.outer(s, s) / np.prod(1 + np.diff(times) * rate)
+    assert abs(u - expected).max() <= 1e-8 * expected.max()
+    assert len(solutions) == steps and all("Result: converged" in solution.explain() for solution in solutions)
+
+
+def test_bratu_is_solved_with_newtons_order():
+    module = example("bratu")
+    cells, c = 20, 6.0
+    u, norms = module.bratu(cells, c)
+    padded = np.pad(u, 1)
+    laplacian = 4 * u - padded[:-2, 1:-1] - padded[2:, 1:-1] - padded[1:-1, :-2] - padded[1:-1, 2:]
+    assert np.linalg.norm(laplacian - c / (cells + 1) ** 2 * np.exp(u)) <= 1e-9 * norms[0]
+    assert abs(u - u.T).max() <= 1e-6 * u.max() and u.min() > 0
+    assert len(norms) <= 9
+
+
+def test_bratu_says_so_where_there_is_no_solution():
+    with pytest.raises(RuntimeError, match="did not converge"):
+        example("bratu").bratu(10, 12.0, steps=6)
+
+
+def test_the_layer_learns_and_its_gradient_is_that_of_differences():
+    module = example("torch_layer")
+    losses = module.fit(5, 60)
+    assert losses[-1] < 0.2 * losses[0]
+    import torch
+
+    network, currents = module.Network(3), torch.linspace(-1, 1, 9, dtype=torch.float64)
+    network(currents).square().sum().backward()
+    step = 1e-5
+    with torch.no_grad():
+        values = []
+        for change in (step, -2 * step):
+            network.logarithms[4] += change
+            values.append(float(network(currents).square().sum()))
+    difference = (values[0] - values[1]) / (2 * step)
+    assert abs(float(network.logarithms.grad[4]) - difference) <= 1e-5 * abs(difference)
+
+
+def test_finite_elements_agree_with_a_direct_solve():
+    module = example("fem")
+    basis, u, solution = module.membrane(3)
+    assert solution.converged
+    A, b = module.laplace.assemble(basis), module.unit_load.assemble(basis)
+    inner, right, expected, inside = module.skfem.condense(A, b, D=basis.get_dofs())
+    expected[inside] = spsolve(sp.csc_matrix(inner), right)
+    assert abs(u - expected).max() <= 1e-7 * expected.max()
+
+
+def test_the_circuit_takes_the_power_that_it_is_given():
+    module = example("circuit")
+    circuit = module.sheet(12)
+    with pytest.raises(finelu.MatrixError, match="row 144"):
+        finelu.ILU0().factor(circuit.A)
+    solution = finelu.solve(circuit.A, circuit.b, 1e-10)
+    assert solution.converged
+    taken, given = module.powers(circuit, solution.x)
+    assert abs(taken - given) <= 1e-6 * given
+    assert np.allclose(solution.x[circuit.sources[:, 0] - 1], circuit.volts, rtol=1e-8)

@@ -1,0 +1,950 @@
+"""finelu.interop.petsc: by twin (PETSc's ILU, the factors themselves), by behaviour on several processes, by failure.
+
+What needs several processes is in petsc_cases.py, which mpiexec runs.
+"""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from checks import documented, one_line, perturbed
+
+import finelu as fl
+from finelu.device import require_gpu
+from finelu.errors import DeviceError, ParameterError
+from finelu.io import read_vector
+from finelu.preconditioners import RECIPES
+from finelu.preconditioners.recipe import Recipe
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+OURS = ("-sub_pc_type", "python", "-sub_pc_python_type", "finelu.interop.petsc.PC")
+ALONE = ("-pc_type", "python", "-pc_python_type", "finelu.interop.petsc.PC")
+
+pytestmark = pytest.mark.petsc
+try:
+    import petsc4py
+
+    petsc4py.init(["test"])
+    from petsc4py import PETSc
+except ImportError as error:
+    pytest.skip(f"no petsc4py that can be imported: {error}", allow_module_level=True)
+petsc = pytest.importorskip("finelu.interop.petsc")
+petsc_command = pytest.importorskip("finelu.interop.petsc_command")
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+# Parameters that a recipe cannot do without, and a matrix that all can work on.
+NEEDED = {"block_ilu0": {"block_size": 3}}
+A = fl.gallery.poisson7(6)
+SPD = A.tocsr()
+
+
+def mpi(processes, *words, program=None, seconds=120, check=True):
+    """Run a case (or a program); what it says, and the result of a case."""
+    if MPIEXEC is None:
+        pytest.skip("there is no mpiexec")
+    # Where this process is ended, the others end by themselves a little later.
+    guard = [timeout, "-k", "5", str(seconds + 15)] if (timeout := shutil.which("timeout")) else []
+    command = [
+        *guard,
+        MPIEXEC,
+        "-n",
+        str(processes),
+        *(program or (sys.executable, str(HERE / "petsc_cases.py"))),
+        *words,
+    ]
+    paths = [str(Path(fl.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    # A session of its own, so that at the limit of time all of them can be ended.
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
+        try:
+            said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"no end after {seconds} s: {process.communicate()}")
+    done = subprocess.CompletedProcess(command, process.returncode, *said)
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return done, json.loads(results[0].removeprefix("RESULT ")) if results else None
+
+
+def matrix(S, comm=None):
+    """A copy of a SciPy matrix as PETSc's, on one process."""
+    S = sp.csr_matrix(S)
+    S.sort_indices()
+    csr = (S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), S.data.astype(PETSc.ScalarType))
+    return PETSc.Mat().createAIJ(S.shape, csr=csr, comm=PETSc.COMM_SELF)
+
+
+def vector(values):
+    return PETSc.Vec().createWithArray(np.array(values, PETSc.ScalarType), comm=PETSc.COMM_SELF)
+
+
+class Alone:
+    """A PC of one process with its context, and options that are its own."""
+
+    count = 0
+
+    def __init__(self, S, *words, context=None):
+        Alone.count += 1
+        self.prefix = f"t{Alone.count}_"
+        database = PETSc.Options(self.prefix)
+        for name, value in zip(words[::2], words[1::2], strict=True):
+            database.setValue(name, value)
+        self.A = matrix(S) if sp.issparse(S) else S
+        self.pc = PETSc.PC().create(PETSc.COMM_SELF)
+        self.pc.setOptionsPrefix(self.prefix)
+        self.pc.setOperators(self.A)
+        self.pc.setType("python")
+        self.context = petsc.PC() if context is None else context
+        self.pc.setPythonContext(self.context)
+        self.pc.setFromOptions()
+
+    def apply(self, b, transpose=False):
+        x, y = vector(b), vector(np.zeros_like(b))
+        (self.pc.applyTranspose if transpose else self.pc.apply)(x, y)
+        np.testing.assert_array_equal(x.getArray(), b)  # never written
+        return y.getArray().copy()
+
+
+def words(recipe, changed):
+    return [word for key, value in {"recipe": recipe, **changed}.items() for word in (f"finelu_{key}", str(value))]
+
+
+b = np.random.default_rng(3).standard_normal(A.shape[0])
+
+
+# One process ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_pc_applies_the_factors_of_every_recipe(name):
+    needed = NEEDED.get(name, {})
+    recipe = RECIPES[name](**needed)
+    pc = Alone(SPD, *words(name, needed))
+    F = recipe.factor(SPD)
+    np.testing.assert_array_equal(pc.apply(b), F.solve(b))
+    assert pc.context.recipe == recipe
+    np.testing.assert_array_equal(pc.apply(b, transpose=True), F.solve(b, "T"))
+    X, Y = (PETSc.Mat().createDense((b.size, 3), comm=PETSc.COMM_SELF) for _ in range(2))
+    X.setUp(), Y.setUp()
+    X.getDenseArray()[:] = np.outer(b, [1.0, 2.0, -1.0])
+    X.assemble(), Y.assemble()
+    pc.pc.matApply(X, Y)
+    np.testing.assert_array_equal(Y.getDenseArray(), F.solve(np.outer(b, [1.0, 2.0, -1.0])))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_factors_keep_nothing_of_petscs_memory_and_follow_new_values(name):
+    needed = NEEDED.get(name, {})
+    pc = Alone(SPD, *words(name, needed))
+    other = perturbed(SPD)
+    F = RECIPES[name](**needed).factor(SPD)
+    for S, what in ((SPD, "factor"), (other, "update")):
+        values, calls = S.data, dict(pc.context.calls)
+        pc.A.setValuesCSR(S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), values)
+        pc.A.assemble()
+        pc.context.setUp(pc.pc)
+        F = F if what == "factor" else F.update(S)
+        first = {trans: F.solve(b, trans) for trans in "NT"}
+        np.testing.assert_array_equal(pc.A.getValuesCSR()[2], values)
+        pc.A.scale(7.0)  # in place; no set-up follows
+        for trans in "NT":
+            y = vector(b * 0)
+            getattr(pc.context, "apply" if trans == "N" else "applyTranspose")(pc.pc, vector(b), y)
+            np.testing.assert_array_equal(y.getArray(), first[trans])
+        assert pc.context.calls[what] == calls[what] + 1
+    assert pc.context.calls["factor"] == 1
+
+
+def test_new_values_update_a_new_pattern_factors_anew_and_neither_does_nothing():
+    pc = Alone(A)
+    calls = pc.context.calls
+    pc.apply(b)
+    pc.apply(b)
+    assert (calls["factor"], calls["update"], calls["solve"]) == (1, 0, 2)
+    pc.A.scale(2.0)
+    y = pc.apply(b)
+    assert (calls["factor"], calls["update"]) == (1, 1)
+    np.testing.assert_array_equal(y, fl.ILU0().factor(2.0 * A).solve(b))
+    pc.pc.setOperators(matrix(A))  # another Mat with the same pattern
+    np.testing.assert_array_equal(pc.apply(b), fl.ILU0().factor(A).solve(b))
+    assert (calls["factor"], calls["update"]) == (1, 2)
+    S = A.tolil()
+    S[0, A.shape[0] - 1] = 0.5
+    pc.pc.setOperators(matrix(S.tocsr()))
+    np.testing.assert_array_equal(pc.apply(b), fl.ILU0().factor(S.tocsr()).solve(b))
+    assert (calls["factor"], calls["update"]) == (2, 2)
+
+
+def test_entries_elsewhere_in_the_same_matrix_are_noticed():
+    pc = Alone(A)
+    pc.apply(b)
+    pc.A.setOption(PETSc.Mat.Option.NEW_NONZERO_ALLOCATION_ERR, False)
+    pc.A.setValue(0, A.shape[0] - 1, 0.5)
+    pc.A.assemble()
+    S = A.tolil()
+    S[0, A.shape[0] - 1] = 0.5
+    np.testing.assert_array_equal(pc.apply(b), fl.ILU0().factor(S.tocsr()).solve(b))
+    assert pc.context.calls["factor"] == 2
+
+
+def test_the_rows_of_a_matrix_are_read_where_petsc_keeps_them():
+    M = matrix(A)
+    indptr, indices, data = petsc.memory.csr_arrays(M, None)
+    np.testing.assert_array_equal(data, A.data)
+    np.testing.assert_array_equal(indices, A.indices)
+    np.testing.assert_array_equal(indptr, A.indptr)
+    M.scale(3.0)
+    np.testing.assert_array_equal(data, 3.0 * A.data)  # the same memory
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_parameter_of_every_recipe_is_an_option(name):
+    recipe = RECIPES[name]()
+    for field in fields(recipe):
+        value = getattr(recipe, field.name)
+        text, want = {
+            bool: (str(not value).lower(), value is not True),
+            int: ("7", 7),
+            float: ("0.25", 0.25),
+            str: ("sync_free", "sync_free"),
+        }.get(type(value), (None, None))
+        if value is None:  # a union: the options that its other type takes
+            text, want = {"precision": ("float32", "float32"), "ordering": ("rcm", "rcm")}.get(field.name, ("3", 3))
+            if field.name in ("symmetric", "low_memory", "matching"):
+                text, want = "no", False
+        made, device = petsc.options.from_options(*given(name, {field.name: text}))
+        assert made == replace(recipe, **{field.name: want}), field.name
+        assert type(getattr(made, field.name)) is type(want)
+        assert device == "cpu"
+
+
+def test_a_recipe_that_is_registered_is_an_option(monkeypatch):
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class Scaled(Recipe):
+        factor_of: float = 1.0
+
+        def factor(self, A):
+            return fl.Jacobi().factor(self.factor_of * A)
+
+    monkeypatch.setitem(RECIPES, "scaled", Scaled)
+    pc = Alone(A, *words("scaled", {"factor_of": "2"}))
+    np.testing.assert_array_equal(pc.apply(b), fl.Jacobi().factor(2.0 * A).solve(b))
+    assert pc.context.recipe == Scaled(factor_of=2.0)
+
+
+def given(name, values):
+    """The arguments of from_options, after options of a prefix that nobody else has."""
+    Alone.count += 1
+    prefix = f"t{Alone.count}_"
+    database = PETSc.Options(prefix)
+    for key, value in zip(words(name, values)[::2], words(name, values)[1::2], strict=True):
+        database.setValue(key, value)
+    return prefix, None, "cpu"
+
+
+def test_an_option_without_a_value_is_true():
+    prefix = given("parilut", {})[0]
+    PETSc.Options(prefix).setValue("finelu_progressive", None)
+    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ParILUT(progressive=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"recipe": "ilu9"}, r"finelu_recipe ilu9: no such recipe; one of ilu0, ic0, .* is needed"),
+        ({"recipe": "ilut", "drop": "1"}, r"finelu_drop: no such option with recipe ilut; there are .*finelu_drop_tol"),
+        ({"recipe": "ilut", "drop_tol": "small"}, r"finelu_drop_tol small: a number is needed"),
+        ({"recipe": "parilut", "steps": "2.5"}, r"finelu_steps 2.5: an integer is needed"),
+        ({"recipe": "parilut", "progressive": "maybe"}, r"finelu_progressive maybe: true or false is needed"),
+        ({"recipe": "multilevel", "symmetric": "2"}, r"finelu_symmetric 2: true or false or none is needed"),
+        ({"device": "gpu"}, r"finelu_device gpu: cpu, cuda or cuda:<number> is needed"),
+    ],
+)
+def test_a_wrong_option_says_what_there_is(values, told):
+    name = values.pop("recipe", "ilu0")
+    with pytest.raises(ParameterError, match=told) as error:
+        petsc.options.from_options(*given(name, values))
+    one_line(error)
+
+
+def test_options_of_all_levels_hold_for_each_and_its_own_go_first():
+    assert list(petsc.options.prefixes("a_mg_levels_2_sub_")) == ["a_mg_levels_2_sub_", "a_mg_levels_sub_"]
+    assert list(petsc.options.prefixes("mg_levels_2_block_10_")) == [
+        "mg_levels_2_block_10_", "mg_levels_block_10_", "mg_levels_block_", "mg_levels_2_block_", "mg_levels_block_"
+    ]  # fmt: skip
+    prefix = given("ilut", {"drop_tol": "0.5"})[0]
+    level = f"{prefix}7_"
+    PETSc.Options(level).setValue("finelu_fill", "9")
+    assert petsc.options.from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.5, fill=9.0)
+    PETSc.Options(level).setValue("finelu_drop_tol", "0.25")
+    assert petsc.options.from_options(level, None, "cpu")[0] == fl.ILUT(drop_tol=0.25, fill=9.0)
+    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ILUT(drop_tol=0.5)
+    PETSc.Options(prefix).setValue("finelu_drop", "1")
+    with pytest.raises(ParameterError, match=f"^-{prefix}finelu_drop: no such option with recipe ilut"):
+        petsc.options.from_options(level, None, "cpu")
+
+
+def test_a_program_gives_a_recipe_and_options_go_before_it():
+    context = petsc.PC(fl.ILUT(drop_tol=1e-2, fill=3.0))
+    pc = Alone(A, "finelu_fill", "4", context=context)
+    assert context.recipe == fl.ILUT(drop_tol=1e-2, fill=4.0)
+    np.testing.assert_array_equal(pc.apply(b), fl.ILUT(drop_tol=1e-2, fill=4.0).factor(A).solve(b))
+    with pytest.raises(ParameterError, match="device gpu: cpu, cuda"):
+        petsc.PC(device="gpu")
+
+
+def test_options_that_change_later_count_without_a_set_up():
+    pc = Alone(A)
+    pc.apply(b)
+    PETSc.Options(pc.prefix).setValue("finelu_recipe", "jacobi")
+    pc.pc.setFromOptions()
+    np.testing.assert_array_equal(pc.apply(b), fl.Jacobi().factor(A).solve(b))
+
+
+@pytest.mark.parametrize("name", ["ilu0", "multilevel"])
+def test_a_thread_that_keeps_what_a_kernel_was_given_keeps_nothing_of_petscs(name, monkeypatch, threads):
+    kept = []
+    threads(2)
+    into = petsc.PC._into
+    monkeypatch.setattr(petsc.PC, "_into", lambda self, *args: (kept.append(args), into(self, *args))[1])
+    pc = Alone(SPD, *words(name, {}))
+    x, y = vector(b), vector(b * 0)
+    pc.pc.apply(x, y)
+    assert x.getRefCount() == y.getRefCount() == 1  # an array of petsc4py counts
+    X, Y = (PETSc.Mat().createDense((b.size, 3), comm=PETSc.COMM_SELF) for _ in range(2))
+    X.setUp(), Y.setUp()
+    X.assemble(), Y.assemble()
+    before = sys.getrefcount(X), sys.getrefcount(Y)
+    pc.pc.matApply(X, Y)
+    assert (sys.getrefcount(X), sys.getrefcount(Y)) == before
+    assert len(kept) == 2
+    np.testing.assert_array_equal(kept[0][0], b)  # the same memory
+    np.testing.assert_array_equal(kept[0][1], fl.preconditioners.RECIPES[name]().factor(SPD).solve(b))
+
+
+class OnGPU:
+    """What copy_to_host looks at of an array of CuPy."""
+
+    def __init__(self, array):
+        self.array, self.dtype, self.flags = array, array.dtype, array.flags
+
+    def get(self, out=None):
+        if out is None:
+            return self.array
+        assert out.dtype == self.dtype
+        assert out.flags.c_contiguous
+        assert out.shape == self.array.shape
+        out[...] = self.array
+        return out
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_the_gpu_gives_comes_into_any_array_of_the_host(order, dtype):
+    found = np.arange(12, dtype=dtype).reshape(4, 3)
+    for host in (np.empty((4, 3), order=order), np.empty((8, 3))[::2]):
+        petsc.memory.copy_to_host(OnGPU(found), host)
+        np.testing.assert_array_equal(host, found)
+
+
+def test_the_gpu_is_where_petsc_has_the_block_else_that_of_the_process(monkeypatch):
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 4)))
+    there = []
+    monkeypatch.setattr(petsc.device, "gpu_of", lambda *_: there[0])
+    monkeypatch.setenv("MPI_LOCALRANKID", "6")
+
+    def chosen(device, number):
+        there[:] = [number]
+        return petsc.device.chosen_gpu(cupy, device, None)
+
+    assert [chosen("cuda", 3), chosen("cuda", None), chosen("cuda:1", None), chosen("cuda:1", 1)] == [3, 2, 1, 1]
+    with pytest.raises(DeviceError, match="device cuda:1 was given, but PETSc has this block on cuda:3"):
+        chosen("cuda:1", 3)
+    with pytest.raises(DeviceError, match="device cuda:4 was given, and the last GPU here is cuda:3"):
+        chosen("cuda:4", None)
+
+
+def test_launchers_say_how_many_processes_a_machine_has(monkeypatch):
+    for name in (*petsc.device.LOCAL_RANK, *petsc.device.LOCAL_SIZE, *petsc_command.RANK):
+        monkeypatch.delenv(name, raising=False)
+    assert petsc.device.from_launcher(petsc.device.LOCAL_SIZE) is None
+    assert petsc_command.launched_first()
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "12(x2),3")
+    assert petsc.device.from_launcher(petsc.device.LOCAL_SIZE) == 12
+    monkeypatch.setenv("FLUX_TASK_LOCAL_ID", "5")
+    assert petsc.device.local_rank() == 5
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    assert not petsc_command.launched_first()
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert petsc_command.launched_first()
+
+
+@pytest.mark.parametrize("kind", ["baij", "sbaij", "dense"])
+def test_other_formats_are_converted(kind):
+    M = matrix(SPD)
+    M.setBlockSize(3)
+    if kind == "sbaij":
+        M.setOption(PETSc.Mat.Option.SYMMETRIC, True)
+    pc = Alone(M.convert(kind), *words("sparse_lu", {}))
+    x = pc.apply(b)
+    assert np.linalg.norm(SPD @ x - b) <= 1e-10 * np.linalg.norm(b)
+
+
+def test_petscs_block_size_is_taken():
+    M = matrix(SPD)
+    M.setBlockSize(3)
+    pc = Alone(M, *words("block_ilu0", {}))
+    np.testing.assert_array_equal(pc.apply(b), fl.BlockILU0(block_size=3).factor(SPD).solve(b))
+
+
+def test_a_block_without_rows():
+    pc = Alone(sp.csr_matrix((0, 0)))
+    assert pc.apply(np.zeros(0)).size == 0
+    assert pc.context.factors is None
+    assert pc.context.error is None
+
+
+def test_a_rectangular_block_is_told(capfd):
+    context = petsc.PC()
+    M = matrix(sp.eye(4, 6))
+    pc = PETSc.PC().create(PETSc.COMM_SELF)
+    pc.setOperators(M)
+    context.setUp(pc)
+    assert "shape (4, 6)" in context.error
+    assert "shape (4, 6)" in capfd.readouterr().err
+
+
+def test_the_cause_is_told_once_and_the_next_set_up_recovers(capfd):
+    S = A.tolil()
+    S[5, :] = 0
+    S[5, 5] = 1.0
+    pc = Alone(S.tocsr())
+    pc.A.setValue(5, 5, 0.0)
+    pc.A.assemble()
+    assert np.isnan(pc.apply(b)).all()
+    assert np.isnan(pc.apply(b)).all()
+    told = capfd.readouterr().err
+    assert told.count("pivot of row 5") == 1
+    assert told.startswith("[0] finelu")
+    assert pc.context.factors is None
+    pc.A.setValue(5, 5, 1.0)
+    pc.A.assemble()
+    assert np.isfinite(pc.apply(b)).all()
+    assert pc.context.error is None
+
+
+@pytest.mark.parametrize("kind", ["gmres", "preonly", "cg", "richardson", "bcgs"])
+def test_a_failure_is_petscs_divergence(kind, capfd):
+    if kind == "preonly" and not hasattr(PETSc.PC, "setFailedReason"):
+        pytest.skip("this PETSc looks at no norm, and cannot be told")
+    M = matrix(A)
+    M.setValue(4, 4, np.nan)
+    M.assemble()
+    ksp = PETSc.KSP().create(PETSc.COMM_SELF)
+    ksp.setOperators(M)
+    ksp.setType(kind)
+    ksp.getPC().setType("python")
+    ksp.getPC().setPythonContext(petsc.PC())
+    x, y = vector(b), vector(b)
+    ksp.solve(x, y)
+    assert ksp.getConvergedReason() in (
+        PETSc.KSP.ConvergedReason.DIVERGED_PCSETUP_FAILED,
+        PETSc.KSP.ConvergedReason.DIVERGED_NANORINF,
+    )
+    assert "row 4" in capfd.readouterr().err
+    M.setValue(4, 4, 6.0)
+    M.assemble()
+    ksp.solve(x, y)
+    assert ksp.getConvergedReason() > 0
+
+
+def test_a_solve_that_fails_is_petscs_divergence(capfd, monkeypatch):
+    pc = Alone(A)
+    pc.apply(b)
+    monkeypatch.setattr(pc.context, "_solve", lambda *_: 1 / 0)
+    assert np.isnan(pc.apply(b)).all()
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_told(capfd):
+    try:
+        require_gpu()
+        pytest.skip("there is a GPU")
+    except DeviceError:
+        pass
+    pc = Alone(A, "finelu_device", "cuda")
+    assert np.isnan(pc.apply(b)).all()
+    assert "use device 'cpu'" in capfd.readouterr().err
+
+
+def test_view_shows_what_there_is():
+    pc = Alone(SPD, *words("multilevel", {"dense_size": 20}))
+    lines = list(pc.context._described())
+    assert lines == [f"{fl.MultilevelILU(dense_size=20)!r} on cpu", "not set up"]
+    pc.apply(b)
+    text = "\n".join(pc.context._described())
+    F = pc.context.factors
+    assert f"{A.shape[0]} rows, {A.nnz} entries; factors: {F.nnz} entries" in text
+    assert f"{len(F.report['levels'])} levels" in text
+    assert "1 factor," in text
+    assert "1 solve," in text
+    plain = Alone(A)
+    plain.apply(b)
+    assert "lower triangle: " in "\n".join(plain.context._described())
+
+
+def test_memory_counts_each_array_once():
+    F = fl.ILU0().factor(A)
+    own = {id(v): v.nbytes for v in (F.pattern.data, F.pattern.indices, F.pattern.indptr, F._triangles.data)}
+    assert sum(own.values()) <= petsc.memory.bytes_of(F) <= 6 * sum(own.values())
+    assert petsc.memory.bytes_of([F, F]) == petsc.memory.bytes_of(F)
+
+
+def test_without_petsc4py_the_error_says_where_to_look(tmp_path):
+    (tmp_path / "petsc4py.py").write_text("raise ImportError('none here')")
+    paths = os.pathsep.join([str(tmp_path), str(Path(fl.__file__).parents[1])])
+    code = "import finelu.interop.petsc"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert "docs/petsc.md" in done.stderr.splitlines()[-1]
+
+
+# On a GPU, with a PETSc that has its vectors on the host --------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy():
+    try:
+        return require_gpu()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12 * abs(want).max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_pc_applies_the_factors_of_every_recipe_on_a_gpu(cupy, name):
+    import cupyx.scipy.sparse
+
+    needed = NEEDED.get(name, {})
+    pc = Alone(SPD, *words(name, {**needed, "device": "cuda"}))
+    F = RECIPES[name](**needed).factor(cupyx.scipy.sparse.csr_matrix(SPD))
+    B = np.outer(b, [1.0, 2.0, -1.0])
+    for S, what in ((SPD, "factor"), (perturbed(SPD), "update")):
+        pc.A.setValuesCSR(S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), S.data)
+        pc.A.assemble()
+        F = F if what == "factor" else F.update(cupyx.scipy.sparse.csr_matrix(S))
+        close(pc.apply(b), F.solve(cupy.asarray(b)).get())
+        close(pc.apply(b, transpose=True), F.solve(cupy.asarray(b), "T").get())
+        X, Y = (PETSc.Mat().createDense(B.shape, comm=PETSc.COMM_SELF) for _ in range(2))
+        X.setUp(), Y.setUp()
+        X.getDenseArray()[:] = B
+        X.assemble(), Y.assemble()
+        pc.pc.matApply(X, Y)
+        close(Y.getDenseArray(), F.solve(cupy.asarray(B)).get())
+        assert pc.context.calls[what] == 1
+    assert isinstance(pc.context.factors.solve(cupy.asarray(b)), cupy.ndarray)
+    assert next(iter(pc.context._described())).endswith(" on cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_failure_on_a_gpu_is_told_and_the_next_set_up_recovers(cupy, capfd):
+    S = SPD.copy()
+    S.data[0] = np.nan
+    pc = Alone(S, "finelu_device", "cuda")
+    assert np.isnan(pc.apply(b)).all()
+    assert "row 0" in capfd.readouterr().err
+    pc.A.setValuesCSR(S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), SPD.data)
+    pc.A.assemble()
+    close(pc.apply(b), fl.ILU0().factor(SPD).solve(b))
+    number = cupy.cuda.runtime.getDeviceCount()
+    pc = Alone(SPD, "finelu_device", f"cuda:{number}")
+    assert np.isnan(pc.apply(b)).all()
+    assert f"cuda:{number}" in capfd.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_iterations_on_a_gpu_are_those_of_petscs_ilu(cupy, processes):
+    _, found = mpi(processes, "counts", "-sub_finelu_device", "cuda")
+    for outer, (theirs, ours) in found.items():
+        assert abs(theirs[0] - ours[0]) <= 1, outer
+        assert theirs[1] == ours[1] > 0, outer
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pivot", "nan", "apply"])
+def test_a_process_that_fails_on_its_gpu_ends_the_solve_on_all(cupy, kind):
+    words = (f"kind={kind}", "-pc_type", "asm", *OURS, "-sub_finelu_device", "cuda")
+    _, (failed, healed, again) = mpi(2, "failure", *words, seconds=60)
+    assert failed[1] in (-9, -11)
+    assert healed[1] > 0
+    assert again == healed
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_ilu0_takes_as_many_iterations_as_petscs(processes):
+    _, found = mpi(processes, "counts")
+    for outer, (theirs, ours) in found.items():
+        assert theirs[0] == ours[0], outer
+        assert theirs[1] == ours[1] > 0, outer
+        assert ours[2] == pytest.approx(theirs[2], rel=1e-3), outer
+
+
+def test_inside_a_multigrid_smoother():
+    _, (theirs, ours) = mpi(2, "multigrid")
+    assert ours[:2] == theirs[:2]
+    assert ours[1] > 0
+
+
+@pytest.mark.parametrize("kind", ["missing", "pivot", "nan"])
+@pytest.mark.parametrize("outer", [("-pc_type", "asm", *OURS), ("-pc_type", "bjacobi", *OURS), ALONE])
+def test_a_process_that_fails_ends_the_solve_on_all(kind, outer):
+    done, (failed, healed, again) = mpi(2, "failure", f"kind={kind}", *outer, seconds=30)
+    assert failed[1] in (-9, -11)
+    assert healed[1] > 0
+    assert again == healed
+    assert {"missing": "no diagonal entry", "pivot": "the pivot of row", "nan": "NaN or Inf"}[kind] in done.stderr
+    assert "[1] finelu" in done.stderr
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("outer", [("-pc_type", "asm", *OURS), ("-pc_type", "bjacobi", *OURS), ALONE])
+def test_a_process_that_fails_within_a_solve_ends_it_on_all(outer, after):
+    done, (failed, healed, again) = mpi(2, "failure", "kind=apply", f"after={after}", *outer, seconds=30)
+    assert failed[1] in (-9, -11)
+    assert failed[0] == (0 if after == 0 else 2)
+    assert healed[1] > 0
+    assert again == healed
+    assert done.stderr.count("[1] finelu") == done.stderr.count("ZeroDivisionError") == 1
+
+
+@pytest.mark.parametrize("method", ["gmres", "lgmres", "dgmres"])
+def test_a_process_that_fails_twice_does_not_leave_the_others(method):
+    words = ("kind=pivot", "twice=1", *ALONE, "-ksp_type", method)
+    _, (failed, once_more, healed, _) = mpi(2, "failure", *words, seconds=30)
+    assert failed[1] < 0 > once_more[1]
+    assert healed[1] > 0
+
+
+@pytest.mark.parametrize("kind", ["pivot", "apply"])
+@pytest.mark.parametrize("outer", ["asm", "bjacobi"])
+def test_with_a_krylov_method_in_the_subdomain_the_outer_failure_is_taken_back_by_the_program(outer, kind):
+    if not hasattr(PETSc.PC, "setFailedReason"):
+        pytest.skip("this petsc4py has no PC.setFailedReason")
+    inner = ("-sub_ksp_type", "gmres", "-sub_ksp_max_it", "3", "-ksp_type", "fgmres")
+    words = (f"kind={kind}", "clear=outer", "-pc_type", outer, *OURS, *inner)
+    _, (failed, kept, healed, _) = mpi(2, "failure", *words, seconds=30)
+    assert failed[1] < 0 > kept[1]
+    assert healed[1] > 0
+
+
+GAMG = ("-pc_type", "gamg", "-pc_gamg_coarse_eq_limit", "8", "-mg_levels_pc_type", "asm")
+GAMG += tuple(word.replace("-sub", "-mg_levels_sub") for word in OURS)
+
+
+@pytest.mark.parametrize("kind", ["set-up", "apply"])
+def test_a_smoother_that_fails_ends_the_solve_on_all(kind):
+    words = (f"kind={kind}", "after=0", *GAMG)
+    _, (failed, healed, _) = mpi(2, "failure", *words, "-mg_levels_ksp_type", "richardson", seconds=30)
+    assert failed[1] < 0 < healed[1]
+    # Chebyshev's method multiplies what fails by 0, and the rest of the cycle would converge to something else.
+    _, (failed, kept, healed, _) = mpi(2, "failure", *words, "clear=new", seconds=30)
+    assert failed[1] < 0 > kept[1]
+    assert healed[1] > 0
+
+
+@pytest.mark.parametrize("how", ["memory", "stderr"])
+def test_a_failure_that_cannot_be_handed_over_ends_all_processes(how):
+    done, found = mpi(2, "no_way", how, "-pc_type", "asm", *OURS, seconds=30, check=False)
+    assert done.returncode != 0
+    assert found is None
+    if how == "memory":
+        assert "ZeroDivisionError" in done.stderr
+        assert "TypeError" in done.stderr
+
+
+@pytest.mark.parametrize("repeat", range(5))
+def test_no_failure_hangs(repeat):
+    words = (f"rank={repeat % 3}", "-pc_type", ("asm", "bjacobi")[repeat % 2], *OURS)
+    _, (failed, healed, _) = mpi(3, "failure", "kind=pivot", *words, seconds=30)
+    assert failed[1] < 0 < healed[1]
+
+
+def test_a_wrong_option_ends_all_processes():
+    done, _ = mpi(2, "threads", "-pc_type", "asm", *OURS, "-sub_finelu_stepz", "4", seconds=30, check=False)
+    assert done.returncode != 0
+    assert "-sub_finelu_stepz: no such option with recipe ilu0; there are" in done.stderr
+
+
+def test_options_for_all_levels_of_multigrid():
+    both = ("-mg_levels_sub_finelu_recipe", "ilut", "-mg_levels_sub_finelu_drop_tol", "0.01")
+    small = ("-pc_gamg_process_eq_limit", "20")
+    _, found = mpi(2, "recipes", *GAMG, *small, *both, "-mg_levels_1_sub_finelu_drop_tol", "0.5")
+    assert len(found) > 1
+    assert found == [repr(fl.ILUT(drop_tol=0.5)), *[repr(fl.ILUT(drop_tol=0.01))] * (len(found) - 1)]
+    done, _ = mpi(2, "recipes", *GAMG, "-mg_levels_sub_finelu_stepz", "4", seconds=30, check=False)
+    assert done.returncode != 0
+    assert "-mg_levels_sub_finelu_stepz: no such option with recipe ilu0; there are" in done.stderr
+
+
+def test_processes_share_the_cores(monkeypatch):
+    monkeypatch.delenv("FINELU_NUM_THREADS", raising=False)
+    _, found = mpi(2, "threads", "-pc_type", "asm", *OURS)
+    assert found == [max(len(os.sched_getaffinity(0)) // 2, 1)] * 2 or len(os.sched_getaffinity(0)) < os.cpu_count()
+    monkeypatch.setenv("FINELU_NUM_THREADS", "3")
+    _, found = mpi(2, "threads", "-pc_type", "asm", *OURS)
+    assert found == [3, 3]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    """A folder with one system in all formats, its solution, and some that are broken."""
+    folder = tmp_path_factory.mktemp("system")
+    S = sp.csr_matrix(fl.gallery.convection_diffusion(6, peclet=40.0))
+    rhs = np.random.default_rng(1).standard_normal(S.shape[0])
+    scipy.io.mmwrite(folder / "A.mtx", S, symmetry="general")
+    scipy.io.mmwrite(folder / "s.mtx", SPD, symmetry="symmetric")
+    text = (folder / "A.mtx").read_text()
+    (folder / "A.mtx.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "short.mtx").write_text(text[: len(text) // 2].rsplit("\n", 1)[0])
+    (folder / "word.mtx").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n1 x 2\n" + "1 1 1\n" * 999)
+    (folder / "wide.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 4 1\n1 1 1.0\n")
+    (folder / "none.mtx").write_text("nothing\n")
+    lines = ["%%MatrixMarket matrix coordinate real symmetric", "3 3 5", "1 1 1", "2 2 1", "3 3 1", "2 1 1", "1 2 1"]
+    (folder / "both.mtx").write_text("\n".join(lines) + "\n")  # (2, 1) and (1, 2) in different shares of the lines
+    lines = [
+        "%%MatrixMarket matrix coordinate real general",
+        "3 3 3",
+        "1 1 1.0D+05",
+        "% half of it",
+        "",
+        "2 2 1",
+        "3 3 1",
+    ]
+    (folder / "fortran.mtx").write_text("\n".join(lines))
+    viewer = PETSc.Viewer().createBinary(str(folder / "A.petsc"), "w", comm=PETSc.COMM_SELF)
+    matrix(S).view(viewer)
+    viewer.destroy()
+    data = (folder / "A.petsc").read_bytes()
+    for name, size in (("head", 9), ("rows", 100), ("values", len(data) - 1)):
+        (folder / f"{name}.petsc").write_bytes(data[:size])
+    size, n = np.dtype(PETSc.IntType).itemsize, S.shape[0]
+    for name, place, value in (("lengths", 4, 99), ("columns", 4 + n, n), ("negative", 4 + n, -1)):
+        changed = bytearray(data)
+        changed[place * size : (place + 1) * size] = int(value).to_bytes(size, "big", signed=True)
+        (folder / f"{name}.petsc").write_bytes(changed)
+    viewer = PETSc.Viewer().createBinary(str(folder / "b.petsc"), "w", comm=PETSc.COMM_SELF)
+    vector(rhs).view(viewer)
+    viewer.destroy()
+    data = (folder / "b.petsc").read_bytes()
+    (folder / "part_of_b.petsc").write_bytes(data[:-8])
+    (folder / "none_of_b.petsc").write_bytes(data[:3])
+    viewer = PETSc.Viewer().createBinary(str(folder / "longer_b.petsc"), "w", comm=PETSc.COMM_SELF)
+    vector(np.append(rhs, 1.0)).view(viewer)
+    viewer.destroy()
+    np.save(folder / "b.npy", rhs)
+    return folder, S, rhs
+
+
+@pytest.mark.parametrize("rhs_file", ["b.npy", "b.petsc", None])
+@pytest.mark.parametrize("name", ["A.mtx", "A.mtx.gz", "A.petsc"])
+def test_solve_mtx(system, name, rhs_file, tmp_path):
+    folder, S, rhs = system
+    output = tmp_path / ("x.npy" if rhs_file != "b.petsc" else "x.petsc")
+    words = [f"path={folder / name}", f"output={output}"] + ([f"b={folder / rhs_file}"] if rhs_file else [])
+    _, found = mpi(3, "from_file", *words)
+    assert found["converged"]
+    assert found["left"] == []
+    assert found["processes"] == 3
+    assert found["relative_residual"] <= 1e-8
+    rhs = rhs if rhs_file else np.random.default_rng(0).uniform(-0.5, 0.5, S.shape[0])
+    x = read_vector(output)
+    assert np.linalg.norm(S @ x - rhs) <= 1.01e-8 * np.linalg.norm(rhs)
+
+
+def test_entries_are_read_as_on_one_process(system, tmp_path):
+    np.save(tmp_path / "b.npy", [1e5, 1.0, 2.0])
+    words = (f"path={system[0] / 'fortran.mtx'}", f"b={tmp_path / 'b.npy'}", f"output={tmp_path / 'x.npy'}")
+    mpi(2, "from_file", *words)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), [1.0, 1.0, 2.0])
+
+
+def test_symmetric_storage_and_a_partition(system, tmp_path):
+    folder, *_ = system
+    words = (f"path={folder / 's.mtx'}", f"output={tmp_path / 'x.npy'}")
+    _, plain = mpi(4, "from_file", *words)
+    assert plain["nnz"] == SPD.nnz
+    _, spread = mpi(4, "from_file", *words, "partition=average")
+    assert spread["converged"]
+    assert spread["cut"] > 0
+    x = np.load(tmp_path / "x.npy")
+    rhs = np.random.default_rng(0).uniform(-0.5, 0.5, SPD.shape[0])
+    assert np.linalg.norm(SPD @ x - rhs) <= 1.01e-8 * np.linalg.norm(rhs)
+
+
+def test_metis_cuts_less_than_equal_shares(system):
+    pytest.importorskip("pymetis")
+    folder, *_ = system
+    shuffled = np.random.default_rng(0).permutation(SPD.shape[0])
+    scipy.io.mmwrite(folder / "p.mtx", SPD[shuffled][:, shuffled], symmetry="general")
+    _, plain = mpi(2, "from_file", f"path={folder / 'p.mtx'}", "partition=current")
+    _, spread = mpi(2, "from_file", f"path={folder / 'p.mtx'}", "partition=metis")
+    assert spread["cut"] < plain["cut"] / 3
+    assert spread["iterations"] <= plain["iterations"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("absent.mtx", "there is no such file"),
+        ("b.npy", "a matrix is read from .mtx"),
+        ("short.mtx", "entries are announced, but there are"),
+        ("word.mtx", r"line (?!2:)\d{3}: '1 x 2': expected: row, column"),
+        ("both.mtx", r"\(2, 1\) and \(1, 2\) are both stored, where one stands for both"),
+        ("wide.mtx", r"A has shape \(3, 4\)"),
+        ("none.mtx", "line 1: 'nothing': not a Matrix Market file"),
+        ("b.petsc", "PETSc cannot load it: .* does not begin like one"),
+        ("head.petsc", "does not begin like one"),
+        ("rows.petsc", r"ends after 100 of \d+ bytes or more; it is truncated"),
+        ("values.petsc", "it is truncated"),
+        ("lengths.petsc", r"rows of this have \d+ entries together, not"),
+        ("columns.petsc", "entries beyond its 216 columns"),
+        ("negative.petsc", "entries beyond its 216 columns"),
+        ("A.mtx b=part_of_b.petsc", r"ends after \d+ of \d+ bytes; it is truncated"),
+        ("A.mtx b=none_of_b.petsc", "a binary Vec of 216 .* does not begin like one"),
+        ("A.mtx b=longer_b.petsc", "this has 217"),
+    ],
+)
+def test_a_bad_file_is_told_by_all_processes(system, name, told):
+    words = [f"path={system[0] / name.split()[0]}", *(f"b={system[0] / b[2:]}" for b in name.split()[1:])]
+    _, found = mpi(2, "from_file", *words, seconds=30)
+    first, second = found["error"]
+    assert first == second
+    assert re.search(told, first)
+
+
+def test_command_line(system, tmp_path):
+    folder, S, rhs = system
+    words = ["solve", str(folder / "A.mtx"), "--petsc", "-b", str(folder / "b.npy"), "-o", str(tmp_path / "x.npy")]
+    program = (sys.executable, "-m", "finelu")
+    done, _ = mpi(2, *words, "--json", "-sub_finelu_recipe", "ilut", "-sub_finelu_drop_tol", "1e-6", program=program)
+    found = json.loads(done.stdout)
+    assert found["converged"]
+    x = np.load(tmp_path / "x.npy")
+    assert np.linalg.norm(S @ x - rhs) <= 1.01e-8 * np.linalg.norm(rhs)
+    done, _ = mpi(2, *words, "-ksp_max_it", "1", program=program, check=False)
+    assert done.returncode == 1
+    assert "DIVERGED" in done.stdout
+    done, _ = mpi(2, *words, "--recipe", "ilut", program=program, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("--recipe has no meaning with --petsc") == 1
+    done, _ = mpi(2, *words, "-sub_finelu_recipe", "nonsense", program=program, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("finelu: -sub_finelu_recipe nonsense: no such recipe") == 1
+    done = subprocess.run([*program, "solve", "--help"], capture_output=True, text=True, check=True)
+    assert "--petsc" in done.stdout
+
+
+def test_an_error_that_petsc_meets_on_one_process_ends_all(system):
+    done, _ = mpi(2, "error_of_one", str(system[0] / "A.mtx"), seconds=30, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count("finelu: PETSc: error code 55") == 1
+
+
+# Examples -------------------------------------------------------------------------------------------------------------
+
+
+def example(name):
+    return (sys.executable, str(ROOT / "examples" / name))
+
+
+def test_example_convection_diffusion():
+    told = []
+    for inner in ((), ("-sub_pc_type", "ilu", "-pc_type", "asm"), ("-sub_finelu_recipe", "sparse_lu")):
+        done, _ = mpi(2, *inner, program=example("petsc_convection_diffusion.py"))
+        told.append(re.search(r"(\d+) iterations, .* largest u (\S+),", done.stdout).groups())
+    assert told[0] == told[1]  # ILU(0) either way
+    assert int(told[2][0]) < int(told[0][0])
+    assert told[2][1] == told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [("petsc_convection_diffusion.py", 7 * 24**3 - 6 * 24**2), ("petsc_snes.py", 5 * 40**2 - 4 * 40)],
+)
+def test_matrices_of_the_examples_store_their_stencil_alone(name, entries):
+    done, _ = mpi(2, "-mat_view", "::ascii_info", "-ksp_max_it", "1", program=example(name), check=False)
+    assert f"total: nonzeros={entries}, allocated nonzeros={entries}" in done.stdout
+
+
+def test_example_newton_updates():
+    done, _ = mpi(2, program=example("petsc_snes.py"))
+    steps = int(re.search(r"(\d+) Newton steps", done.stdout)[1])
+    assert steps > 1
+    if hasattr(PETSc.PC, "getBJacobiSubKSP"):
+        assert f"1 factorization, {steps - 1} updates" in done.stdout
+
+
+def test_c_program_uses_finelu_by_options_alone(tmp_path, monkeypatch):
+    mpicc = shutil.which("mpicc", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    config = petsc4py.get_config()
+    folders = [Path(config["PETSC_DIR"]), Path(config["PETSC_DIR"], config.get("PETSC_ARCH") or "")]
+    includes = [f"-I{folder / 'include'}" for folder in folders if (folder / "include" / "petscksp.h").exists()]
+    libraries = [path for folder in folders for path in sorted((folder / "lib").glob("libpetsc*.so"))]
+    if mpicc is None or not includes or not libraries:
+        pytest.skip("there is no mpicc, or PETSc's headers are not there")
+    program = tmp_path / "app"
+    command = [mpicc, str(ROOT / "examples" / "petsc_app.c"), "-o", str(program), *includes, str(libraries[0])]
+    subprocess.run([*command, f"-Wl,-rpath,{libraries[0].parent}"], check=True, capture_output=True, timeout=120)
+    monkeypatch.setenv("PETSC_DIR", config["PETSC_DIR"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    outer = ("-pc_type", "asm")
+    theirs, _ = mpi(2, *outer, "-sub_pc_type", "ilu", program=(str(program),))
+    ours, _ = mpi(2, *outer, "-python", sys.executable, *OURS, "-options_left", program=(str(program),))
+    assert "CONVERGED_RTOL after" in theirs.stdout
+    assert ours.stdout.splitlines()[0] == theirs.stdout.splitlines()[0]
+    assert "no unused options" in ours.stdout
+    better, _ = mpi(2, *outer, "-python", sys.executable, *OURS, "-sub_finelu_recipe", "ilut", program=(str(program),))
+    count = [int(re.search(r"after (\d+)", done.stdout)[1]) for done in (better, theirs)]
+    assert count[0] < count[1]
+
+
+def test_view_and_log_of_a_whole_solve():
+    words = ("-pc_type", "asm", *OURS, "-sub_finelu_recipe", "parilut", "-ksp_view", "-log_view")
+    done, _ = mpi(2, "threads", *words)
+    assert "ParILUT() on cpu" in done.stdout
+    assert re.search(r"\d+ rows, \d+ entries; factors: \d+ entries, fill", done.stdout)
+    assert re.search(r"^FineluFactor +1 ", done.stdout, re.MULTILINE)
+    assert re.search(r"^FineluSolve +\d+ ", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", documented("petsc", "petsc"))
+def test_documented_example(code):
+    exec(code, {})

@@ -1,0 +1,196 @@
+"""The package as a whole: floors of imports, public names, light import, kernels and launchers, documented examples."""
+
+import ast
+import re
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import finelu
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(finelu.__file__).parent
+CUDA = PACKAGE / "kernels" / "cuda"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# (name, module that it is imported from) of the stub, as type checkers read it; of modules the latter is "finelu".
+STUB = [
+    (alias.asname, node.module)
+    for node in ast.parse((PACKAGE / "__init__.pyi").read_text()).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.asname == alias.name
+]
+MODULES = {name for name, module in STUB if module == "finelu"}
+
+
+def unit(path: Path) -> str:
+    """The file or package at the top of finelu that `path` belongs to: "krylov", "matrix", "__init__"."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def floors() -> dict[str, int]:
+    """unit -> floor, as the table of docs/architecture.md has it."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    return {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def imported_units(path: Path) -> set[str]:
+    """The units of finelu that a file imports, at any depth of its text; imports for the type checker do not count."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import; write it out"
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules += submodules if node.module == "finelu" else [node.module]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            modules += [text for text in re.findall(r"'([\w.]+)'", ast.unparse(node)) if text.startswith("finelu.")]
+    parts = [module.split(".") for module in modules]
+    return {[*p, "__init__"][1] for p in parts if p[0] == "finelu"} - {unit(path)}
+
+
+def test_every_file_has_a_floor_and_every_floor_a_file():
+    units = {unit(path) for path in SOURCES}
+    assert units == set(floors())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_from_floors_below(path):
+    floor = floors()
+    allowed = {"__init__"} if unit(path) == "cli" else set()  # the command line speaks the public language
+    above = {name for name in imported_units(path) - allowed if floor[name] >= floor[unit(path)]}
+    assert not above, f"{unit(path)} (floor {floor[unit(path)]}) imports {above}"
+
+
+def test_public_names_exist_and_are_listed():
+    for name in finelu.__all__:
+        assert getattr(finelu, name) is not None
+    names = {name for name, _ in STUB}
+    assert names | {"__version__"} == set(dir(finelu))
+    assert names - MODULES | {"gallery", "__version__"} == set(finelu.__all__)
+    assert len(finelu.__all__) == len(set(finelu.__all__)) and len(STUB) == len(names)
+
+
+@pytest.mark.parametrize(("name", "module"), STUB)
+def test_a_public_name_is_what_the_stub_says(name, module):
+    expected = import_module(f"finelu.{name}") if name in MODULES else getattr(import_module(module), name)
+    assert getattr(finelu, name) is expected
+
+
+def test_the_stub_has_nothing_but_imports_that_export_and_the_version():
+    *lines, version = [
+        line for line in (PACKAGE / "__init__.pyi").read_text().splitlines() if line[:1] not in ("", "#")
+    ]
+    assert version == "__version__: str"
+    assert lines == [f"from {module} import {name} as {name}" for name, module in STUB]
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'finelu' has no attribute 'ILU9'"):
+        _ = finelu.ILU9
+
+
+@pytest.mark.parametrize(("name", "meant"), [("Ilu0", "ILU0"), ("gmers", "gmres"), ("orderings", "ordering")])
+def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(name, meant):
+    with pytest.raises(AttributeError, match=f"Did you mean '{meant}'"):
+        getattr(finelu, name)
+
+
+def test_modules_are_found_without_an_import_of_their_own():
+    names = ("ordering", "scaling", "selection", "triangular", "krylov", "interop", "io", "gallery", "matrix")
+    code = (
+        f"import sys, finelu; before = set(sys.modules); names = {names}; assert set(names) <= set(dir(finelu)); "
+        "assert all(f'finelu.{name}' not in before for name in names); "
+        "print([getattr(finelu, name).__name__ for name in names], finelu.interop.scipy.spilu is finelu.spilu)"
+    )
+    expected = f"{[f'finelu.{name}' for name in names]} True"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == expected
+
+
+def test_every_module_that_is_not_hidden_is_offered_for_completion():
+    hidden = ["residual", "start", "warmup"]
+    private = {"__init__", "__main__", "cli", "kernels", *hidden}
+    assert {unit(path) for path in SOURCES} - private == MODULES
+
+
+def test_a_star_import_brings_no_module_but_the_gallery():
+    assert MODULES & set(finelu.__all__) == {"gallery"}
+
+
+def test_modules_of_interop_are_found_and_say_what_they_need():
+    assert {"jax", "petsc", "pyamg", "scipy", "torch"} <= set(dir(finelu.interop))
+    with pytest.raises(AttributeError, match="Did you mean 'scipy'"):
+        _ = finelu.interop.scipyi
+    code = "import sys; sys.modules['torch'] = None; import finelu; print(hasattr(finelu.interop, 'torch')); " + (
+        "finelu.interop.torch"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n" and "pip install 'finelu[torch]'" in done.stderr.splitlines()[-1]
+
+
+def test_every_recipe_is_public():
+    from finelu.preconditioners import RECIPES
+
+    for recipe in RECIPES.values():
+        assert getattr(finelu, recipe.__name__) is recipe
+
+
+@pytest.mark.parametrize("statement", ["import finelu", "import finelu.cli"])
+def test_import_is_light(statement):
+    heavy = ["numba", "scipy", "cupy", "matplotlib"]
+    code = f"import sys; {statement}; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", [CUDA, ROOT / "benchmarks" / "papers"], ids=str)
+def test_every_kernel_has_a_launcher_and_instances(folder):
+    tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
+    instances = runpy.run_path(str(folder / "runtime" / "instances.py"))["INSTANCES"]
+    stems = [path.stem for path in folder.glob("*.cu")]
+    assert stems
+    assert tool["missing_instances"](stems, instances) == []
+    launchers = [ast.parse(path.read_text()) for path in folder.glob("*.py") if path.stem != "instances"]
+    launched = {node.value for tree in launchers for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for stem in stems:
+        names = [stem, *tool["kernel_names"](stem)]  # a launcher may write f"{stem}_match" for ilu0_match
+        unused = [name for name in names if not {name, name.removeprefix(stem)} & launched]
+        assert not unused, f"no launcher in {folder} names {unused} of {stem}.cu"
+
+
+def examples():
+    for page in PAGES:
+        for k, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
+            yield pytest.param(code, id=f"{page.stem}-{k}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_of_code_is_wider_than_a_page_shows(page):
+    inside, wide = False, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif inside and len(line) > 85:
+            wide.append(f"{number}: {line}")
+    assert not wide
+
+
+@pytest.mark.parametrize("code", list(examples()))
+def test_documented_examples_run(code):
+    exec(code, {})
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

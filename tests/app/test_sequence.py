@@ -1,0 +1,244 @@
+"""Sequence: right answers whatever it decides, and decisions that follow from what happened."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import ON_GPU, one_line, perturbed, values
+
+import finelu
+from finelu import ILU0, Jacobi, Sequence, gallery
+from finelu.auto import sequence as module
+from finelu.errors import MatrixError, ParameterError, ZeroPivot
+
+N = 30 * 20
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+def convection(t=0.0):
+    A = gallery.convection_diffusion(30, 20, 1, peclet=20.0)
+    return sp.csr_matrix(A + t * sp.diags(np.linspace(1.0, 3.0, N) * A.diagonal()))
+
+
+def other_pattern(A):
+    return sp.csr_matrix(A + 0.01 * sp.eye(A.shape[0], k=5))
+
+
+def assert_solves(A, b, solution, rtol=1e-8):
+    assert solution.converged
+    assert np.linalg.norm(b - A @ solution.x) <= 1.0001 * rtol * np.linalg.norm(b)
+
+
+def test_the_same_matrix_keeps_its_factors():
+    A = convection()
+    sequence = Sequence(A)
+    for k in range(3):
+        b = values(N, "float64", seed=k)
+        assert_solves(A, b, sequence.step(b=b))
+    assert sequence.decisions == ["solve", "reuse", "reuse"]
+
+
+def test_new_values_of_the_same_pattern():
+    sequence, b = Sequence(), values(N, "float64")
+    for t in (0.0, 1e-3, 2e-3, 3e-3):
+        solution = sequence.step(convection(t), b)
+        assert_solves(convection(t), b, solution)
+        assert f"{sequence.decisions[-1]}: " in solution.explain()
+    assert sequence.decisions[0] == "solve" and set(sequence.decisions[1:]) <= {"reuse", "update"}
+
+
+def test_values_changed_in_place():
+    A, b = convection(), values(N, "float64")
+    sequence = Sequence(recipe="ilu0")
+    sequence.step(A, b)
+    A.data *= np.linspace(0.9, 1.1, A.nnz)
+    assert_solves(A, b, sequence.step(A, b))
+
+
+def test_an_update_when_old_factors_have_cost_more():
+    sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
+    sequence.step(convection(), b)
+    sequence._made, sequence._excess = 1e-9, 1.0
+    B = perturbed(convection())
+    assert_solves(B, b, sequence.step(B, b))
+    assert sequence.decisions == ["solve", "update"]
+    sequence._updated, sequence._excess = 1e9, 1.0
+    sequence.step(B, b)
+    assert sequence.decisions[-1] == "reuse"
+
+
+def test_what_old_factors_cost_adds_up_to_an_update(monkeypatch):
+    """Iterations take a second each, an update takes ten."""
+    b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
+    sequence.step(convection(), b)
+    iterate = Sequence._iterate
+
+    def timed(self, *arguments):
+        solution = iterate(self, *arguments)
+        self._pace = 1.0
+        return solution
+
+    monkeypatch.setattr(Sequence, "_iterate", timed)
+    sequence._made = sequence._updated = 10.0
+    fresh, steps, excess = sequence._fresh, 0, 0.0
+    B = perturbed(convection())
+    while sequence.decisions[-1] != "update":
+        assert (excess > 10.0) == (sequence._excess > 10.0)
+        b = values(N, "float64", seed=steps)
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        sequence._updated = 10.0
+        excess, steps = excess + max(solution.iterations - fresh, 0), steps + 1
+        assert steps < 50
+    assert steps > 2 and excess > 10.0
+
+
+def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
+    b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
+    sequence.step(convection(), b)
+    sequence._made = 1e9
+    assert_solves(convection(0.1), b, sequence.step(convection(0.1), b))
+    sequence._made, sequence._excess = 1e-9, 1.0
+    assert_solves(convection(0.1), b, sequence.step(None, b))
+    assert_solves(convection(0.1), b, sequence.step(None, b))
+    assert sequence.decisions == ["solve", "reuse", "update", "reuse"]
+
+
+def test_a_complex_right_hand_side_after_a_real_one():
+    b, sequence = values(N, "float64"), Sequence(convection())
+    sequence.step(None, b)
+    c = b * (1 + 1e-3j)
+    assert_solves(convection(), c, sequence.step(None, c))
+    assert sequence.decisions == ["solve", "reuse"]
+
+
+def test_factors_that_no_longer_help_are_replaced(monkeypatch):
+    b = values(N, "float64")
+    sequence = Sequence(convection(), recipe="sparse_lu")
+    sequence.step(b=b)
+    monkeypatch.setattr(module, "MAXITER", 3)  # enough for complete factors only
+    B = perturbed(convection())
+    solution = sequence.step(B, b)
+    assert_solves(B, b, solution)
+    assert sequence.decisions == ["solve", "update"] and "reuse did not converge" in solution.explain()
+
+
+def test_a_new_pattern_is_factored_anew():
+    A, b = convection(), values(N, "float64")
+    sequence = Sequence(A)
+    sequence.step(b=b)
+    B = other_pattern(A)
+    assert_solves(B, b, sequence.step(B, b))
+    assert sequence.decisions == ["solve", "rebuild"]
+    assert_solves(B, b, sequence.step(b=b))
+    assert sequence.decisions[-1] == "reuse"
+
+
+def test_another_size_or_precision_begins_anew():
+    sequence, b = Sequence(convection()), values(N, "float64")
+    sequence.step(b=b)
+    small = gallery.poisson5(5)
+    assert_solves(small, np.ones(25), sequence.step(small, np.ones(25)))
+    assert_solves(convection(), b, sequence.step(convection(), b))
+    C = sp.csr_matrix(convection() + 0.1j * sp.identity(N))
+    solution = sequence.step(C, b)
+    assert_solves(C, b, solution)
+    real = sequence.step(convection(), b)
+    assert_solves(convection(), b, real)
+    assert real.x.dtype == np.float64
+    assert sequence.decisions == ["solve"] * 5
+
+
+def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice(monkeypatch):
+    A, b = convection(), values(N, "float64")
+    sequence = Sequence(A, recipe="ilu0")
+    sequence.step(b=b)
+
+    def fails(self, *_):
+        raise ZeroPivot(ILU0(), 3, 0.0)
+
+    monkeypatch.setattr(type(sequence._F), "update", fails)
+    sequence._made, sequence._excess = 1e-9, 1.0
+    B = perturbed(A)
+    solution = sequence.step(B, b)
+    assert_solves(B, b, solution)
+    assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
+    monkeypatch.setattr(ILU0, "factor", fails)
+    sequence._made, sequence._excess = 1e-9, 1.0
+    with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
+        sequence.step(A, b)
+    monkeypatch.undo()
+    assert_solves(A, b, sequence.step(A, b))
+    assert sequence.decisions[-1] == "solve"
+
+
+def test_single_precision_is_solved_in_double_where_rtol_needs_it():
+    A, b = convection().astype(np.float32), values(N, "float32")
+    sequence = Sequence(A)
+    for _ in range(2):
+        solution = sequence.step(b=b)
+        assert solution.x.dtype == np.float64
+        assert_solves(A.astype(float), b.astype(float), solution)
+    assert sequence.decisions == ["solve", "reuse"]
+
+
+def test_what_does_not_converge_is_said_and_forgotten():
+    n = 12
+    hilbert = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)
+    b = values(n, "float64")
+    sequence = Sequence(hilbert, rtol=1e-14)
+    assert not sequence.step(b=b).converged
+    assert_solves(np.eye(n), b, sequence.step(np.eye(n), b))
+    assert sequence.decisions == ["solve", "solve"]
+
+
+def test_b_zero_columns_and_the_last_x():
+    A, b = convection(), values(N, "float64")
+    sequence = Sequence(A)
+    assert not sequence.step(b=np.zeros(N)).x.any()
+    x = sequence.step(b=b[:, None])
+    assert x.x.shape == (N, 1)
+    assert not sequence.step(b=np.zeros(N)).x.any()
+    sequence.step(b=b)
+    again = sequence.step(b=b)
+    assert again.iterations == 0 and np.array_equal(again.x, sequence.step(b=b).x)
+    assert_solves(A, b * 1e-200, sequence.step(b=b * 1e-200))
+    huge = sequence.step(A * 1e100, b * 1e200)
+    assert huge.converged
+    assert np.linalg.norm(b - A @ (huge.x * 1e-100)) <= 1.001e-8 * np.linalg.norm(b)
+
+
+def test_recipes_and_methods():
+    A, b = convection(), values(N, "float64")
+    for recipe in (None, "none", Jacobi(), "sparse_lu"):
+        sequence = Sequence(A, recipe=recipe, method="bicgstab")
+        for _ in range(2):
+            assert_solves(A, b, sequence.step(b=b))
+
+
+@pytest.mark.parametrize("wrong", [{"rtol": -1}, {"recipe": "best"}, {"method": "magic"}, {"rtol": "x"}])
+def test_wrong_arguments(wrong):
+    with pytest.raises(ParameterError) as error:
+        Sequence(**wrong)
+    one_line(error)
+
+
+def test_wrong_steps():
+    with pytest.raises(ParameterError) as error:
+        Sequence().step(b=np.ones(3))
+    one_line(error)
+    with pytest.raises(ParameterError):
+        Sequence(np.eye(3)).step()
+    with pytest.raises(MatrixError) as error:
+        Sequence(np.eye(3)).step(b=np.ones((3, 2)))
+    assert "2 columns" in one_line(error)
+
+
+@ON_GPU
+def test_on_the_gpu(backend):
+    sequence, b = Sequence(), values(N, "float64")
+    for t in (0.0, 1e-3):
+        solution = sequence.step(backend.move(convection(t)), backend.move(b))
+        assert_solves(
+            convection(t), b, finelu.result.Solution(backend.fetch(solution.x), solution.status, 0, 0.0, None)
+        )
+    assert sequence.decisions[0] == "solve" and sequence.decisions[1] in ("reuse", "update")

@@ -1,0 +1,671 @@
+"""solve: the answer is right or not claimed, the ladder falls back and changes, limits hold, explain tells it all."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import ON_GPU, PATTERNS, one_line, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu
+from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, device, gallery, krylov, solve
+from finelu.auto import cost, ladder, monitor, singular
+from finelu.auto import solve as solver
+from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
+from finelu.matrix.traits import traits
+from finelu.result import Status
+
+POISSON = gallery.poisson5(25, 24)  # 600 rows: the direct solve does not come first
+N = POISSON.shape[0]
+
+
+worth = monitor.worth
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+@pytest.fixture
+def costs(monkeypatch):
+    """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
+
+    def expected(analysis=1e-15, **seconds):
+        monkeypatch.setattr(monitor, "worth", worth)
+        for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
+            monkeypatch.setattr(cost.Costs, name, value)
+
+    return expected
+
+
+@pytest.fixture
+def no_factors(monkeypatch):
+    """no_factors(recipes): each of them finds a zero pivot."""
+
+    def broken(*recipes):
+        for recipe in recipes:
+            monkeypatch.setattr(recipe, "factor", failing())
+        if SparseLU in recipes:
+            monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+
+    return broken
+
+
+def missing_diagonal():
+    """Indefinite, no diagonal entry in half of the rows."""
+    K = gallery.stokes(12)
+    pin = sp.diags(np.concatenate([np.zeros(K.shape[0] - 1), [1.0]]))  # of the pressure
+    return sp.csr_matrix(K + pin)
+
+
+def hermitian():
+    D = sp.diags(np.exp(1j * np.arange(N)))
+    return sp.csr_matrix(D @ POISSON @ D.conj())
+
+
+PROBLEMS = {
+    "SPD, an M-matrix": POISSON,
+    "SPD, other signs": sp.csr_matrix(abs(POISSON) + 0.1 * sp.identity(N)),
+    "negative definite": -POISSON,
+    "convection": gallery.convection_diffusion(25, 24, 1, peclet=50.0),
+    "triangular": sp.csr_matrix(sp.tril(POISSON)),
+    "indefinite": sp.csr_matrix(POISSON - 1.03 * sp.identity(N)),
+    "no diagonal": missing_diagonal(),
+    "zero diagonal stored": gallery.kkt(80, 20, store_zeros=True),
+    "complex Hermitian": hermitian(),
+    "complex symmetric": sp.csr_matrix(POISSON + (0.3j - 1.0) * sp.identity(N)),
+    "complex general": sp.csr_matrix(hermitian() + 0.5j * sp.eye(N, k=3)),
+    "diagonal": sp.diags(np.linspace(1, 9, N)),
+    "n = 1": np.array([[2.0]]),
+    "integers, dense": np.array([[4, 1, 0], [1, 3, 1], [0, 1, 2]]),
+    "badly scaled": sp.csr_matrix(sp.diags(10.0 ** np.linspace(-2, 2, N)) @ POISSON),
+}
+
+
+def matrix(A):
+    return sp.csr_matrix(A) if not sp.issparse(A) else A
+
+
+def residual(A, b, x):
+    return np.linalg.norm(b - matrix(A) @ x) / np.linalg.norm(b)
+
+
+def assert_solved(A, b, solution, rtol=1e-8):
+    assert solution.converged, solution.explain()
+    assert residual(A, b, solution.x) <= 1.0001 * rtol
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b - matrix(A) @ solution.x), rel=0.1, abs=1e-12)
+
+
+def failing():
+    """A recipe's `factor` that always fails."""
+
+    def factor(self, A):
+        raise ZeroPivot(self, 3, 0.0)
+
+    return factor
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_residual_is_small(name):
+    A = PROBLEMS[name]
+    b = values(A.shape[0], "complex128" if A.dtype.kind == "c" else "float64")
+    solution = solve(A, b)
+    assert_solved(A, b, solution)
+    assert solution.x.shape == b.shape and solution.x.dtype == b.dtype and solution.info == 0
+
+
+def test_unsorted_rows_and_read_only_arrays():
+    A = POISSON.copy()
+    for i in range(N):
+        row = slice(A.indptr[i], A.indptr[i + 1])
+        A.indices[row], A.data[row] = A.indices[row][::-1].copy(), A.data[row][::-1].copy()
+    A.has_sorted_indices = False
+    b = values(N, "float64")
+    for array in (A.data, A.indices, A.indptr, b):
+        array.flags.writeable = False
+    assert_solved(POISSON, b, solve(A, b))
+
+
+def test_a_complex_b_of_a_real_matrix():
+    b = values(N, "complex128")
+    assert_solved(POISSON, b, solve(POISSON, b))
+    assert solve(POISSON, b.astype(np.complex64)).x.dtype == np.complex128
+
+
+def test_single_precision():
+    A, b = POISSON.astype(np.float32), values(N, "float32")
+    fine, coarse = solve(A, b), solve(A, b, rtol=1e-4)
+    assert fine.x.dtype == np.float64 and coarse.x.dtype == np.float32
+    assert_solved(A.astype(float), b.astype(float), fine)
+    assert_solved(A.astype(float), b.astype(float), coarse, 1e-4)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_columns(k):
+    B = values((N, k), "float64")
+    solution = solve(POISSON, B)
+    assert solution.x.shape == (N, k) and solution.converged
+    assert len(solution.attempts) == k
+    for c in range(k):
+        assert residual(POISSON, B[:, c], solution.x[:, c]) <= 1.0001e-8
+    assert solution.iterations == sum(a.iterations for a in solution.attempts)
+
+
+def test_one_column_without_a_solution():
+    A = sp.diags([1.0, 2.0, 0.0])
+    B = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    solution = solve(A, B)
+    assert solution.status is Status.SINGULAR
+    np.testing.assert_allclose(solution.x[:2, [0, 2]], [[1, 1], [0.5, 0.5]], rtol=1e-8)
+
+
+@pytest.mark.parametrize("A", [np.eye(3), np.zeros((3, 3)), POISSON], ids=["identity", "zero", "poisson"])
+def test_b_zero_needs_nothing(A):
+    solution = solve(A, np.zeros(A.shape[0]))
+    assert solution.converged and not solution.x.any() and solution.attempts == () and solution.residual_norm == 0
+    assert "nothing tried" in solution.explain()
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])
+def test_extreme_right_hand_sides(A, scale):
+    b = values(A.shape[0], "float64")
+    solution = solve(A, b * scale)
+    assert solution.converged
+    x = solution.x / scale if scale > 1e-300 else solution.x * 1e300 * (1e-300 / scale)
+    assert residual(A, b, x) <= 1.001e-8
+
+
+def test_extreme_matrices():
+    b = values(N, "float64")
+    for scale in (1e-200, 1e200):
+        solution = solve(POISSON * scale, b)
+        assert solution.converged and residual(POISSON, b, solution.x * scale) <= 1.001e-8
+
+
+def test_rtol_of_zero_is_never_claimed_and_one_needs_nothing():
+    b = values(N, "float64")
+    solution = solve(POISSON, b, rtol=0)
+    assert solution.status is Status.PRECISION_LIMIT and residual(POISSON, b, solution.x) < 1e-14
+    assert solve(POISSON, b, rtol=1.0).iterations == 0 and solve(POISSON, b, rtol=1.0).converged
+    assert solve(sp.identity(5), np.ones(5), rtol=0).converged
+
+
+# singular and nearly singular
+
+
+def neumann(A=POISSON):
+    beside = A - sp.diags(A.diagonal())
+    return sp.csr_matrix(beside - sp.diags(np.asarray(beside.sum(axis=1)).ravel()))
+
+
+def empty_row():
+    A = POISSON.tolil()
+    A[5, :] = 0
+    A = A.tocsr()
+    A.eliminate_zeros()
+    return A
+
+
+def chessboard():
+    """No diagonal, and a null space of many dimensions."""
+    A = sp.csr_matrix(gallery.poisson5(24) - 4 * sp.identity(576))
+    A.eliminate_zeros()
+    return A
+
+
+SINGULAR = {
+    "neumann": neumann(),
+    "small neumann": neumann(gallery.poisson5(6)),
+    "empty row": empty_row(),
+    "chessboard": chessboard(),
+    "zero": sp.csr_matrix((1, 1)),
+    "complex": sp.csr_matrix(np.array([[1, 1j], [-1j, 1]])),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_singular_without_a_solution(name):
+    A = SINGULAR[name]
+    b = values(A.shape[0], "float64")
+    solution = solve(A, b)
+    assert solution.status is Status.SINGULAR and solution.info == -1
+    assert "outside of A's range" in solution.explain()
+    assert np.isfinite(solution.x).all() and solution.residual_norm <= 1.000001 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_singular_with_a_solution(name):
+    A = SINGULAR[name]
+    b = A @ values(A.shape[0], A.dtype)
+    solution = solve(A, b)
+    assert solution.status is not Status.SINGULAR
+    if np.any(b):
+        assert_solved(A, b, solution)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-20])
+def test_a_small_pivot_alone_is_no_singularity(scale):
+    A = sp.diags([1.0, 1e-25, 1.0]) * scale
+    assert_solved(A, np.ones(3), solve(A, np.ones(3)))
+
+
+@pytest.mark.parametrize("n", [10, 14, 30])
+def test_hopeless_conditioning_is_not_claimed_as_solved(n):
+    A = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)  # Hilbert's
+    b = values(n, "float64")
+    solution = solve(A, b, rtol=1e-14)
+    assert not solution.converged and np.isfinite(solution.x).all()
+
+
+@PATTERNS
+@given(
+    n=st.integers(1, 14),
+    density=st.sampled_from([0.05, 0.2, 0.5, 1.0]),
+    seed=st.integers(0, 2**16),
+    magnitude=st.sampled_from([0, 3, 9]),
+    integers=st.booleans(),
+)
+def test_what_is_claimed_is_so(n, density, seed, magnitude, integers):
+    rng = np.random.default_rng(seed)
+    A = np.where(rng.random((n, n)) < density, rng.standard_normal((n, n)), 0)
+    A = np.rint(A) if integers else A * 10.0 ** rng.uniform(-magnitude, magnitude, (n, 1))
+    b = rng.standard_normal(n)
+    solution = solve(A, b)
+    least = np.linalg.norm(b - A @ np.linalg.lstsq(A, b, rcond=None)[0]) / np.linalg.norm(b)
+    assert np.isfinite(solution.x).all()
+    if solution.converged:
+        assert residual(A, b, solution.x) <= 1.0001e-8
+    if solution.status is Status.SINGULAR:
+        assert least > 1e-9 and np.linalg.matrix_rank(A) < n
+    if np.linalg.cond(A) < 1e6:
+        assert solution.converged
+
+
+# the ladder
+
+
+def test_what_comes_first():
+    def recipe(A):
+        return solve(A, np.ones(A.shape[0])).attempts[0].recipe
+
+    assert recipe(gallery.poisson5(20)) == "SparseLU()"  # 400 rows
+    assert recipe(POISSON) == "MILU0()"
+    assert recipe(PROBLEMS["SPD, other signs"]) == "IC0()"
+    assert recipe(PROBLEMS["complex Hermitian"]) == "IC0()"
+    assert recipe(PROBLEMS["complex general"]) == "ILU0()"
+
+
+@pytest.mark.parametrize("broken", [(MILU0,), (MILU0, IC0), (MILU0, IC0, SparseLU), (MILU0, IC0, SparseLU, ICT)])
+def test_a_recipe_without_factors_is_replaced(broken, no_factors):
+    no_factors(*broken)
+    b = values(N, "float64")
+    solution = solve(POISSON, b)
+    assert_solved(POISSON, b, solution)
+    assert not any(solution.recipe == repr(recipe()) for recipe in broken)
+    text = solution.explain()
+    assert "found no factors" in text if broken == (MILU0,) else "no factors: the pivot of row 3" in text
+
+
+def test_nothing_works(no_factors):
+    no_factors(MILU0, IC0, SparseLU, ICT, ILUT, MultilevelILU)
+    solution = solve(POISSON, np.ones(N))
+    assert solution.status is Status.BREAKDOWN and not solution.x.any()
+    assert solution.residual_norm == pytest.approx(np.sqrt(N))
+    assert [a.method for a in solution.attempts] == [""] * 4
+    assert {a.recipe for a in solution.attempts} >= {"MILU0()", "SparseLU()", "MultilevelILU()"}
+
+
+def test_factors_that_give_nan_are_left(monkeypatch):
+    class Poison(type(MILU0().factor(POISSON))):
+        def _apply(self, R, trans):
+            return R * np.nan
+
+    monkeypatch.setattr(MILU0, "factor", lambda self, A: Poison(self, A))
+    b = values(N, "float64")
+    solution = solve(POISSON, b)
+    assert_solved(POISSON, b, solution)
+    assert len(solution.attempts) > 1 and solution.attempts[0].residual <= 1.0
+
+
+def test_indefiniteness_is_met_and_answered():
+    b = values(N, "float64")
+    solution = solve(PROBLEMS["indefinite"], b)
+    assert_solved(PROBLEMS["indefinite"], b, solution)
+    assert solution.attempts[0].recipe == "IC0()" and len(solution.attempts) > 1
+
+
+def test_an_outcome_is_not_called_converged_where_it_is_not():
+    A = sp.csr_matrix(sp.diags(10.0 ** np.linspace(-8, 8, N)) @ POISSON)
+    b = values(N, "float64")
+    solution = solve(A, b)
+    true = residual(A, b, solution.x)  # rounded otherwise than by solve
+    assert true <= 1.01e-8 if solution.converged else true > 1e-8 / 1.01
+    for attempt in solution.attempts:
+        assert (attempt.outcome == "solved") == (attempt.residual <= 1e-8) and attempt.outcome != "converged"
+
+
+@pytest.mark.parametrize("rung", ["threshold", "direct", "multilevel"])
+def test_the_judge_changes_to_what_is_expected_to_end_first(rung, costs):
+    costs(**{rung: 1e-9})
+    b = values(N, "float64")
+    solution = solve(POISSON, b)
+    assert_solved(POISSON, b, solution)
+    given_up, after = solution.attempts
+    assert given_up.outcome.startswith("given up") and "was expected to take longer" in after.why
+    assert after.recipe == {"threshold": "ICT()", "direct": "SparseLU()", "multilevel": "MultilevelILU()"}[rung]
+    assert given_up.residual < 1  # the next goes on from there
+
+
+def test_the_judge_stays_where_all_else_costs_more(costs):
+    costs()
+    solution = solve(POISSON, values(N, "float64"))
+    assert solution.converged and len(solution.attempts) == 1
+
+
+def test_worth_demands_more_the_less_has_been_spent():
+    assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
+    assert not worth(1.0, elapsed=0.0, rest=3.9) and worth(1.0, elapsed=0.0, rest=4.1)
+    assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
+
+
+@pytest.fixture
+def hopeful(monkeypatch):
+    """No residual counts as that of rounding, so that rtol=0 asks for every rung."""
+    monkeypatch.setattr(singular, "at_limit", lambda *_: False)
+
+
+def test_no_rung_twice(hopeful):
+    solution = solve(POISSON, values(N, "float64"), rtol=0)
+    recipes = [a.recipe for a in solution.attempts]
+    assert len(set(recipes)) == len(recipes) == 4
+
+
+# limits
+
+
+def test_no_time_at_all():
+    solution = solve(POISSON, np.ones(N), time_limit=0)
+    assert solution.status is Status.OUT_OF_TIME and solution.attempts == () and not solution.x.any()
+    assert "the time left is too short" in solution.explain() and solution.info > 0
+
+
+def test_the_time_limit_ends_the_iteration(monkeypatch):
+    clock, seen = [0.0], []
+
+    def watch(iteration, _):
+        seen.append(iteration)
+        clock[0] += 1.0
+
+    for module in (solver, ladder, monitor, cost):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    solution = solve(POISSON, values((N, 3), "float64"), recipe=None, time_limit=5.5, watch=watch)
+    # the clock is read before the watch makes a second of it: the seventh look, at six seconds, is the last
+    assert solution.status is Status.OUT_OF_TIME and seen == list(range(7)) and solution.timings["solve"] == 7.0
+    assert solution.attempts and "time limit" in solution.attempts[-1].outcome
+
+
+def test_the_memory_limit(hopeful):
+    b = values(N, "float64")
+    solution = solve(POISSON, b, memory_limit=100)
+    assert solution.status is Status.OUT_OF_MEMORY and "may not find room" in solution.explain()
+    solution = solve(POISSON, b, memory_limit=20 * POISSON.nnz, rtol=0)  # enough for factors of A's own pattern
+    assert [a.recipe for a in solution.attempts] == ["MILU0()"] and "may not find room" in solution.explain()
+    assert solve(gallery.poisson5(5), np.ones(25), memory_limit=16).status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])
+def test_watch_sees_the_iterations_and_stops_them(A):
+    b, seen = values((A.shape[0], 2), "float64"), []
+    solve(A, b[:, 0], watch=lambda iteration, norm: seen.append((iteration, norm)))
+    assert seen[0] == (0, pytest.approx(np.linalg.norm(b[:, 0])))
+    calls = []
+    solution = solve(A, b, watch=lambda *_: calls.append(1) or len(calls) == 1)
+    assert solution.status is Status.INTERRUPTED and len(calls) == 1  # the second column is not begun
+
+
+# what was asked for
+
+
+@pytest.mark.parametrize("recipe", ["ilu0", ILU0(), Jacobi(), None, "none", "sparse_lu", MultilevelILU(), "milu0"])
+@pytest.mark.parametrize("method", ["auto", "gmres", "bicgstab"])
+def test_a_recipe_and_a_method(recipe, method):
+    b = values(N, "float64")
+    solution = solve(POISSON, b, recipe=recipe, method=method)
+    assert_solved(POISSON, b, solution)
+    (attempt,) = solution.attempts
+    assert method in ("auto", attempt.method) and "asked for" in attempt.why
+
+
+@pytest.mark.parametrize("method", krylov.METHODS)
+def test_every_method(method):
+    b = values(N, "float64")
+    solution = solve(POISSON, b, method=method)
+    assert_solved(POISSON, b, solution)
+    assert solution.attempts[0].method == method
+
+
+def test_what_was_asked_for_is_not_replaced():
+    with pytest.raises(ZeroPivot):
+        solve(sp.csr_matrix(sp.block_diag([np.ones((2, 2)), POISSON])), np.ones(N + 2), recipe="ilu0")
+    solution = solve(PROBLEMS["indefinite"], np.ones(N), recipe=None, method="cg")
+    assert solution.status is Status.INDEFINITE and len(solution.attempts) == 1
+
+
+WRONG = [
+    ({"rtol": -1}, ParameterError),
+    ({"rtol": np.nan}, ParameterError),
+    ({"rtol": "small"}, ParameterError),
+    ({"time_limit": -1}, ParameterError),
+    ({"memory_limit": np.inf}, ParameterError),
+    ({"recipe": "best"}, ParameterError),
+    ({"recipe": 3}, ParameterError),
+    ({"method": "magic"}, ParameterError),
+    ({"device": "tpu"}, ParameterError),
+    ({"b": np.ones(4)}, MatrixError),
+    ({"b": np.ones((N, 1, 1))}, MatrixError),
+    ({"b": np.full(N, np.nan)}, MatrixError),
+    ({"b": np.full(N, 1e308)}, MatrixError),
+    ({"A": np.ones((3, 4))}, MatrixError),
+    ({"A": np.zeros((0, 0))}, MatrixError),
+    ({"A": np.full((N, N), np.inf)}, MatrixError),
+    ({"A": "matrix"}, MatrixError),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error"), WRONG, ids=[str(list(w)) for w, _ in WRONG])
+def test_wrong_arguments(wrong, error):
+    arguments = {"A": POISSON, "b": np.ones(N), **wrong}
+    with pytest.raises(error) as caught:
+        solve(arguments.pop("A"), arguments.pop("b"), **arguments)
+    one_line(caught)
+
+
+# what is told
+
+
+def test_explain_holds_every_attempt(costs):
+    costs(threshold=1e-9)
+    solution = solve(POISSON, values(N, "float64"))
+    text = solution.explain()
+    for number, attempt in enumerate(solution.attempts, 1):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{number}. ")]
+        for part in (attempt.method, attempt.recipe, attempt.why, attempt.outcome, f"{attempt.iterations} iterations"):
+            assert part in line
+    assert text.splitlines()[0].startswith(f"Seen: {N} rows, {POISSON.nnz} entries, Hermitian")
+    assert text.splitlines()[-1] == f"Result: converged: {Status.CONVERGED.value}."
+
+
+def test_what_is_seen():
+    def seen(A):
+        return " ".join(traits(finelu.as_csr(A, diagonal=False)).sentences())
+
+    assert "all positive; the other entries have the opposite sign" in seen(POISSON)
+    assert "opposite sign" in seen(-POISSON) and "positive" not in seen(-POISSON)
+    assert "opposite sign" not in seen(abs(POISSON)) and "opposite sign" not in seen(sp.identity(3))
+    assert "opposite sign" not in seen(POISSON - sp.identity(N))  # the rows outweigh the diagonal
+    assert "not symmetric" in seen(gallery.convection_diffusion(5, 5, 1))
+    assert "complex symmetric" in seen(PROBLEMS["complex symmetric"])
+    assert f"{N} diagonal entries are missing or zero" in seen(POISSON - 4 * sp.identity(N))
+    assert traits(finelu.as_csr(sp.eye(9) + sp.eye(9, k=1), diagonal=False)).paired == pytest.approx(9 / 17)
+
+
+def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
+    free = device.free_memory(np.empty(0))
+    (tmp_path / "memory.max").write_text("3000\n")
+    (tmp_path / "memory.current").write_text("1200\n")
+    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 200\n")
+    monkeypatch.setattr(device, "CONTAINERS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
+    assert device.free_memory(np.empty(0)) == 2000
+    assert ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs.memory == 0.8 * 2000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert abs(device.free_memory(np.empty(0)) - free) < free / 2
+
+
+def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):
+    A = sp.random(600, 600, 0.03, random_state=1, format="csr") + 20 * sp.identity(600)
+    found = ladder.Ladder(finelu.as_csr(A), 1e-8).costs
+    assert found.by_columns and not found.short and found.seconds("direct") < math.inf
+    no_factors(ILU0, ILUT, MultilevelILU)
+    b = values(600, "float64")
+    solution = solve(A, b)
+    assert_solved(A, b, solution)
+    *others, direct = solution.attempts
+    assert direct.recipe.startswith("SparseLU") and direct.outcome == "solved"
+    assert others and all(attempt.outcome.startswith("no factors") for attempt in others)
+    assert solve(A, b, memory_limit=600**2).status is Status.OUT_OF_MEMORY
+
+
+def test_no_memory_while_iterating_is_a_failed_attempt(monkeypatch):
+    def without_memory(*_, **__):
+        raise MemoryError
+
+    for method in ("cg", "gmres"):
+        monkeypatch.setattr(finelu.krylov, method, without_memory)
+    b = values(N, "float64")
+    solution = solve(POISSON, b)
+    assert_solved(POISSON, b, solution)
+    assert solution.attempts[0].outcome == "no memory for its iterations"
+    assert solution.attempts[-1].method in ("refinement", "bicgstab")
+    with pytest.raises(MemoryError):
+        solve(POISSON, b, recipe="ilu0")
+
+
+def test_a_curvature_that_shows_that_A_is_indefinite_is_remembered():
+    solution = solve(PROBLEMS["indefinite"], values(N, "float64"))
+    assert solution.attempts[0].recipe == "IC0()"
+    assert not any("ICT" in a.recipe or (a.method == "cg" and k > 0) for k, a in enumerate(solution.attempts))
+
+
+def test_the_history_is_that_of_all_attempts(costs):
+    costs(direct=1e-9)
+    b = values(N, "float64")
+    solution = solve(POISSON, b)
+    assert len(solution.attempts) == 2 and len(solution.history) == solution.iterations + 1
+    assert solution.history[0] == pytest.approx(np.linalg.norm(b))
+
+
+def test_large_rows_do_not_make_a_regular_matrix_singular():
+    block = np.array([[1e16, 1e16], [1.0, -1.0]])
+    A = sp.csr_matrix(sp.block_diag([block, block.T]))
+    assert solve(A, np.ones(4), rtol=0).status is not Status.SINGULAR
+
+
+@ON_GPU
+def test_a_gpu_array_stays_there(backend):
+    for name in ("SPD, an M-matrix", "convection", "no diagonal", "complex general"):
+        A = PROBLEMS[name]
+        b = values((A.shape[0], 2), A.dtype)
+        solution = solve(backend.move(sp.csr_matrix(A)), backend.move(b))
+        assert type(solution.x) is type(backend.move(b)) and solution.converged
+        assert residual(A, b[:, 1], backend.fetch(solution.x)[:, 1]) <= 1.0001e-8
+
+
+@ON_GPU
+def test_the_device_that_was_asked_for(backend):
+    b = values(N, "float64")
+    solution = solve(POISSON, b, device="cuda")
+    assert isinstance(solution.x, np.ndarray)
+    assert_solved(POISSON, b, solution)
+    back = solve(backend.move(POISSON), backend.move(b), device="cpu")
+    assert type(back.x) is type(backend.move(b))
+    assert_solved(POISSON, b, finelu.result.Solution(backend.fetch(back.x), back.status, 0, back.residual_norm, None))
+    assert solve(backend.move(neumann()), backend.move(b)).status is Status.SINGULAR
+
+
+@ON_GPU
+def test_a_and_b_on_different_devices(backend):
+    with pytest.raises(DeviceError) as error:
+        solve(backend.move(POISSON), np.ones(N))
+    one_line(error)
+
+
+def test_what_the_judge_gave_up_is_not_called_interrupted(costs, no_factors):
+    costs(threshold=1e-9)
+    no_factors(ICT, ILUT, SparseLU, MultilevelILU)
+    solution = solve(POISSON, values(N, "float64"))
+    assert solution.status is Status.MAX_ITERATIONS and solution.residual_norm > 0
+    assert [a.method for a in solution.attempts] == ["cg", "", "", ""]
+
+
+def test_a_null_vector_where_rows_and_columns_have_different_ones():
+    A = sp.diags([np.ones(5)], [1], shape=(6, 6))  # one Jordan block: e_1 to the right, e_6 to the left
+    solution = solve(A, np.ones(6))
+    assert solution.status is Status.SINGULAR
+    assert_solved(A, np.arange(6)[::-1], solve(A, np.arange(6)[::-1]))
+
+
+def test_a_later_column_does_not_go_back_to_what_the_first_gave_up(costs):
+    costs(threshold=1e-9, cheap=1e-8, analysis=1e9)
+    solution = solve(POISSON, values((N, 3), "float64"))
+    assert solution.converged
+    assert [a.recipe for a in solution.attempts] == ["MILU0()", "ICT()", "ICT()", "ICT()"]
+
+
+def test_nothing_else_is_tried_than_what_was_asked_for():
+    A = PROBLEMS["indefinite"]
+    solution = solve(A, values((N, 2), "float64"), recipe="jacobi", rtol=1e-14)
+    assert {a.recipe for a in solution.attempts} == {"Jacobi()"} and len(solution.attempts) == 2
+    small = solve(sp.csr_matrix([[1.0, 2.0], [2.0, 1.0]]), np.array([1.0, -1.0]), recipe="jacobi")
+    assert small.converged and small.attempts[0].method == "gmres"  # cg has seen that A is indefinite
+
+
+def test_a_change_has_to_fit_the_time(monkeypatch):
+    monkeypatch.setattr(monitor, "worth", lambda *_: True)
+    found = ladder.Ladder(finelu.as_csr(POISSON), 1e-8)
+    assert monitor.better(found.costs, ["direct", "multilevel"], 1.0, 1.0) == "direct"
+    late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=time.perf_counter() - 1)
+    assert monitor.better(late.costs, ["direct", "multilevel"], 1.0, 1.0) is None and late.costs.fill is None
+
+
+def test_direct_factors_that_find_no_room_are_not_begun():
+    with pytest.raises(MemoryError, match="there is room for"):
+        ladder.SparseLUFactors(SparseLU(), finelu.as_csr(POISSON), most=POISSON.nnz)
+
+
+@pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])
+def test_watch_may_raise_stop_iteration(A):
+    def stop(*_):
+        raise StopIteration
+
+    assert solve(A, values(A.shape[0], "float64"), watch=stop).status is Status.INTERRUPTED
+
+
+def test_a_consistent_singular_system_is_not_called_unsolvable_for_its_rounding():
+    A = neumann()
+    b = A @ values(A.shape[0], "float64")
+    assert solve(A, b, rtol=0).status is not Status.SINGULAR
+
+
+def test_a_rung_that_found_no_memory_is_not_preferred(monkeypatch):
+    solutions = iter([None, MemoryError()])
+    improve = ladder.Ladder._improve
+
+    def sometimes(self, *arguments):
+        if isinstance(error := next(solutions, None), MemoryError):
+            raise error
+        return improve(self, *arguments)
+
+    monkeypatch.setattr(ladder.Ladder, "_improve", sometimes)
+    solution = solve(POISSON, values((N, 3), "float64"))
+    assert solution.converged and [a.outcome for a in solution.attempts].count("no memory for its iterations") == 1

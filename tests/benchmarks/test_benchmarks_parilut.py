@@ -1,0 +1,263 @@
+"""The benchmarks of ParILUT on the CPU: clocks of the building blocks, tables beside the papers', small whole runs."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import numpy_for_cupy
+import pytest
+import scipy.sparse as sp
+
+import finelu
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.claims import parilut  # noqa: E402
+from benchmarks.harness import building_blocks, clock  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
+from benchmarks.harness.suite import Problem  # noqa: E402
+from benchmarks.papers import parilut as paper  # noqa: E402
+from benchmarks.papers import parilut_measure as paper_measure  # noqa: E402
+from benchmarks.papers import parilut_tables as paper_tables  # noqa: E402
+from finelu.kernels import cpu  # noqa: E402
+
+
+def a_run(name="parilut-gpu", gpu="NVIDIA H200"):
+    return Run(name, {"name": "box", "cpu": "a cpu", "gpu": gpu, "cores": 2}, "2026-01-02", {"threads": 2})
+
+
+def cells(text: str, begin: str) -> list[str]:
+    (line,) = [li for li in text.splitlines() if li.startswith(f"| {begin}")]
+    return [c.strip() for c in line.strip("|").split("|")]
+
+
+# Clocks -------------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_see_every_call_and_leave_the_kernels_as_they_were():
+    A = finelu.as_csr(Problem("poisson5:20,20").load())
+    places = building_blocks.Blocks.PLACES
+    before = {place: getattr(getattr(cpu, place[0]), place[1]) for place in places}
+    with building_blocks.Blocks(A.data) as blocks:
+        finelu.ParILUT(steps=2).factor(A)
+    assert {place: getattr(getattr(cpu, place[0]), place[1]) for place in before} == before
+    labels = [label for label, _ in blocks.calls]
+    assert all(labels.count(label) == 2 for label in ("candidates", "add", "remove"))
+    assert labels.index("sweep after add") < labels.index("remove") < labels.index("sweep after remove")
+    assert labels.count("sweep after add") == labels.count("sweep after remove") == 2
+    assert {"select"} <= set(labels) <= set(building_blocks.BLOCKS)
+    second = [k for k, label in enumerate(labels) if label == "candidates"][1]
+    in_step = sum(ms for _, ms in blocks.calls[second:])
+    assert 0 < in_step <= blocks.step_ms(2) and sum(blocks.ms().values()) >= in_step
+
+
+def test_blocks_on_a_gpu_take_the_time_between_events(monkeypatch):
+    now = iter(range(1000))
+
+    class Event(numpy_for_cupy.Event):
+        def record(self):
+            self.at = 1e-3 * next(now)
+
+    cupy = numpy_for_cupy.modules()["cupy"]
+    cupy.cuda.Event = Event
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    blocks = building_blocks.Blocks(np.zeros(1))
+    blocks.gpu = True
+    A = finelu.as_csr(Problem("poisson5:5,5").load())
+    with blocks:
+        finelu.ParICT(steps=1).factor(A)
+    assert all(ms >= 0.99 for _, ms in blocks.calls) and blocks.step_ms(1) > len(blocks.calls)
+
+
+def test_without_solves_the_factors_are_the_same_but_not_analysed():
+    A = finelu.as_csr(Problem("poisson5:9,9").load())
+    F = finelu.ParICT().factor(A)
+    with building_blocks.without_solves(type(F)):
+        bare = finelu.ParICT().factor(A)
+        assert bare.report["triangular"] == {} and F.report["triangular"] != {}
+    assert np.array_equal(bare.L.data, F.L.data)
+    b = np.ones(A.n)
+    np.testing.assert_array_equal(bare.solve(b), F.solve(b))  # the solves are back
+
+
+def test_the_rest_of_a_factorization_is_other(monkeypatch):
+    A = finelu.as_csr(Problem("poisson5:9,9").load())
+    F = finelu.ParILUT().factor(A)
+    shown = [0.0]
+
+    def slowly(A):
+        shown[0] += 0.05
+        return finelu.ParILUT().factor(A)
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: shown[0]))
+    found = building_blocks.profile(SimpleNamespace(factor=slowly), A, type(F))
+    assert found["other"] == pytest.approx(50) and all(ms == 0 for name, ms in found.items() if name != "other")
+
+
+# The speed of it ----------------------------------------------------------------------------------------------------
+
+
+def timed(work, matrix, ms, device="gpu", threads=0, error=0.0):
+    detail = {"first_ms": 1.0, "numeric": {"low": ms, "high": ms}, "nnz": 100, "asked": 100, "left_out": 0}
+    return Record(
+        matrix, work, device, "finelu", work, ms, error=error, threads=threads, detail=detail | {"blocks": {"add": ms}}
+    )
+
+
+def test_claims_are_held_against_the_worst_case():
+    run = a_run()
+    for matrix, ms in (("cage11", 31.8 / 8), ("memplus", 40.3 / 2)):
+        run.matrices[matrix] = {"n": 10, "nnz": 50, "spd": False}
+        run.records.append(timed("ParILUT", matrix, ms))
+    run.matrices["poisson7:100"] = {"n": 10, "nnz": 50, "spd": True}
+    run.records += [timed("ParILUT", "poisson7:100", 100.0), timed("ParICT", "poisson7:100", 55.0, error=-0.03)]
+    text = parilut.claim_table(run)
+    assert cells(text, "ParILUT, GPU")[1:] == ["3", "4", "3.99", "2", "memplus", "no"]
+    assert cells(text, "ParICT, GPU")[1:] == ["1", "4", "4", "4", "poisson7:100", "yes"]
+    assert cells(text, "ParICT over")[1:] == ["1", "0.6", "0.55", "0.55", "poisson7:100", "yes"]
+    assert cells(text, "entries off")[1:] == ["4", "0.02", "0.0075", "-0.03", "poisson7:100", "no"]
+
+
+def test_ginkgo_is_compared_on_machines_like_its_own_only():
+    run = a_run(gpu="NVIDIA A100")
+    assert parilut.peer_ms(run, timed("ParILUT", "cage11", 1.0)) is None
+    assert parilut.peer_ms(run, timed("ParILUT", "cage11", 1.0, "cpu", 1)) is None
+    assert parilut.peer_ms(run, timed("ParILUT", "cage11", 1.0, "cpu", 2)) == 2500.0
+    assert parilut.peer_ms(a_run(), timed("ParICT", "poisson7:100", 1.0)) == 220.0
+    assert parilut.peer_ms(a_run(), timed("ParICT", "cage11", 1.0)) is None
+
+
+def test_the_speed_on_the_cpu(tmp_path, capsys):
+    arguments = ["--cpu", "--matrices", "poisson5:15,15,convection_diffusion:9,9", "--threads", "1"]
+    assert parilut.main([*arguments, "--machine", "box", "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("parilut-cpu-box-*.json.gz")
+    run = Run.load(path)
+    assert [(r.matrix, r.work) for r in run.records] == [
+        *(("poisson5:15,15", work) for work in ("ParILUT", "ParICT", "ParILU")),
+        *(("convection_diffusion:9,9", work) for work in ("ParILUT", "ParILU")),
+    ]
+    assert all(abs(r.error) < 0.05 and r.numeric_ms > 0 for r in run.records)
+    assert "### Share of each building block" in page_of(path).read_text()
+    assert "ParICT over ParILUT" in capsys.readouterr().out
+
+
+# The papers' tables and figures -------------------------------------------------------------------------------------
+
+
+def test_the_papers_numbers_have_all_columns():
+    assert {len(row) for row in (*paper_tables.TABLE_2.values(), *paper_tables.TABLE_3.values())} == {9}
+    assert list(paper_measure.recipes(True, 10**9))[3:] == [str(k) for k in paper_measure.STEPS]
+    assert set(paper_tables.OWN.values()) | set(paper_tables.LIKE.values()) <= {*paper_tables.TABLE_4, "ANI3", "ANI4"}
+
+
+def test_a_case_is_ordered_scaled_and_symmetric():
+    case = paper_measure.Case.load(Problem("poisson7:6,5,4"), "cpu")
+    assert case.spd and case.order == "RCM here"
+    np.testing.assert_allclose(case.S.diagonal(), 1.0, rtol=1e-15)
+    assert abs(case.S - case.S.T).nnz == 0 and (abs(case.b) <= 0.5).all()
+    rows, columns = case.S.nonzero()
+    assert abs(rows - columns).max() < 30  # a plane of the grid; in another order up to 119
+
+
+def test_iterations_stand_beside_the_papers_for_their_own_matrix_only():
+    run = a_run()
+    for name in ("ani5", "anisotropic_triangles:5"):
+        run.matrices[name] = {"n": 1, "nnz": 1, "order": "RCM"}
+        for variant, k in zip(
+            paper_measure.recipes(True, 10**9), (951, 113, None, 297, 184, 136, 108, 93, 172), strict=True
+        ):
+            status = "CONVERGED" if k else "no factors"
+            detail = {"status": status, "iterations": k}
+            run.records.append(Record(name, "cg", "cpu", "finelu", variant, 1.0, error=1e-11, detail=detail))
+    run.one(matrix="ani5", variant="none").detail["status"] = "MAX_ITERATIONS"
+    text = paper_tables.iteration_table(run, "cg", paper_tables.TABLE_2)
+    assert cells(text, "ani5 = ANI5")[2:] == [">951", "113", "-", "297", "184", "136", "108", "93", "172"]
+    assert cells(text, "paper")[2:5] == ["951", "226", "-"]
+    assert cells(text, "deviation")[2:] == ["", "-50%", "", "+0%", "+0%", "+0%", "+0%", "+0%", "+100%"]
+    assert cells(text, "anisotropic_triangles:5 ~ ANI5")[2] == "951"
+
+
+def test_a_claim_of_convergence_that_the_residual_contradicts_is_no_number():
+    record = Record("m", "cg", "cpu", "finelu", "none", 1.0, error=1e-6)
+    record.detail = {"status": "CONVERGED", "iterations": 7}
+    assert paper_measure.shown(record) == "-"
+    run = a_run()
+    run.records.append(record)
+    assert "1e-06" in paper_tables.reason_table(run)
+
+
+def test_discrepancy_counts_places_that_one_pattern_has():
+    P = sp.csr_matrix([[1.0, 0, 2], [0, 3, 0], [0, 0, 4]])
+    Q = sp.csr_matrix([[-5.0, 1, 0], [0, 3, 0], [1, 0, 4]])
+    assert paper_measure.discrepancy(P, Q) == 3 and paper_measure.discrepancy(P, 2 * P) == 0
+
+
+def test_superlu_finds_the_entries_asked_for_and_ends_at_its_limit():
+    S = Problem("poisson5:40,40").load()
+    found = paper_measure.superlu(S, S.nnz, 60.0)
+    assert abs(found["nnz"] / S.nnz - 1) < 0.1 and found["seconds"] > 0
+    assert paper_measure.superlu(S, S.nnz, -10.0) == {"reason": "SuperLU took more than -10 s"}
+
+
+def test_every_table_and_figure_of_the_cpu(tmp_path, capsys):
+    arguments = ["--cpu", "--parts", "steps,tables,time", "--matrices", "poisson5:12,12,convection_diffusion:8,8"]
+    assert paper.main([*arguments, "--threads", "1", "--machine", "box", "--out", str(tmp_path)]) == 0
+    run = Run.load(next(tmp_path.glob("parilut-papers-box-*.json.gz")))
+    assert run.failures == [] and "no GPU" in run.left_out["selection"]
+    (steps,) = run.find(work="steps", variant="1")
+    iterations, places = steps.detail["iterations"], steps.detail["discrepancy"]
+    assert len(iterations) == 16 and iterations[5] < iterations[0] / 2  # as in the paper's Figure 1
+    assert places[-1] < places[0] / 2 and all(a >= b for a, b in zip(places, steps.detail["most"], strict=True))
+    assert {r.work for r in run.find(matrix="convection_diffusion:8,8")} == {"gmres", "factor"}
+    figures = {p.name.partition("-2018-fig")[2] or p.name.partition("-2019-fig")[2] for p in tmp_path.glob("*.png")}
+    assert figures == {"1.png", "2.png", "11.png", "12.png", "13.png"}
+    assert "poisson5:12,12" in capsys.readouterr().out
+    text = next(tmp_path.glob("*.md")).read_text()
+    assert "2019, Figure 8" in text and "no GPU here" in text
+
+
+def test_a_second_file_gives_the_other_device(tmp_path):
+    first, second = a_run(), a_run()
+    second.machine = {"name": "desk", "cpu": "another cpu"}
+    first.records = [timed("factor", "m", 2.0)]
+    second.records = [timed("factor", "m", 8.0), timed("factor", "m", 8.0, "cpu", 2)]
+    run = paper.merged([first.save(tmp_path / "a"), second.save(tmp_path / "b")])
+    assert [(r.device, r.numeric_ms) for r in run.records] == [("gpu", 2.0), ("cpu", 8.0)]
+    assert run.options["cpu from"] == "desk, another cpu, 2026-01-02"
+
+
+def test_selection_kernels_are_timed_by_name(monkeypatch):
+    launched, marks = [], []
+    module = SimpleNamespace(kernel=lambda file, name, *kinds: lambda *a, **k: launched.append((name, kinds, a, k)))
+    before = module.kernel
+    stand_ins = numpy_for_cupy.modules() | {"finelu.kernels.cuda": SimpleNamespace(selection=module)}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    with paper_measure.timed_kernels(marks):
+        module.kernel("selection", "count_buckets", "float64")((1,), (2,), shared_mem=3)
+    assert launched == [("count_buckets", ("float64",), ((1,), (2,)), {"shared_mem": 3})]
+    assert [name for name, *_ in marks] == ["count_buckets"] and module.kernel is before
+
+
+def test_the_names_that_both_benchmarks_take_exist():
+    assert set(paper.FIRST) | {n for n in paper.SERIES if ":" not in n} <= set(paper_tables.OWN)
+    generated = {n for n in (*parilut.NAMES, *paper.SERIES, *paper.EXACTNESS) if ":" in n}
+    assert all(n.partition(":")[0] in finelu.gallery.PROBLEMS for n in generated)
+
+
+def test_all_steps_are_timed_where_the_recipe_would_stop(tmp_path):
+    S = sp.csr_matrix(Problem("elasticity:6,3,3,0.45").load())
+    run = a_run("parilut-cpu")
+    run.matrices["m"] = {"n": S.shape[0], "nnz": S.nnz, "spd": True}
+    usual = finelu.ParICT().factor(finelu.as_csr(S)).report
+    assert usual["steps"] < 5, "a matrix is needed on which the residual grows"
+    parilut.measure_one(run, "m", S, "cpu", 2)
+    record = run.one(work="ParICT")
+    assert record.detail["steps"] > record.detail["stops"]["after"] == usual["steps"]
+    assert min(record.detail["stops"]["numeric"]["ms"], record.numeric_ms) > 0
+    assert building_blocks.adaption.DIVERGED < 10  # the rule is back
+    short = timed("ParILUT", "poisson7:100", 1.0)
+    short.detail["steps"] = 3
+    assert parilut.peer_ms(a_run(), short) == pytest.approx(398.0 * 3 / 5)

@@ -1,0 +1,167 @@
+"""The tables of the contract: matrices and systems with what does not take them and why, and a line for each recipe.
+
+Whatever is registered runs through all tests of this folder; a recipe without a line does with its default parameters.
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import in_dtype, values
+
+from finelu import gallery, krylov
+from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
+
+
+def registered() -> dict:
+    """Name -> class of every recipe: the one place that knows where recipes are registered."""
+    return dict(RECIPES)
+
+
+def registered_methods() -> dict:
+    """Name -> function of every Krylov method."""
+    return {name: getattr(krylov, name) for name in krylov.METHODS}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A matrix and a right-hand side; `skip` names the recipes or methods that do not take it, `reason` says why."""
+
+    name: str
+    A: sp.csr_matrix
+    skip: tuple[str, ...] = ()
+    reason: str = ""
+    b: np.ndarray = None  # random numbers where it is not given
+
+    def __post_init__(self):
+        if self.b is None:
+            object.__setattr__(self, "b", values(self.A.shape[0], self.A.dtype, 7))
+
+    def __str__(self):
+        return self.name
+
+    def why_not(self, name) -> str | None:
+        return self.reason if name in self.skip else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the contract has to know of one recipe."""
+
+    cheap: dict = field(default_factory=dict)  # parameters that make it small work, and leave no part of it unused
+    skip: dict = field(default_factory=dict)  # case -> why it is not taken
+    zero_pivot: str = r"the pivot of row 4 .*Try .*shift=1e-3"  # what the error for `singular()` says
+    warning: str | None = None  # instead of an error: there are factors, and the warning of their report says this
+    needs_diagonal: bool = True  # a row that stores no diagonal entry is an error that names it
+    same_update: bool = True  # an update has the bits of a fresh factorization; else it goes on from the old pattern
+
+
+SIDE = dict.fromkeys(("chain", "diagonal", "one row"), "blocks of 3 rows do not fit")
+BLOCK = r"block row 1 \(from row 3 on\).*Try shift=1e-3"
+REFUSED = r"updates were refused, the first in row 4: .*Try shift=1e-2"
+LINES = {
+    "parilu": Line({"sweeps": 8}, warning=REFUSED),
+    "paric": Line({"sweeps": 8}, warning=REFUSED),
+    "parilut": Line({"steps": 2}, warning=REFUSED, same_update=False),
+    "parict": Line({"steps": 2}, warning=REFUSED, same_update=False),
+    "multilevel": Line(
+        {"dense_size": 8, "drop_tol": 1e-2},
+        zero_pivot=r"the pivot of row \d .*try a smaller drop_tol",
+        needs_diagonal=False,
+    ),
+    "jacobi": Line(warning=""),  # its rows have nothing to do with one another: nothing is divided by but A_ii
+    "block_jacobi": Line({"block_size": 3}, zero_pivot=BLOCK),
+    "block_ilu0": Line({"block_size": 3}, SIDE, BLOCK, needs_diagonal=False),
+    "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0", needs_diagonal=False),
+}
+
+
+def line(name) -> Line:
+    return LINES.get(name, Line())
+
+
+def made(name, **parameters):
+    """The recipe `name` with the parameters of its line."""
+    return registered()[name](**{**line(name).cheap, **parameters})
+
+
+GENERAL_ONLY = {"skip": HERMITIAN_RECIPES, "reason": "A = A^H is needed"}
+
+
+@cache
+def matrices() -> tuple[Case, ...]:
+    """Small matrices that have complete and incomplete factors."""
+    poisson, convection = gallery.poisson5(7, 6), gallery.convection_diffusion(7, 6, 1, peclet=30)
+    return (
+        Case("Hermitian", poisson),
+        Case("Hermitian, complex", in_dtype(poisson, "complex128")),
+        Case("general", convection, **GENERAL_ONLY),
+        Case("general, complex", in_dtype(convection, "complex128"), **GENERAL_ONLY),
+        Case("arrow", gallery.arrow(24)),
+        Case("chain", gallery.tridiagonal(20)),
+        Case("diagonal", sp.csr_matrix(sp.diags(np.linspace(1, 3, 10)))),
+        Case("one row", sp.csr_matrix([[2.0]])),
+    )
+
+
+def singular(dtype="float64"):
+    """Rows 3 and 4 are alike: whatever eliminates one from the other has a pivot of 0 there."""
+    A = sp.block_diag([2 * np.eye(3), np.ones((2, 2)), [[2.0]], gallery.poisson5(4, 6)], format="csr").astype(dtype)
+    if A.dtype.kind == "c":
+        A[3, 4], A[4, 3] = 1j, -1j
+    return A
+
+
+HERMITIAN_ONLY = {"skip": ("cg", "minres", "sqmr"), "reason": "A = A^H is needed, or A = A^T for sqmr"}
+DEFINITE_ONLY = {"skip": ("cg",), "reason": "A must be positive definite"}
+
+
+@cache
+def systems() -> tuple[Case, ...]:
+    """Systems that have a solution."""
+    positive = gallery.poisson5(12, 12)
+    shifted, skew = positive - 1.3 * sp.eye(144), sp.diags([0.4, -0.4], [1, -1], shape=(144, 144))
+    neumann = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(30, 30)).tolil()
+    neumann[0, 0] = neumann[-1, -1] = 1  # constants are in the kernel
+    return (
+        Case("positive", positive),
+        Case("positive, complex", in_dtype(positive, "complex128")),
+        Case("positive, float32", positive.astype("float32")),
+        Case("indefinite", sp.csr_matrix(shifted), **DEFINITE_ONLY),
+        Case("indefinite, complex", in_dtype(shifted, "complex128"), **DEFINITE_ONLY),
+        Case("general", sp.csr_matrix(positive + skew), **HERMITIAN_ONLY),
+        Case("general, complex", sp.csr_matrix(positive + (1 + 0.5j) * skew), **HERMITIAN_ONLY),
+        Case("general, complex64", sp.csr_matrix(positive + (1 + 0.5j) * skew).astype("complex64"), **HERMITIAN_ONLY),
+        Case("complex symmetric", gallery.helmholtz(12, 5.0), skip=("cg", "minres"), reason="A = A^H is needed"),
+        Case("singular", neumann.tocsr(), b=neumann @ np.random.default_rng(2).standard_normal(30)),
+        Case("few eigenvalues", sp.csr_matrix(sp.diags(np.repeat([1.0, 2.0, 5.0], 40)))),
+        Case("one row", sp.csr_matrix([[2.0]])),
+    )
+
+
+def each(registered, cases, why_not):
+    """One pytest.param for each of `registered` and each case; what is not taken is skipped with the reason."""
+    params = []
+    for name, thing in registered.items():
+        for case in cases:
+            why = why_not(name, case)
+            marks = [pytest.mark.skip(reason=f"{name}: {why}")] if why else []
+            params.append(pytest.param(thing, case, id=f"{name}-{case}", marks=marks))
+    return params
+
+
+EVERY_RECIPE = pytest.mark.parametrize("name", list(registered()))
+EVERY_RECIPE_AND_MATRIX = pytest.mark.parametrize(
+    ("name", "case"),
+    each(
+        {name: name for name in registered()},
+        matrices(),
+        lambda name, case: line(name).skip.get(case.name) or case.why_not(name),
+    ),
+)
+EVERY_METHOD = pytest.mark.parametrize("method", list(registered_methods().values()), ids=list(registered_methods()))
+EVERY_METHOD_AND_SYSTEM = pytest.mark.parametrize(
+    ("method", "case"), each(registered_methods(), systems(), lambda name, case: case.why_not(name))
+)

@@ -1,0 +1,620 @@
+"""The CPU kernels: the bits of kernels/reference for every schedule and number of threads, and by definition."""
+
+import os
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finelu import gallery, threads
+from finelu.errors import ParameterError
+from finelu.kernels import cpu, reference
+from finelu.kernels.cpu import triangular
+from finelu.kernels.cpu.recurrences import compiled
+from finelu.kernels.cpu.runtime import atomics
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
+from finelu.matrix import CSR, as_csr
+from finelu.triangular import triangle
+
+TYPES = [
+    ("float32", "int32"),
+    ("float64", "int32"),
+    ("complex64", "int32"),
+    ("complex128", "int32"),
+    ("float64", "int64"),
+]
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Every test begins with two threads, whatever the machine has."""
+    before = threads._wanted
+    threads.set_num_threads(2)
+    yield
+    threads.set_num_threads(before or threads.available_cores())
+
+
+def numbers(rng, size, dtype):
+    values = rng.uniform(-1, 1, size)
+    return (values + 1j * rng.uniform(-1, 1, size) if np.dtype(dtype).kind == "c" else values).astype(dtype)
+
+
+def matrix(pattern, dtype="float64", index="int32", seed=0, dominant=True):
+    """A CSR with random values in `pattern` and on the diagonal, which is the sum of its row if `dominant`."""
+    rng = np.random.default_rng(seed)
+    S = sp.csr_matrix(pattern, dtype=bool) + sp.identity(pattern.shape[0], dtype=bool, format="csr")
+    S.sort_indices()
+    S = sp.csr_matrix((numbers(rng, S.nnz, dtype), S.indices, S.indptr), shape=S.shape)
+    if dominant:
+        S.setdiag((1 + np.asarray(abs(S).sum(axis=1)).ravel()).astype(dtype))
+    A = as_csr(S)
+    return CSR(A.indptr.astype(index), A.indices.astype(index), A.data, A.diag.astype(index))
+
+
+def shapes():
+    """Patterns with a name: each strains another part of the schedules."""
+    rng = np.random.default_rng(5)
+    dense_row, dense_column = np.eye(1500, dtype=bool), np.eye(1500, dtype=bool)
+    dense_row[1400] = dense_row[3] = True
+    dense_column[:, 3] = dense_column[:, 1400] = True
+    return {
+        "one_row": np.ones((1, 1), bool),
+        "diagonal": np.eye(50, dtype=bool),
+        "chain": np.eye(300, k=-1, dtype=bool) | np.eye(300, k=1, dtype=bool),
+        "full": np.ones((40, 40), bool),
+        "long_rows": dense_row,
+        "long_columns": dense_column,
+        "two_halves": sp.block_diag([np.ones((30, 30))] * 2).toarray().astype(bool),
+        "empty_strict_rows": (rng.random((80, 80)) < 0.1) & (rng.random(80) < 0.5)[:, None],
+        "grid": gallery.poisson7(6, 5, 4).toarray() != 0,
+    }
+
+
+@st.composite
+def matrices(draw):
+    n = draw(st.integers(1, 60))
+    density = draw(st.sampled_from([0.0, 0.03, 0.1, 0.4, 1.0]))
+    seed = draw(st.integers(0, 2**16))
+    dtype, index = draw(st.sampled_from(TYPES))
+    pattern = np.random.default_rng(seed).random((n, n)) < density
+    return matrix(pattern, dtype, index, seed, dominant=draw(st.booleans()))
+
+
+def schedules(T, grain=20.0, threads=4):
+    """One of each kind, with items so small that even these systems have many."""
+    level, _ = cpu.levels.levels(T)
+    cost = np.ones(T.n, np.float32)
+    sets = Levels(T, cost, grain, level, in_level_order(T, level))
+    return {
+        "sequential": sequential(T),
+        "blocks": Blocks(T, cost, grain).schedule(True, threads),
+        "natural_blocks": Blocks(T, cost, grain).schedule(False, threads),
+        "sets": sets.schedule(True, threads),
+    }
+
+
+def solve(plan, b):
+    x = np.full_like(b, np.nan)
+    plan.solve(b, x)
+    return x
+
+
+def triangles(A):
+    return [triangle(A, lower, unit, trans) for lower in (True, False) for unit in (True, False) for trans in "NTH"]
+
+
+def check_solves(A, seed=0):
+    """Every triangle, method and schedule against the reference, one right-hand side, a column of it, and six."""
+    rng = np.random.default_rng(seed)
+    for T in triangles(A):
+        assert np.array_equal(cpu.levels.levels(T)[0], reference.levels.levels(T)[0])
+        assert cpu.levels.levels(T)[1] == reference.levels.levels(T)[1]
+        for b in (numbers(rng, A.n, A.dtype), numbers(rng, (A.n, 6), A.dtype), numbers(rng, (A.n, 1), A.dtype)):
+            with np.errstate(all="ignore"):
+                expected = reference.triangular.solve_triangular(T, A.data, b)
+            plans = [cpu.triangular.triangular_plan(T, method, 1) for method in ("sequential", "levels", "auto")]
+            plans += [triangular.Exact(T, "levels", s, None) for s in schedules(T).values()]
+            for plan in plans:
+                plan.load(A.data)
+                assert np.array_equal(solve(plan, b), expected, equal_nan=True)
+
+
+def eliminations(A, analysis, listed=True):
+    """Plans with every kind of schedule; `listed` False: without the list of meetings."""
+    plan = analysis(A, "sequential")
+    below = triangle(A, True, True)
+    if not listed:
+        plan = replace(plan, first=None)
+    yield from (replace(plan, schedule=s) for s in schedules(below).values())
+    yield analysis(A, "levels")
+    yield analysis(A, "auto")
+
+
+def check_factorization(A, kernel, analysis, expected, bad):
+    for listed in (True, False):
+        for plan in eliminations(A, analysis, listed):
+            values, before = np.full_like(A.data, np.nan), A.data.copy()
+            assert kernel(plan, A.data, values) == bad
+            assert np.array_equal(A.data, before)
+            stop = A.indptr[bad] if bad >= 0 else A.data.size
+            assert np.array_equal(values[:stop], expected[:stop])
+
+
+def check_ilu0(A):
+    expected = np.empty_like(A.data)
+    with np.errstate(all="ignore"):
+        bad = reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, expected)
+    check_factorization(A, cpu.elimination.ilu0, cpu.elimination.ilu0_analysis, expected, bad)
+
+
+def check_ic0(A):
+    L = lower_part(A)
+    expected = np.empty_like(L.data)
+    with np.errstate(all="ignore"):
+        bad = reference.elimination.ic0(L.indptr, L.indices, L.data, expected)
+    check_factorization(L, cpu.elimination.ic0, cpu.elimination.ic0_analysis, expected, bad)
+
+
+def lower_part(A):
+    L = as_csr(sp.tril(sp.csr_matrix((A.data, A.indices, A.indptr), shape=A.shape), format="csr"))
+    index = A.indices.dtype
+    return CSR(L.indptr.astype(index), L.indices.astype(index), L.data, L.diag.astype(index))
+
+
+# The bits of the reference -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", gallery.small(), ids=str)
+def test_gallery_solves_have_the_bits_of_the_reference(problem):
+    check_solves(as_csr(problem.A))
+
+
+@pytest.mark.parametrize("problem", gallery.small(), ids=str)
+def test_gallery_ilu0_has_the_bits_of_the_reference(problem):
+    check_ilu0(as_csr(problem.A))
+
+
+@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
+def test_gallery_ic0_has_the_bits_of_the_reference(problem):
+    check_ic0(as_csr(problem.A))
+
+
+@pytest.mark.parametrize("name", shapes())
+def test_shapes_have_the_bits_of_the_reference(name):
+    A = matrix(shapes()[name])
+    check_ilu0(A)
+    check_ic0(A)
+    if A.n < 1000:
+        check_solves(A)
+    else:
+        T, b = triangle(A, True, False), np.ones(A.n)
+        for s in schedules(T).values():
+            plan = triangular.Exact(T, "levels", s, None)
+            plan.load(A.data)
+            assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
+
+
+@given(matrices())
+@settings(max_examples=40, deadline=None)
+def test_random_patterns_solve_with_the_bits_of_the_reference(A):
+    check_solves(A)
+
+
+@given(matrices())
+@settings(max_examples=60, deadline=None)
+def test_random_patterns_factor_with_the_bits_of_the_reference(A):
+    check_ilu0(A)
+    check_ic0(A)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_division_rounds_as_numpy_and_never_raises(dtype):
+    rng = np.random.default_rng(1)
+    a, b = (np.concatenate([numbers(rng, 500, dtype), np.array([0, 1, np.nan, np.inf], dtype)]) for _ in "ab")
+    b[:4] = 0, 1e-30, np.inf, np.nan
+    out = np.empty_like(a)
+    _divide_all(a, b, out)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(out, np.array([p / q for p, q in zip(a, b, strict=True)]), equal_nan=True)
+
+
+@compiled
+def _divide_all(a, b, out):
+    for i in range(a.size):
+        out[i] = divide(a[i], b[i])
+
+
+# By definition -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "index"), TYPES)
+def test_ilu0_reproduces_A_on_its_pattern(dtype, index):
+    A = matrix(np.random.default_rng(2).random((70, 70)) < 0.1, dtype, index)
+    lu = np.empty_like(A.data)
+    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu) == -1
+    LU = sp.csr_matrix((lu, A.indices, A.indptr), shape=A.shape).toarray()
+    product = (np.tril(LU, -1) + np.eye(A.n)) @ np.triu(LU)
+    dense = A.tosparse().toarray()
+    on_pattern = dense != 0
+    assert abs(product - dense)[on_pattern].max() < 64 * np.finfo(dtype).eps * abs(dense).max()
+
+
+def test_ilu0_of_a_full_matrix_is_the_lu_factorization():
+    A = matrix(np.ones((30, 30), bool))
+    lu = np.empty_like(A.data)
+    cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu)
+    LU = lu.reshape(30, 30)
+    assert np.allclose((np.tril(LU, -1) + np.eye(30)) @ np.triu(LU), A.tosparse().toarray(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
+def test_ic0_reproduces_A_on_its_pattern(problem):
+    A = as_csr(problem.A)
+    lower = lower_part(A)
+    l = np.empty_like(lower.data)
+    assert cpu.elimination.ic0(cpu.elimination.ic0_analysis(lower), lower.data, l) == -1
+    L = sp.csr_matrix((l, lower.indices, lower.indptr), shape=A.shape).toarray()
+    dense = problem.A.toarray()
+    error = abs(L @ L.conj().T - dense)[dense != 0].max()
+    assert error < 64 * np.finfo(A.dtype).eps * abs(dense).max()
+
+
+def exact_schedules_are_topological(T, s):
+    visited, ready = np.zeros(T.n, bool), np.zeros(T.n, bool)
+    for t in range(s.after.size):
+        if s.after[t]:
+            ready[s.order[: s.items[s.after[t]]]] = True
+        inside = np.zeros(T.n, bool)
+        for i in s.order[s.items[t] : s.items[t + 1]]:
+            columns = T.indices[T.begin[i] : T.end[i]]
+            assert (ready | inside)[columns].all()
+            inside[i] = visited[i] = True
+        assert s.after[t] <= t
+    assert visited.all() and s.order.size == T.n
+
+
+@given(matrices(), st.sampled_from([1.0, 7.0, 1000.0]))
+@settings(max_examples=40, deadline=None)
+def test_an_item_finds_what_it_needs_in_the_items_it_waits_for(A, grain):
+    for T in (triangle(A, True, True), triangle(A, False, True)):
+        for s in schedules(T, grain).values():
+            exact_schedules_are_topological(T, s)
+
+
+def test_blocks_of_a_grid_leave_work_for_two_threads_and_those_of_a_chain_do_not():
+    grid = triangle(as_csr(gallery.poisson7(20)), True, True)
+    chain = triangle(as_csr(gallery.tridiagonal(8000)), True, True)
+    cost = np.full(8000, 100.0, np.float32)
+    speedups = []
+    for T in (grid, chain):
+        blocks = Blocks(T, cost, 20_000.0)
+        speedups.append(makespan(blocks.work, blocks.after, 1) / makespan(blocks.work, blocks.after, 2))
+    assert speedups[0] > 1.7
+    assert speedups[1] == 1.0
+
+
+@pytest.mark.parametrize("sweeps", [1, 2, 5])
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_jacobi_has_the_bits_of_the_reference(sweeps, columns):
+    A = matrix(np.random.default_rng(3).random((90, 90)) < 0.1, "complex128")
+    b = numbers(np.random.default_rng(4), (A.n, *columns), A.dtype)
+    for T in triangles(A):
+        plan = cpu.triangular.triangular_plan(T, "jacobi", sweeps)
+        assert plan.load(A.data) == -1
+        assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, A.data, b, sweeps))
+
+
+def test_jacobi_is_exact_after_as_many_sweeps_as_levels():
+    A = as_csr(gallery.poisson7(4, 3, 3))
+    T = triangle(A, True, False)
+    plan = cpu.triangular.triangular_plan(T, "jacobi", cpu.levels.levels(T)[1])
+    plan.load(A.data)
+    b = np.arange(1.0, A.n + 1)
+    assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_isai_inverts_on_the_pattern(columns):
+    A = matrix(np.random.default_rng(6).random((60, 60)) < 0.15, "complex128")
+    b = numbers(np.random.default_rng(7), (A.n, *columns), A.dtype)
+    for T in triangles(A):
+        W = reference.triangular.isai(T, A.data)
+        dense = reference.triangular.dense(T, A.data)
+        pattern = (W != 0) | np.eye(A.n, dtype=bool)
+        assert np.allclose((W @ dense)[pattern], np.eye(A.n)[pattern], atol=1e-13)
+        x = W @ b
+        for sweeps in (1, 2, 3):
+            plan = cpu.triangular.triangular_plan(T, "isai", sweeps)
+            plan.load(A.data)
+            assert np.allclose(solve(plan, b), x, rtol=1e-12, atol=1e-13)
+            x = x + W @ (b - dense @ x)
+
+
+def test_sweeps_over_several_chunks_agree_with_the_reference():
+    n = 3 * triangular.ROWS_AN_ITEM + 17
+    T = triangle(as_csr(gallery.tridiagonal(n, -0.3, 2.0, -0.4)), True, False)
+    values, b = np.asarray(gallery.tridiagonal(n, -0.3, 2.0, -0.4).tocsr().data), np.ones(n)
+    plan = cpu.triangular.triangular_plan(T, "jacobi", 2)
+    plan.load(values)
+    assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, values, b, 2))
+
+
+# What a plan is told and says ----------------------------------------------------------------------------------------
+
+
+def test_the_first_bad_pivot_is_named_whatever_the_schedule():
+    pattern = np.random.default_rng(8).random((200, 200)) < 0.02
+    A = matrix(pattern)
+    for rows in ([150, 40, 199], [0], [199]):
+        data = A.data.copy()
+        for i in rows:
+            data[A.indptr[i] : A.indptr[i + 1]] = 0
+        B = CSR(A.indptr, A.indices, data, A.diag)
+        values = np.empty_like(data)
+        for listed in (True, False):
+            for plan in eliminations(B, cpu.elimination.ilu0_analysis, listed):
+                assert cpu.vectors.first_bad(cpu.elimination.ilu0(plan, data, values)) == min(rows)
+        L = lower_part(B)
+        for listed in (True, False):
+            for plan in eliminations(L, cpu.elimination.ic0_analysis, listed):
+                assert cpu.vectors.first_bad(cpu.elimination.ic0(plan, L.data, np.empty_like(L.data))) == min(rows)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_overflow_is_a_bad_row(dtype):
+    A = matrix(np.ones((3, 3), bool), dtype)
+    data = A.data.copy()
+    data[:] = [1e-300, 1, 1, 1e10, 1, 1, 1, 1, 1]
+    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), data, np.empty_like(data)) == 1
+
+
+def test_a_diagonal_without_finite_reciprocal_is_named():
+    A = matrix(np.eye(20, k=-1, dtype=bool))
+    T = triangle(A, True, False)
+    for value in (0.0, 1e-320, np.nan):
+        data = A.data.copy()
+        data[A.diag[[13, 7]]] = value
+        for method in cpu.triangular.TRIANGULAR_METHODS:
+            assert cpu.triangular.triangular_plan(T, method, 1).load(data) == 7
+    assert cpu.triangular.triangular_plan(T, "levels", 1).load(A.data) == -1
+
+
+def test_new_values_are_taken_without_a_new_analysis():
+    A = matrix(np.random.default_rng(9).random((80, 80)) < 0.1)
+    b = np.ones(A.n)
+    for T in triangles(A):
+        for method in ("sequential", "levels"):
+            plan = cpu.triangular.triangular_plan(T, method, 1)
+            for values in (A.data, 3 * A.data):
+                plan.load(values)
+                assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, values, b))
+
+
+def test_auto_is_sequential_for_a_chain_and_by_levels_for_a_grid():
+    chain, grid = as_csr(gallery.bidiagonal(500)), as_csr(gallery.poisson7(8))
+    assert cpu.triangular.triangular_plan(triangle(chain, True, True), "auto", 1).method == "sequential"
+    plan = cpu.triangular.triangular_plan(triangle(grid, True, True), "auto", 1)
+    assert plan.method == "levels" and plan.depth == 22
+    assert cpu.triangular.triangular_plan(triangle(grid, True, True), "sequential", 1).depth is None
+
+
+def test_elimination_is_shared_where_it_pays_only():
+    small, large = as_csr(gallery.poisson7(8)), as_csr(gallery.poisson7(40))
+    chain = as_csr(gallery.tridiagonal(60_000))
+    assert cpu.elimination.ilu0_analysis(small, "auto").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(large, "auto").variant == "levels"
+    assert cpu.elimination.ilu0_analysis(chain, "auto").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(large, "sequential").variant == "sequential"
+    assert cpu.elimination.ilu0_analysis(small, "levels").variant == "levels"
+    threads.set_num_threads(1)
+    assert cpu.elimination.ilu0_analysis(large, "auto").variant == "sequential"
+    with pytest.raises(
+        ParameterError, match="variant='levs' is not offered on the CPU; one of sequential, levels, auto"
+    ):
+        cpu.elimination.ilu0_analysis(small, "levs")
+
+
+def test_a_long_list_of_meetings_is_not_made():
+    assert cpu.elimination.ilu0_analysis(matrix(np.ones((60, 60), bool))).first is not None
+    A = matrix(np.ones((110, 110), bool))  # an entry meets 37 others
+    assert cpu.elimination.ilu0_analysis(A).first is None
+    check_ilu0(A)
+    check_ic0(A)
+
+
+def test_a_single_factorization_makes_the_list_only_where_scattering_is_hopeless():
+    arrow = np.eye(2000, dtype=bool)
+    arrow[0] = arrow[:, 0] = True
+    for pattern, listed in ((np.eye(300, k=-1, dtype=bool), False), (arrow, True)):
+        A = matrix(pattern)
+        plan = cpu.elimination.ilu0_analysis(A, once=True)
+        assert (plan.first is not None) == listed
+        assert cpu.elimination.ilu0_analysis(A, once=False).first is not None
+        values, expected = np.empty_like(A.data), np.empty_like(A.data)
+        assert (
+            cpu.elimination.ilu0(plan, A.data, values)
+            == cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, expected)
+            == -1
+        )
+        assert np.array_equal(values, expected)
+
+
+@given(matrices(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_inspect_counts_as_the_reference(A, data):
+    n, nnz = A.n, A.indices.size
+    indices, values = A.indices.copy(), A.data.copy()
+    for _ in range(data.draw(st.integers(0, 3))):
+        values[data.draw(st.integers(0, nnz - 1))] = data.draw(st.sampled_from([np.nan, np.inf]))
+    if data.draw(st.booleans()):
+        indices[data.draw(st.integers(0, nnz - 1))] = data.draw(st.integers(0, n - 1))
+    places = np.empty(n, indices.dtype), np.empty(n, indices.dtype)
+    found = [
+        tuple(k.inspection.inspect(A.indptr, indices, values, d)) for k, d in zip((cpu, reference), places, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert np.array_equal(*places)
+    row = data.draw(st.integers(0, n - 1))
+    indices[A.indptr[row]] = data.draw(st.sampled_from([-1, n]))
+    assert cpu.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
+    assert reference.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
+
+
+# Threads -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared_work():
+    """A problem whose plans several threads share, with the factors and solutions of one thread."""
+    A = as_csr(gallery.poisson7(16))
+    lu, x = np.empty_like(A.data), np.empty((2, A.n))
+    cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A, "sequential"), A.data, lu)
+    b = numbers(np.random.default_rng(0), A.n, "float64")
+    for row, lower in zip(x, (True, False), strict=True):
+        plan = cpu.triangular.triangular_plan(triangle(A, lower, lower), "sequential", 1)
+        plan.load(lu)
+        plan.solve(b, row)
+    return A, lu, b, x
+
+
+def plans_for(A, lu, count):
+    factor = [
+        replace(cpu.elimination.ilu0_analysis(A, "levels"), schedule=s)
+        for s in schedules(triangle(A, True, True), 50, count).values()
+    ]
+    solvers = []
+    for lower in (True, False):
+        T = triangle(A, lower, lower)
+        solvers.append([triangular.Exact(T, "levels", s, None) for s in schedules(T, 50, count).values()])
+        for plan in solvers[-1]:
+            plan.load(lu)
+    return factor, solvers
+
+
+def agree(A, lu, b, x, factor, solvers):
+    values = np.full_like(lu, np.nan)
+    for plan in factor:
+        assert cpu.elimination.ilu0(plan, A.data, values) == -1
+        assert np.array_equal(values, lu)
+    for row, plans in zip(x, solvers, strict=True):
+        for plan in plans:
+            assert np.array_equal(solve(plan, b), row)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_the_bits_do_not_depend_on_the_number_of_threads(shared_work, count):
+    threads.set_num_threads(count)
+    plans = plans_for(*shared_work[:2], count)
+    for _ in range(20):
+        agree(*shared_work, *plans)
+
+
+def test_several_python_threads_use_the_same_plans_at_once(shared_work):
+    plans = plans_for(*shared_work[:2], 3)
+    threads.set_num_threads(3)
+    errors = []
+
+    def work():
+        try:
+            for _ in range(10):
+                agree(*shared_work, *plans)
+        except BaseException as error:
+            errors.append(error)
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for _ in range(20):
+        threads.set_num_threads(3)  # a new pool, while the old one is in use
+    for caller in callers:
+        caller.join()
+    assert not errors
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_makes_its_own_threads(shared_work):
+    plans = plans_for(*shared_work[:2], 2)
+    agree(*shared_work, *plans)  # the parent's pool is alive
+    child = os.fork()
+    if child == 0:
+        try:
+            agree(*shared_work, *plans)
+            os._exit(0 if threads._pool is not None else 3)
+        except BaseException:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    agree(*shared_work, *plans)
+
+
+@compiled
+def _meet_all(count, counts, seen):
+    """Wait until `count` threads are here."""
+    seen[atomics.fetch_add(counts, 0, 1)] = 1
+    rounds = 0
+    while atomics.load_acquire(counts, 0) < count:
+        atomics.relax(rounds)
+        rounds += 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_kernel_runs_on_as_many_threads_as_are_set(count):
+    threads.set_num_threads(count)
+    assert threads.get_num_threads() == count
+    counts, seen = np.zeros(1, np.int64), np.zeros(count, np.int8)
+    threads.run(_meet_all, 100, count, counts, seen)
+    assert seen.all()
+
+
+def test_an_exception_in_the_caller_waits_for_the_helpers():
+    threads.set_num_threads(2)
+    caller, begun, finished = threading.get_ident(), threading.Event(), []
+
+    def kernel():
+        if threading.get_ident() == caller:
+            begun.wait(10)
+            raise KeyboardInterrupt
+        begun.set()
+        threading.Event().wait(0.2)
+        finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.run(kernel, 2)
+    assert finished == [True]
+
+
+def test_the_number_of_threads_comes_from_the_environment(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", None)
+    monkeypatch.delenv("FINELU_NUM_THREADS", raising=False)
+    assert threads.get_num_threads() == threads.available_cores()
+    monkeypatch.setenv("FINELU_NUM_THREADS", "7")
+    assert threads.get_num_threads() == 7
+    monkeypatch.setenv("FINELU_NUM_THREADS", "many")
+    with pytest.raises(ParameterError, match="FINELU_NUM_THREADS='many'"):
+        threads.get_num_threads()
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(ParameterError, match="a positive integer"):
+            threads.set_num_threads(wrong)
+
+
+def test_fetch_min_keeps_the_smallest():
+    array = np.array([9, 9], np.int64)
+    _lower(array)
+    assert array.tolist() == [9, 4]
+
+
+@compiled
+def _lower(array):
+    for value in (7, 4, 8):
+        atomics.fetch_min(array, 1, value)
+
+
+def test_importing_the_kernels_starts_no_thread():
+    code = "import threading, finelu.kernels.cpu; assert threading.active_count() == 1"
+    assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0

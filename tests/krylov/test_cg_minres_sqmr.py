@@ -1,0 +1,252 @@
+"""Methods for A = A^H and A = A^T: by the paper's formulas, by limit, by behaviour, by breakdown."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from krylov_cases import DTYPES, complex_symmetric, name, residual, system
+
+from finelu.errors import ParameterError
+from finelu.kernels import kernels_for
+from finelu.kernels.monitor import DRIFT
+from finelu.krylov import cg, gmres, minres, sqmr
+from finelu.preconditioners import ILU0
+from finelu.result import Status
+
+# Conjugate gradients
+
+
+def test_cg_matches_the_bound_by_chebyshev_polynomials():
+    A, b = system("spd")
+    eigenvalues = np.linalg.eigvalsh(A.toarray())
+    kappa = eigenvalues[-1] / eigenvalues[0]
+    exact = spla.spsolve(A.tocsc(), b)
+    errors = []
+    cg(A, b, rtol=1e-10, callback=lambda x: errors.append(np.sqrt((x - exact) @ (A @ (x - exact)))))
+    rate = (np.sqrt(kappa) - 1) / (np.sqrt(kappa) + 1)
+    bound = 2 * rate ** np.arange(1, len(errors) + 1) * np.sqrt(exact @ (A @ exact))
+    assert len(errors) > 10
+    assert np.all(np.array(errors) <= bound * (1 + 1e-6))
+
+
+def test_cg_says_that_a_matrix_or_a_preconditioner_is_indefinite(every):
+    A, b = system("indefinite")
+    assert cg(A, b).status is Status.INDEFINITE
+    A, b = system("spd")
+    sign = np.where(np.arange(b.size) % 2, 1.0, -5.0)
+    solution = cg(A, b, M=sp.diags(sign))
+    assert solution.status is Status.INDEFINITE_PRECONDITIONER and "M is not positive definite" in repr(solution)
+
+
+# MINRES
+
+
+def test_preconditioned_minres_knows_the_two_norm_of_its_residual():
+    A, b = system("indefinite")
+    M = sp.diags(np.linspace(0.1, 3, b.size))
+    for k in (1, 5, 20):
+        solution = minres(A, b, M=M, rtol=0, maxiter=k)
+        iterate = []
+        minres(A, b, M=M, rtol=0, maxiter=k, callback=lambda x, iterate=iterate: iterate.append(x.copy()))
+        assert solution.history[k] == pytest.approx(residual(A, b, iterate[-1]), rel=1e-9)
+
+
+def test_minres_says_what_is_not_symmetric_or_not_definite():
+    A, b = system("indefinite")
+    N = sp.diags([0.7, 1.0, -0.2], [-3, 0, 1], shape=A.shape)
+    assert minres(A + N, b).status is Status.NOT_SYMMETRIC
+    assert minres(A, b, M=N).status is Status.NOT_SYMMETRIC
+    assert minres(A, b, M=-sp.eye(b.size)).status is Status.INDEFINITE_PRECONDITIONER
+    assert np.isfinite(minres(A + N, b).x).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_minres_ends_at_the_least_residual_where_no_x_solves_a_singular_system(seed, every):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(8, 50))
+    rank = int(rng.integers(2, n))
+    values = np.zeros(n)
+    values[:rank] = 10.0 ** rng.uniform(-3, 0, rank) * rng.choice([-1, 1], rank)
+    V = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A, b = (V * values) @ V.T, rng.standard_normal(n)
+    A = (A + A.T) / 2
+    least = np.linalg.norm(V[:, rank:].T @ b)  # the part of b outside the range of A
+    solution = minres(A, b, rtol=1e-10)
+    assert solution.status in (Status.STAGNATED, Status.BREAKDOWN) and solution.iterations < 10 * n
+    assert solution.residual_norm == pytest.approx(residual(A, b, solution.x), rel=1e-6)
+    assert residual(A, b, solution.x) <= 1.05 * least
+
+
+@pytest.mark.parametrize("far", [0, -300, 300])
+def test_the_drift_of_minres_is_the_rounding_of_x_over_the_residual(backend, far):
+    rng = np.random.default_rng(0)
+    m = 12
+    alpha, beta = rng.standard_normal(m), rng.random(m + 1) + 0.3
+    T = np.diag(alpha) + np.diag(beta[1:m], 1) + np.diag(beta[1:m], -1)
+    T = np.vstack([T, beta[m] * np.eye(m)[-1]])
+    lanczos, state = backend.xp.zeros(22), backend.xp.zeros(4, np.int32)
+    kernels = kernels_for(lanczos)
+    kernels.recurrences.minres_begin(state, lanczos, backend.move(np.array([beta[0] ** 2 * 4.0**-far])), 1.0)
+    for k in range(1, m + 1):
+        scaled = alpha[k - 1] * 2.0**far, beta[k] ** 2 * 4.0**far
+        kernels.recurrences.minres_rotation(state, lanczos, *(backend.move(np.array([v])) for v in scaled))
+        rhs = beta[0] * np.eye(k + 1)[0]
+        x = np.linalg.lstsq(T[: k + 1, :k], rhs, rcond=None)[0]  # in a basis that is orthonormal
+        drift = np.linalg.norm(T[:, :k], axis=0).max() * np.linalg.norm(x) / np.linalg.norm(rhs - T[: k + 1, :k] @ x)
+        assert float(lanczos[DRIFT]) == pytest.approx(np.finfo(float).eps * drift, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("dtype", "far"), [(np.float64, 300), (np.complex128, 300), (np.float32, 35)], ids=str)
+def test_minres_sees_its_x_outgrow_the_precision_in_any_units(backend, dtype, far, seed):
+    rng = np.random.default_rng(seed)
+    n, rank = 40, 25
+    values = np.where(np.arange(n) < rank, 10.0 ** rng.uniform(-2, 0, n) * rng.choice([-1, 1], n), 0)
+    V = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A, b = (V * values) @ V.T, rng.standard_normal(n)
+    A, b = ((A + A.T) / 2).astype(dtype), b.astype(dtype)
+    real = np.empty(0, dtype).real.dtype.type
+    plain, *scaled = (
+        minres(backend.move(A * real(2.0**a)), backend.move(b * real(2.0**-a)), rtol=1e-10, maxiter=1000)
+        for a in (0, -far, far)
+    )
+    assert plain.status in (Status.STAGNATED, Status.BREAKDOWN)
+    for a, solution in zip((-far, far), scaled, strict=True):
+        assert solution.status is plain.status and abs(solution.iterations - plain.iterations) <= 1
+        x = backend.fetch(solution.x).astype(np.complex128) * 2.0 ** (2 * a)
+        assert residual(A, b, x) <= 1.01 * residual(A, b, backend.fetch(plain.x))
+
+
+# Simplified QMR
+
+
+def test_sqmr_is_the_mean_of_the_iterates_of_cg_weighted_by_their_residuals(backend):
+    A, b = system("spd")
+    M = sp.diags(np.linspace(0.2, 0.4, b.size)).tocsr()
+    iterates = [np.zeros(b.size)]
+    cg(A, b, M=M, rtol=0, maxiter=12, callback=lambda x: iterates.append(x.copy()))
+    seen = []
+    solution = sqmr(
+        *(backend.move(v) for v in (A, b)), M=backend.move(M), rtol=0, maxiter=12,
+        callback=lambda x: seen.append(backend.fetch(x).copy()),
+    )  # fmt: skip
+    weights = np.array([residual(A, b, x) ** -2 for x in iterates])
+    for k in range(1, 13):
+        mean = weights[: k + 1] @ np.array(iterates[: k + 1]) / weights[: k + 1].sum()
+        np.testing.assert_allclose(seen[k - 1], mean, rtol=1e-9, atol=1e-12)
+        assert solution.history[k] == pytest.approx(residual(A, b, mean), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_sqmr_takes_the_iterations_of_minres_and_cg_where_these_can_be_used(dtype):
+    A, b = system("spd", dtype)
+    M = sp.diags(np.linspace(0.2, 0.3, b.size).astype(dtype))
+    rtol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-4
+    one, other, third = (method(A, b, M=M, rtol=rtol) for method in (sqmr, minres, cg))
+    assert one.converged and abs(one.iterations - other.iterations) <= 3 and abs(one.iterations - third.iterations) <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_sqmr_bears_an_indefinite_preconditioner(backend, dtype):
+    A, b = system("indefinite", dtype)
+    d = np.linspace(1, 30, b.size) * np.where(np.arange(b.size) % 3, 1.0, -1.0)
+    A = (A + sp.diags(d.astype(dtype))).tocsr()
+    M = sp.diags((1 / A.diagonal().real).astype(dtype)).tocsr()
+    moved = backend.move(A), backend.move(b), backend.move(M)
+    rtol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-4
+    assert minres(*moved[:2], M=moved[2]).status is Status.INDEFINITE_PRECONDITIONER
+    solution, plain = sqmr(*moved[:2], M=moved[2], rtol=rtol), sqmr(*moved[:2], rtol=rtol)
+    assert solution.converged and solution.iterations < 0.5 * plain.iterations
+    assert residual(A, b, backend.fetch(solution.x)) <= 1.01 * rtol * np.linalg.norm(b)
+    seen = []
+    sqmr(*moved[:2], M=moved[2], rtol=0, maxiter=5, callback=lambda x: seen.append(backend.fetch(x).copy()))
+    sizes = [residual(A, b, x) for x in seen]
+    np.testing.assert_allclose(solution.history[1:6], sizes, rtol=1e-4 if rtol == 1e-4 else 1e-9)
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_sqmr_solves_a_complex_symmetric_system_in_about_the_iterations_of_gmres(backend, preconditioned):
+    A, b, M = complex_symmetric()
+    M = backend.move(M) if preconditioned else None
+    solution = sqmr(backend.move(A), backend.move(b), M=M, rtol=1e-8)
+    assert solution.converged and residual(A, b, backend.fetch(solution.x)) <= 1.001e-8 * np.linalg.norm(b)
+    full = gmres(backend.move(A), backend.move(b), M=M, rtol=1e-8, restart=b.size)
+    assert full.iterations <= solution.iterations <= 1.3 * full.iterations
+    same = sqmr(backend.move(A), backend.move(b), M=M, rtol=1e-8, hermitian=False)
+    np.testing.assert_array_equal(backend.fetch(solution.x), backend.fetch(same.x))
+
+
+@pytest.mark.parametrize("kind", ["real", "complex symmetric", "Hermitian"])
+def test_sqmr_takes_the_indefinite_ilu0_of_an_indefinite_matrix(backend, kind):
+    A, b = system("indefinite", np.complex128 if kind == "Hermitian" else np.float64, m=20)
+    A = (A + sp.diags(np.where(np.arange(b.size) % 5, 1.0, -9.0))).tocsr()
+    if kind == "complex symmetric":
+        A = (A + 0.5j * sp.diags(np.linspace(0, 1, b.size))).tocsr()
+    moved = backend.move(A), backend.move(b)
+    F = ILU0().factor(moved[0])
+    assert kind == "complex symmetric" or minres(*moved, M=F).status is Status.INDEFINITE_PRECONDITIONER
+    solution, plain, full = sqmr(*moved, M=F, rtol=1e-8), sqmr(*moved, rtol=1e-8), gmres(*moved, M=F, restart=200)
+    assert solution.converged and residual(A, b, backend.fetch(solution.x)) <= 1.001e-8 * np.linalg.norm(b)
+    assert solution.iterations < 0.6 * plain.iterations
+    assert sqmr(*moved, M=F).iterations <= 1.3 * full.iterations
+
+
+def test_sqmr_says_what_is_not_symmetric():
+    A, b = system("indefinite")
+    N = sp.diags([0.7, 1.0, -0.2], [-3, 0, 1], shape=A.shape)
+    assert sqmr(A + N, b).status is Status.NOT_SYMMETRIC
+    assert sqmr(A, b, M=N).status is Status.NOT_SYMMETRIC
+    C, c, _ = complex_symmetric()
+    hermitian = sp.diags([-0.3j, 1.0, 0.3j], [-1, 0, 1], shape=C.shape)
+    assert sqmr(C, c + np.exp(1j * np.arange(c.size)), M=hermitian).status is Status.NOT_SYMMETRIC
+
+
+def test_sqmr_breaks_down_with_a_status_and_starts_again():
+    swap = np.array([[0.0, 1.0], [1.0, 0.0]])
+    solution = sqmr(swap, np.array([1.0, 0.0]))  # sigma = b^T A b = 0
+    assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
+    assert sqmr(swap, np.array([1.0, 0.0]), np.array([0.1, 0.2]), rtol=1e-12).converged
+    isotropic = sqmr(np.diag([1.0 + 1j, 2.0 + 1j]), np.array([1.0, 1j]), hermitian=False)  # rho = b^T b = 0
+    assert isotropic.status is Status.BREAKDOWN
+
+
+def test_sqmr_starts_again_after_a_breakdown_on_the_way(every):
+    A, b = system("indefinite")
+    calls = []
+
+    def M(r):
+        calls.append(1)
+        return 0 * r if len(calls) == 62 else r.copy()  # rho = 0 on the way
+
+    plain = sqmr(A, b, rtol=1e-10)
+    solution = sqmr(A, b, M=M, rtol=1e-10, maxiter=1000)
+    assert solution.converged and len(calls) > 62
+    assert solution.iterations > plain.iterations  # what the new cycle had to learn again
+    assert residual(A, b, solution.x) <= 1e-10 * np.linalg.norm(b)
+
+
+def test_hermitian_decides_between_the_two_products_of_vectors():
+    A, b, _ = complex_symmetric()
+    dense = b + np.exp(1j * np.arange(b.size))
+    assert sqmr(A, dense, hermitian=False).converged
+    assert sqmr(A, dense, hermitian=True).status is Status.NOT_SYMMETRIC
+    A, dense = system("indefinite", np.complex128)
+    assert sqmr(A, dense, hermitian=True).converged and sqmr(A, dense).converged
+    assert sqmr(A, dense, hermitian=False).status is Status.NOT_SYMMETRIC
+    real = [sqmr(A.real, dense.real, hermitian=h) for h in (None, True, False)]
+    assert all(s.converged and (s.x == real[0].x).all() for s in real)
+    with pytest.raises(ParameterError, match="hermitian='yes'; True, False or None is needed"):
+        sqmr(A, dense, hermitian="yes")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("n", [1, 7, 5000])
+def test_dotu_does_not_conjugate_and_dot_does(backend, dtype, n):
+    rng = np.random.default_rng(n)
+    x, y = (rng.standard_normal(n) + 1j * rng.standard_normal(n) for _ in range(2))
+    x, y = ((v if np.dtype(dtype).kind == "c" else v.real).astype(dtype) for v in (x, y))
+    out = backend.xp.zeros(1, dtype)
+    tolerance = 10 * n**0.5 * float(np.finfo(dtype).eps)
+    for form, expected in (("dotu", np.sum(x * y)), ("dot", np.sum(x.conj() * y))):
+        getattr(kernels_for(out).vectors, form)(backend.move(x), backend.move(y), out)
+        assert complex(out[0]) == pytest.approx(complex(expected), abs=tolerance * n**0.5)

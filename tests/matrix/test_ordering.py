@@ -1,0 +1,508 @@
+"""Orderings and scalings, and the kernels that scale: by definition, by twin, by bad input."""
+
+import sys
+from importlib.util import find_spec
+from itertools import pairwise
+from types import ModuleType
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import (
+    DTYPES,
+    PATTERNS,
+    assert_close,
+    dominant_matrices,
+    in_dtype,
+    long_rows,
+    one_line,
+    own_types,
+    perturbed,
+    values,
+    with_index,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import splu
+
+from finelu import ParameterError, gallery
+from finelu.kernels import kernels_for, reference
+from finelu.matrix import CSR, as_csr, lower_triangle
+from finelu.ordering import (
+    CORE,
+    _core,
+    _graph,
+    _separator,
+    _widest_level,
+    amd,
+    automatic,
+    hermitian_pattern,
+    minimum_degree,
+    nested_dissection,
+    parts,
+    permutation,
+    rcm,
+)
+
+NOBODY = 2**62
+
+
+def on(backend, A):
+    return CSR(*(backend.move(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+
+
+def dense(backend, A):
+    return sp.csr_matrix(tuple(backend.fetch(v) for v in (A.data, A.indices, A.indptr)), shape=A.shape).toarray()
+
+
+def bandwidth(A):
+    i, j = A.nonzero()
+    return int(abs(i - j).max(initial=0))
+
+
+def shuffled(A, seed=0):
+    p = np.random.default_rng(seed).permutation(A.shape[0])
+    return sp.csr_matrix(A[p][:, p])
+
+
+# Orderings
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_rcm_is_an_order_of_all_rows(A):
+    order = rcm(as_csr(A))
+    np.testing.assert_array_equal(np.sort(order), np.arange(A.shape[0]))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_rcm_brings_entries_to_the_diagonal(index):
+    for A in (gallery.poisson5(20), gallery.tridiagonal(100), gallery.convection_diffusion(30, 12, 1)):
+        mixed = shuffled(A)
+        order = rcm(with_index(mixed, index))
+        assert bandwidth(mixed[order][:, order]) <= 1.5 * bandwidth(A) < bandwidth(mixed) / 2
+
+
+def test_rcm_takes_a_pattern_that_is_not_symmetric_and_one_in_parts():
+    A = sp.csr_matrix(sp.block_diag([gallery.bidiagonal(40), gallery.poisson5(5), sp.identity(3)]))
+    mixed = shuffled(A)
+    order = rcm(as_csr(mixed))
+    assert bandwidth(mixed[order][:, order]) <= 7
+
+
+@PATTERNS
+@given(A=dominant_matrices(dtype="complex128"))
+def test_a_permutation_is_p_a_pt_and_follows_new_values(backend, A):
+    P = permutation(on(backend, as_csr(A)), "rcm")
+    order, inverse = (backend.fetch(v) for v in (P.order, P.inverse))
+    np.testing.assert_array_equal(order[inverse], np.arange(A.shape[0]))
+    for B in (A, perturbed(A)):
+        B_permuted = P.matrix(on(backend, as_csr(B)))
+        np.testing.assert_array_equal(dense(backend, B_permuted), B.toarray()[np.ix_(order, order)])
+        np.testing.assert_array_equal(backend.fetch(B_permuted.data[B_permuted.diag]), B.diagonal()[order])
+        indptr, indices = backend.fetch(B_permuted.indptr), backend.fetch(B_permuted.indices)
+        assert all((np.diff(indices[a:b]) > 0).all() for a, b in pairwise(indptr))
+
+
+@PATTERNS
+@given(A=dominant_matrices(hermitian=True))
+def test_of_a_lower_triangle_the_lower_triangle_of_p_a_pt_comes_out(backend, A):
+    A = sp.csr_matrix(A + 1j * (sp.tril(A, -1) - sp.triu(A, 1)))  # Hermitian, and not symmetric
+    for B in (A, sp.csr_matrix(A.multiply(A.real))):
+        half, _ = lower_triangle(as_csr(B))
+        P = permutation(on(backend, half), "rcm", hermitian=True)
+        order = backend.fetch(P.order)
+        want = np.tril(B.toarray()[np.ix_(order, order)])
+        np.testing.assert_array_equal(dense(backend, P.matrix(on(backend, half))), want)
+        np.testing.assert_array_equal(backend.fetch(P.pattern.diag) + 1, backend.fetch(P.pattern.indptr)[1:])
+
+
+def test_the_index_type_is_kept(backend):
+    for index in (np.int32, np.int64):
+        P = permutation(on(backend, with_index(gallery.poisson5(5), index)), "rcm")
+        assert {v.dtype for v in (P.order, P.inverse, P.places, P.pattern.indptr, P.pattern.diag)} == {np.dtype(index)}
+
+
+def test_the_pattern_of_both_triangles():
+    A = gallery.anisotropic_triangles(1)
+    half, _ = lower_triangle(as_csr(A))
+    whole = hermitian_pattern(half)
+    np.testing.assert_array_equal(whole.indptr, A.indptr)
+    np.testing.assert_array_equal(whole.indices, A.indices)
+
+
+def test_no_ordering_and_one_that_there_is_not():
+    A = as_csr(gallery.poisson5(3))
+    assert permutation(A, None) is None
+    with pytest.raises(ParameterError, match="ordering='colour'") as error:
+        permutation(A, "colour")
+    assert "None, 'rcm', 'mmd', 'amd', 'nd'" in one_line(error)
+
+
+def fill(A, order):
+    """Entries of L in the LU factorization of A without pivoting, rows and columns eliminated in this order."""
+    B = sp.csc_matrix(A[order][:, order])
+    return splu(B, permc_spec="NATURAL", diag_pivot_thresh=0, options={"SymmetricMode": True}).L.nnz
+
+
+def fill_reducing():
+    """The orderings that keep fill low and can be tried here."""
+    return [minimum_degree, automatic] + ([nested_dissection] if find_spec("pymetis") else [])
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_fill_reducing_orders_are_orders_of_all_rows(A):
+    for ordering in fill_reducing():
+        order = ordering(A)
+        assert order.dtype == np.int64
+        np.testing.assert_array_equal(np.sort(order), np.arange(A.shape[0]))
+        np.testing.assert_array_equal(ordering(A), order)
+
+
+def test_fill_reducing_orders_reduce_fill():
+    for A, most in ((gallery.poisson5(40), 0.4), (gallery.poisson7(12), 0.6), (shuffled(gallery.poisson5(40)), 0.2)):
+        for ordering in fill_reducing():
+            assert fill(A, ordering(A)) < most * fill(A, np.arange(A.shape[0]))
+
+
+def test_an_arrow_is_eliminated_without_fill():
+    n = 30
+    A = sp.lil_matrix(4.0 * sp.identity(n))
+    A[0, :] = A[:, 0] = 1.0
+    A[0, 0] = n
+    A = sp.csr_matrix(A)
+    assert fill(A, minimum_degree(A)) == 2 * n - 1
+    A[0, 1:] = 0  # one triangle is enough to see the other
+    A.eliminate_zeros()
+    assert list(minimum_degree(A)).index(0) >= n - 2
+
+
+def test_orders_look_at_the_pattern_only():
+    A = gallery.poisson5(15)
+    for ordering in fill_reducing():
+        want = ordering(A)
+        for B in (1e300 * A, 1j * A, with_index(A, np.int64), A - 4 * sp.identity(A.shape[0])):
+            np.testing.assert_array_equal(ordering(B), want)
+
+
+def powers_of_two_apart(n):
+    """Rows i and j are neighbours where |i - j| is a power of 2, as in Trefethen_20000: no small separator."""
+    offsets = 2 ** np.arange(int(n - 1).bit_length())
+    half = sp.diags([np.ones(n - k) for k in offsets], offsets)
+    return sp.csr_matrix(half + half.T + sp.identity(n))
+
+
+def cube(n):
+    """A grid of n^3 points, each a neighbour of the 26 around it."""
+    line = sp.diags([np.ones(n - 1), np.ones(n), np.ones(n - 1)], [-1, 0, 1])
+    return sp.csr_matrix(sp.kron(line, sp.kron(line, line)))
+
+
+def bordered(A, borders):
+    return sp.csr_matrix(sp.block_array([[A, borders.T], [borders, sp.identity(borders.shape[0])]]))
+
+
+def hubs(leaves):
+    """30 rows that know each other, and rows that know one of these only, as in a circuit."""
+    borders = sp.csr_matrix((np.ones(leaves), (np.arange(leaves) % 30, np.arange(leaves))), shape=(30, leaves))
+    A = bordered(sp.identity(leaves), borders).tolil()
+    A[-30:, -30:] = 1
+    return sp.csr_matrix(A)
+
+
+@pytest.mark.parametrize("n", [6000, 9000])
+def test_where_there_is_no_small_separator_the_automatic_order_is_rcm(n):
+    random = sp.random(n, n, 10 / n, rng=np.random.default_rng(n))
+    for A in (powers_of_two_apart(n), sp.csr_matrix(random + sp.identity(n))):
+        np.testing.assert_array_equal(automatic(A), rcm(as_csr(A)))
+        np.testing.assert_array_equal(automatic(1e300 * with_index(A, np.int64).tosparse()), rcm(as_csr(A)))
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        pytest.param(gallery.poisson7(18), id="poisson7"),
+        pytest.param(cube(16), id="cube"),
+        pytest.param(shuffled(cube(16)), id="shuffled cube"),
+        pytest.param(bordered(cube(14), sp.csr_matrix(np.ones((2, 14**3)))), id="dense borders"),
+        pytest.param(hubs(6000), id="circuit"),
+        pytest.param(powers_of_two_apart(300), id="small"),
+    ],
+)
+def test_elsewhere_the_automatic_order_is_minimum_degree(A):
+    np.testing.assert_array_equal(automatic(A), minimum_degree(A))
+
+
+def test_the_widest_level_of_a_breadth_first_search_from_the_periphery():
+    star = sp.csr_matrix((np.ones(9), (np.zeros(9, int), np.arange(1, 10))), shape=(10, 10))
+    for A, width in (
+        (gallery.poisson5(1, 50), 1),
+        (gallery.poisson5(12), 12),  # from corner to corner
+        (shuffled(gallery.poisson5(12)), 12),
+        (star, 8),  # from a leaf: the hub, then the others
+        (sp.block_diag([gallery.poisson5(4, 4), gallery.poisson5(1, 30)]), 1),  # the larger component
+        (sp.identity(5), 1),
+    ):
+        assert _widest_level(_graph(as_csr(sp.csr_matrix(A), diagonal=False))) == width
+    assert _widest_level(sp.csr_matrix((0, 0))) == 0
+
+
+@PATTERNS
+@given(
+    n=st.integers(1, 30), mean=st.floats(0, 8), limit=st.sampled_from([0, 2**31]), seed=st.integers(0, 9999)
+)  # limit: 0 as if there were too many entries for 32-bit indices
+def test_the_graph_is_the_pattern_of_a_and_its_transpose_without_the_diagonal(n, mean, limit, seed):
+    A = sp.random(n, n, min(mean / max(n, 1), 1.0), random_state=seed, format="csr")
+    M = as_csr(A, diagonal=False)
+    index = np.int64 if limit == 0 else np.int32
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("finelu.ordering.INT32_LIMIT", limit)
+        S = _graph(CSR(M.indptr.astype(index), M.indices.astype(index), M.data, M.diag))
+    want = ((A != 0) + (A.T != 0)).toarray()
+    np.fill_diagonal(want, False)
+    np.testing.assert_array_equal(S.toarray(), want)
+    assert S.has_sorted_indices and S.has_canonical_format
+
+
+@PATTERNS
+@given(st.integers(1, 60), st.floats(0, 14), st.booleans(), st.integers(0, 2**16))
+def test_the_core_is_what_no_row_of_few_neighbours_is_left_in(n, mean, hub, seed):
+    A = sp.random(n, n, min(1.0, mean / n), rng=np.random.default_rng(seed), format="lil")
+    A = sp.block_diag([A, sp.identity(20 * n)], format="lil")  # so that a row may be dense
+    A[0, :] = A[0, :] if not hub else 1
+    S = _graph(as_csr(sp.csr_matrix(A), diagonal=False))
+    neighbours = {i: set(S.indices[S.indptr[i] : S.indptr[i + 1]].tolist()) for i in range(S.shape[0])}
+    left = {i for i in neighbours if len(neighbours[i]) <= 10 * S.nnz / S.shape[0]}
+    assert not hub or n < 30 or 0 not in left
+    while out := {i for i in left if len(neighbours[i] & left) < CORE}:
+        left -= out
+    kept = sorted(left)
+    assert (_core(S) != S[kept][:, kept]).nnz == 0 and _core(S).shape == (len(kept),) * 2
+
+
+def test_more_entries_than_superlu_counts(monkeypatch):
+    monkeypatch.setattr("finelu.ordering.INT32_LIMIT", 12)
+    minimum_degree(gallery.poisson5(2))
+    with pytest.raises(ParameterError, match=r"33 entries; SuperLU takes up to 12") as error:
+        minimum_degree(gallery.poisson5(3))
+    one_line(error)
+
+
+@pytest.mark.parametrize("ordering", ["mmd", "nd"])
+def test_a_permutation_by_another_order(backend, ordering):
+    if ordering == "nd":
+        pytest.importorskip("pymetis")
+    A = gallery.convection_diffusion(9, 8, 1)
+    P = permutation(on(backend, as_csr(A)), ordering)
+    order = backend.fetch(P.order)
+    np.testing.assert_array_equal(order, {"mmd": minimum_degree, "nd": nested_dissection}[ordering](A))
+    np.testing.assert_array_equal(dense(backend, P.matrix(on(backend, as_csr(A)))), A.toarray()[np.ix_(order, order)])
+
+
+def test_amd_is_that_of_scikit_sparse_or_says_what_to_install(monkeypatch):
+    A = gallery.poisson5(20)
+    if find_spec("sksparse"):
+        assert fill(A, amd(A)) < 0.6 * fill(A, np.arange(400))
+    seen = []
+    library = ModuleType("sksparse.amd")
+    library.amd = lambda S: seen.append(S) or np.arange(400, dtype=np.int32)[::-1]
+    monkeypatch.setitem(sys.modules, "sksparse", ModuleType("sksparse"))
+    monkeypatch.setitem(sys.modules, "sksparse.amd", library)
+    np.testing.assert_array_equal(amd(A), np.arange(400)[::-1])
+    np.testing.assert_array_equal(permutation(as_csr(A), "amd").order, np.arange(400)[::-1])
+    assert seen[0].format == "csc" and (seen[0] != seen[0].T).nnz == 0
+
+
+def test_what_is_not_installed_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sksparse.amd", None)
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    A = gallery.poisson5(3)
+    for call, command in (
+        (lambda: amd(A), "pip install 'scikit-sparse>=0.5'"),
+        (lambda: nested_dissection(A), "pip install 'finelu[metis]'"),
+        (lambda: parts(A, 2), "pip install 'finelu[metis]'"),
+    ):
+        with pytest.raises(ParameterError, match="not installed") as error:
+            call()
+        assert command in one_line(error) and "mmd" in one_line(error)
+    np.testing.assert_array_equal(parts(A, 1)[0], np.arange(9))  # nothing to cut
+
+
+# Parts
+
+
+def check_parts(A, count, order, starts):
+    """Every row once, in A's order inside a part and in the separator; no entry between two parts."""
+    n = A.shape[0]
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    assert starts.shape == (count + 1,) and starts[0] == 0 and starts[-1] <= n and (np.diff(starts) >= 0).all()
+    for a, b in pairwise([*starts, n]):
+        assert (np.diff(order[a:b]) > 0).all()
+    part = np.empty(n, int)
+    part[order] = np.searchsorted(starts, np.arange(n), side="right") - 1
+    i, j = A.nonzero()
+    inside = (part[i] < count) & (part[j] < count)
+    np.testing.assert_array_equal(part[i[inside]], part[j[inside]])
+
+
+@PATTERNS
+@given(A=dominant_matrices(), share=st.floats(0, 1))
+def test_parts_are_not_coupled(A, share):
+    pytest.importorskip("pymetis")
+    count = 1 + int(share * (A.shape[0] - 1))
+    check_parts(A, count, *parts(A, count))
+
+
+@pytest.mark.parametrize(("count", "planes"), [(2, 1), (4, 2.2), (8, 3.3)])
+def test_separators_of_a_cube_are_about_planes_and_its_parts_about_as_large_as_each_other(count, planes):
+    pytest.importorskip("pymetis")
+    A = gallery.poisson7(20)
+    order, starts = parts(with_index(A, np.int64), count)
+    check_parts(A, count, order, starts)
+    assert A.shape[0] - starts[-1] <= 1.1 * planes * 20**2
+    sizes = np.diff(starts)
+    assert sizes.max() <= 1.4 * sizes.min()  # each cut takes a plane of one side
+    np.testing.assert_array_equal(parts(A, count)[0], order)
+
+
+def test_a_count_that_is_no_power_of_two_and_a_pattern_that_is_not_symmetric():
+    pytest.importorskip("pymetis")
+    A = shuffled(sp.csr_matrix(sp.triu(gallery.poisson5(30))))
+    for count in (3, 7):
+        order, starts = parts(A, count)
+        check_parts(A, count, order, starts)
+        assert np.diff(starts).max() <= 1.35 * np.diff(starts).min()
+
+
+def test_matrices_in_parts_need_no_separator():
+    pytest.importorskip("pymetis")
+    A = sp.csr_matrix(sp.block_diag([gallery.poisson5(12)] * 2))
+    order, starts = parts(A, 2)
+    np.testing.assert_array_equal(starts, [0, 144, 288])
+    check_parts(A, 2, order, starts)
+
+
+def test_a_full_matrix_is_all_separator_but_one_part():
+    pytest.importorskip("pymetis")
+    order, starts = parts(np.ones((8, 8)), 4)
+    check_parts(np.ones((8, 8)), 4, order, starts)
+    assert (np.diff(starts) > 0).sum() == 1
+
+
+@PATTERNS
+@given(seed=st.integers(0, 2**16), n=st.integers(2, 10), density=st.floats(0, 1))
+def test_a_separator_is_a_smallest_cover_of_the_cut(seed, n, density):
+    rng = np.random.default_rng(seed)
+    dense = np.triu(rng.random((n, n)) < density, 1)
+    S, side = sp.csr_matrix((dense | dense.T).astype(float)), rng.integers(0, 2, n)
+    cover = _separator(S, side)
+    i, j = S.nonzero()
+    cut = side[i] != side[j]
+    assert (np.isin(i[cut], cover) | np.isin(j[cut], cover)).all()
+    between = S[side == 0][:, side == 1]
+    assert np.unique(cover).size == cover.size
+    assert cover.size == (sp.csgraph.structural_rank(between) if between.nnz else 0)  # Koenig
+
+
+def test_counts_that_make_no_parts():
+    for count in (0, 10, -1, 2.0, True):
+        with pytest.raises(ParameterError, match="from 1 to 9") as error:
+            parts(gallery.poisson5(3), count)
+        one_line(error)
+
+
+# Scalings
+
+
+def backend_pivots(A):
+    """The scaling to a unit diagonal, on the device of A."""
+    return kernels_for(A.data).scaling.pivots(A, False)[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unit_diagonal_makes_pivots_of_magnitude_one(backend, dtype):
+    A = in_dtype(gallery.random_dominant(60, 0.1, 1), dtype)
+    A = as_csr(sp.csr_matrix(sp.diags(np.where(np.arange(60) % 2, -1e4, 1e-3)).astype(dtype) @ A))
+    d = backend.fetch(backend_pivots(on(backend, A)))
+    assert d.dtype == A.data.real.dtype
+    assert_close(d * d * abs(A.data[A.diag]), np.ones(60, d.dtype), 4)
+
+
+def test_unit_diagonal_leaves_a_zero_alone(backend):
+    A = as_csr(sp.csr_matrix(np.array([[4.0, 1], [1, 3]])))
+    A.data[A.diag[1]] = 0
+    np.testing.assert_array_equal(backend.fetch(backend_pivots(on(backend, A))), [0.5, 1])
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scale_is_its_twin_and_by_definition(backend, dtype, index):
+    own_types(backend, dtype, index)
+    A = with_index(in_dtype(long_rows(150), dtype), index)
+    real = A.data.real.dtype
+    a, b, c, d = (values(A.n, real, seed) for seed in range(4))
+    for below, above in (
+        ((a, b), (c, d)),
+        ((a, None), (None, d)),
+        ((None, b), (c, None)),
+        ((None, None), (None, None)),
+    ):
+        want = reference.scaling.scale(A, np.empty_like(A.data), below, above)
+        sides = [tuple(v if v is None else backend.move(v) for v in side) for side in (below, above)]
+        out = backend.xp.empty(A.nnz, dtype)
+        assert kernels_for(out).scaling.scale(on(backend, A), out, *sides) is out
+        np.testing.assert_array_equal(backend.fetch(out), want)
+    M = A.tosparse().toarray()
+    by_definition = np.tril(a[:, None] * M * b, -1) + np.triu(c[:, None] * M * d)
+    scaled = reference.scaling.scale(A, np.empty_like(A.data), (a, b), (c, d))
+    assert_close(A.with_values(scaled).tosparse().toarray(), by_definition.astype(dtype), 4, scale=abs(by_definition))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_use_new_pivots_is_its_twin(backend, dtype, index):
+    own_types(backend, dtype, index)
+    F = with_index(in_dtype(long_rows(150), dtype), index)
+    new = values(F.nnz, dtype)
+    new[F.diag] += 3
+    want, counted = new.copy(), np.array([0, NOBODY])
+    reference.scaling.use_new_pivots(F, want, counted)
+    out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
+    assert kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused) is out
+    assert_close(backend.fetch(out), want, 0 if backend.name == "cpu" else 8, scale=abs(want))
+    np.testing.assert_array_equal(backend.fetch(refused), [0, NOBODY])
+    above = F.tosparse().indices >= np.repeat(np.arange(F.n), np.diff(F.indptr))
+    np.testing.assert_array_equal(backend.fetch(out)[above], new[above])
+    assert not np.array_equal(backend.fetch(out)[~above], new[~above])
+
+
+def test_what_a_new_pivot_would_make_infinite_stays_and_is_counted(backend):
+    F = as_csr(sp.csr_matrix(np.array([[1e200, 0, 0], [1, 1, 0], [1, 1, 1.0]])))
+    new = F.data.copy()
+    new[0] = 1e-200
+    want, counted = new.copy(), np.array([0, NOBODY])
+    reference.scaling.use_new_pivots(F, want, counted)
+    out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
+    kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused)
+    for got, count in ((want, counted), (backend.fetch(out), backend.fetch(refused))):
+        np.testing.assert_array_equal(got, new)
+        np.testing.assert_array_equal(count, [2, 1])
+
+
+def test_scaling_is_the_same_on_any_number_of_threads(threads):
+    A = as_csr(gallery.poisson7(25))  # more rows than a block has
+    d = values(A.n, "float64") + 5
+    new = A.data + values(A.nnz, "float64") / 8
+    made = []
+    for count in (1, 2, 4):
+        threads(count)
+        kernels = kernels_for(d)
+        refused = np.array([0, NOBODY])
+        scaled = kernels.scaling.scale(A, np.empty_like(A.data), (d, None), (d, d))
+        made.append((scaled, kernels.scaling.use_new_pivots(A, new.copy(), refused)))
+    rows = np.repeat(np.arange(A.n), np.diff(A.indptr))
+    want = A.data * d[rows] * np.where(A.indices < rows, 1, d[A.indices])
+    for scaled, pivoted in made:
+        np.testing.assert_array_equal(scaled, want)
+        np.testing.assert_array_equal(pivoted, made[0][1])

@@ -1,0 +1,384 @@
+"""BlockILU0: by definition, by limit, by twin, by the effect of each parameter, by behaviour, by bad input."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg
+from block_cases import own_path
+from checks import DTYPES, PATTERNS, assert_close, one_line, values
+from hypothesis import given
+from hypothesis import strategies as st
+from stencil_cases import OPEN, SHAPES, dense, random_blocks
+
+import finelu as fl
+from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
+from finelu.errors import NoFactors
+from finelu.kernels import kernels_for, reference
+from finelu.kernels.cpu import stencil
+from finelu.krylov.richardson import correct
+from finelu.matrix.stencil import OFFSETS, StencilMatrix
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
+from finelu.result import Status
+
+
+def factored(backend, blocks, periodic=OPEN, **parameters):
+    A = StencilMatrix(backend.move(blocks), periodic)
+    return A, BlockILU0(**parameters).factor(A)
+
+
+def product(blocks, d):
+    """(D + E) D^-1 (D + F) as a dense array; d : the inverses of D's blocks."""
+    cells, n = int(np.prod(d.shape[:3])), d.shape[-1]
+    M = dense(StencilMatrix(blocks).blocks).reshape(cells, n, cells, n)
+    order = np.arange(cells)
+    E = np.where((order[:, None] > order)[:, None, :, None], M, 0).reshape(cells * n, -1)
+    F = np.where((order[:, None] < order)[:, None, :, None], M, 0).reshape(cells * n, -1)
+    inverse = np.zeros_like(M)
+    inverse[order, :, order, :] = d.reshape(cells, n, n)
+    inverse = inverse.reshape(cells * n, -1)
+    D = np.zeros_like(M)
+    D[order, :, order, :] = np.linalg.inv(d.reshape(cells, n, n))
+    D = D.reshape(cells * n, -1)
+    return (D + E) @ inverse @ (D + F)
+
+
+def on_the_stencil(M, shape, n):
+    """The blocks (7, I, J, K, n, n) of a dense matrix, those outside zero."""
+    out = np.zeros((7, *shape, n, n), M.dtype)
+    M = M.reshape(int(np.prod(shape)), n, -1, n)
+    for cell in np.ndindex(shape):
+        for place, offset in enumerate(OFFSETS):
+            other = reference.stencil.neighbour(cell, offset, shape)
+            if other is not None:
+                out[place][cell] = M[np.ravel_multi_index(cell, shape), :, np.ravel_multi_index(other, shape), :]
+    return out
+
+
+# By definition
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_product_has_the_blocks_of_a_on_the_stencil(backend, shape, dtype, pivoting):
+    blocks = random_blocks(shape, 2, dtype)
+    A, F = factored(backend, blocks, pivoting=pivoting)
+    M = product(blocks, backend.fetch(F.d))
+    got, want = on_the_stencil(M, shape, 2), backend.fetch(A.blocks)
+    assert_close(got, want, 128, scale=abs(want).max())
+    assert F.dtype == dtype and F.shape == A.shape and F.nnz == A.nnz
+    R = values((M.shape[0], 2), dtype)
+    for trans, N in (("N", M), ("T", M.T), ("H", M.conj().T)):
+        assert_close(N @ backend.fetch(F.solve(backend.move(R), trans)), R, 512)
+        np.testing.assert_array_equal(
+            backend.fetch(F.solve(backend.move(R[:, 1]), trans)), backend.fetch(F.solve(backend.move(R), trans))[:, 1]
+        )
+
+
+@PATTERNS
+@given(
+    shape=st.tuples(*[st.integers(1, 4)] * 3),
+    n=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 99),
+    pivoting=st.booleans(),
+)
+def test_the_product_on_any_grid(backend, shape, n, seed, pivoting):
+    blocks = random_blocks(shape, n, seed=seed)
+    A, F = factored(backend, blocks, pivoting=pivoting)
+    M, want = product(blocks, backend.fetch(F.d)), backend.fetch(A.blocks)
+    assert_close(on_the_stencil(M, shape, n), want, 512, scale=abs(want).max())
+    b = values(M.shape[0], "float64")
+    assert_close(M @ backend.fetch(F.solve(backend.move(b))), b, 1024)
+
+
+# By limit: along a line there is no fill, and a single cell is its inverse
+
+
+@pytest.mark.parametrize("n", [3, 8, 9])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 23), (1, 23, 1), (23, 1, 1)], ids=str)
+def test_along_a_line_one_solve_is_exact(backend, shape, n):
+    blocks = random_blocks(shape, n)
+    A, F = factored(backend, blocks)
+    x = values(A.shape[0], "float64")
+    assert_close(backend.fetch(F.solve(A @ backend.move(x))), x, 1024)
+    H = dense(blocks).T
+    assert_close(backend.fetch(F.solve(backend.move(H @ x), "T")), x, 1024)
+
+
+@pytest.mark.parametrize("name", ["poisson7:5,4,3", "convection_diffusion:7,6,5,peclet=50", "poisson5:9,7"])
+def test_with_one_unknown_it_is_ilu0(backend, name):
+    P = gallery.problem(name)
+    shape = {"poisson7:5,4,3": (3, 4, 5), "poisson5:9,7": (1, 7, 9)}.get(name, (5, 6, 7))
+    host = StencilMatrix.from_bsr(P.tobsr((1, 1)), shape)
+    F = BlockILU0().factor(StencilMatrix(backend.move(host.blocks)))
+    G = ILU0().factor(P)
+    assert_close(1 / backend.fetch(F.d).ravel(), G.U.diagonal(), 16)
+    b = values(P.shape[0], "float64")
+    for trans in ("N", "T"):
+        want = G.solve(b, trans)
+        assert_close(backend.fetch(F.solve(backend.move(b), trans)), want, 64)
+
+
+# By twin: the CPU gives the reference's bits, on any number of threads and by any tiles
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 3, 9])
+def test_the_kernels_are_their_twins(backend, n, dtype, pivoting):
+    own_path(backend, n, dtype)
+    shape = (3, 2, 4)
+    blocks = StencilMatrix(random_blocks(shape, n, dtype)).blocks.copy()
+    if pivoting and n > 1:
+        blocks[3] = blocks[3][..., ::-1, :]  # the large entries are off the diagonal
+    d = np.empty(blocks.shape[1:], dtype)
+    assert reference.stencil.block_ilu_factor(blocks, d, pivoting) == -1
+    got = backend.move(np.empty_like(d))
+    moved = backend.move(blocks)
+    kernels = kernels_for(got)
+    assert kernels.vectors.first_bad(kernels.stencil.block_ilu_factor(moved, got, pivoting)) == -1
+    exact = backend.name == "cpu"
+    assert_close(backend.fetch(got), d, 0 if exact else 256, scale=abs(d).max())
+    b = values(24 * n, dtype)
+    for trans in ("N", "T", "H"):
+        x, y = np.empty_like(b), backend.move(np.empty_like(b))
+        reference.stencil.block_ilu_solve(blocks, d, b, x, trans)
+        kernels.stencil.block_ilu_solve(moved, backend.move(d), backend.move(b), y, trans)
+        assert_close(backend.fetch(y), x, 0 if backend.name == "cpu" else 256)
+
+
+@pytest.mark.parametrize("shape", [(13, 11, 9), (2, 3, 97), (64, 31, 1), (1, 1, 50)], ids=str)
+def test_the_same_bits_on_any_number_of_threads_and_by_any_tiles(threads, monkeypatch, shape):
+    blocks = StencilMatrix(random_blocks(shape, 3)).blocks
+    b = values(int(np.prod(shape)) * 3, "float64")
+
+    def outcome():
+        F = BlockILU0().factor(StencilMatrix(blocks))
+        return [F.d, *(F.solve(b, trans) for trans in ("N", "T"))]
+
+    threads(1)
+    want = outcome()
+    for edge in ((1, 1, 1), (2, 2, 3), shape):
+        cut = stencil._cut(np.array(shape), np.minimum(edge, shape))
+        monkeypatch.setattr(stencil, "tiles", lambda *_, cut=cut: (4, *cut))
+        for count in (1, 2, 4):
+            threads(count)
+            for got, one in zip(outcome(), want, strict=True):
+                np.testing.assert_array_equal(got, one)
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 3), (1, 7, 9), (40, 3, 1)], ids=str)
+def test_tiles_cover_the_grid_once_and_wait_for_their_neighbours(shape):
+    for edge in ((1, 1, 1), (2, 3, 2), (4, 4, 4)):
+        after, lo, hi = stencil._cut(np.array(shape), np.minimum(edge, shape))
+        owner = np.full(shape, -1)
+        for t in range(after.size):
+            box = tuple(slice(int(a), int(b)) for a, b in zip(lo[t], hi[t], strict=True))
+            assert (owner[box] == -1).all()
+            owner[box] = t
+            assert after[t] <= t
+        assert (owner >= 0).all()
+        for axis in range(3):
+            before, behind = np.moveaxis(owner, axis, 0)[:-1], np.moveaxis(owner, axis, 0)[1:]
+            assert ((before == behind) | (before < after[behind])).all()
+
+
+# By behaviour
+
+
+def test_twenty_corrections_agree_with_the_sequential_algorithm_to_twelve_digits(backend, monkeypatch):
+    """Table 1: sums of squares of the residual, by the global sequential algorithm and by wavefronts."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1])
+    from benchmarks.papers import fgbilu_sequential
+
+    shape, n = (13, 17, 11), 6
+    blocks = StencilMatrix(random_blocks(shape, n)).blocks
+    b = values((*shape, n), "float64")
+    d, x, r, z = np.empty(blocks.shape[1:]), np.zeros_like(b), b.copy(), np.empty_like(b)
+    assert fgbilu_sequential.sequential_factor(blocks, d) == -1
+    sequential = [np.linalg.norm(b)]
+    for _ in range(20):
+        fgbilu_sequential.sequential_solve(blocks, d, r, z)
+        x += z
+        fgbilu_sequential.sequential_residual(blocks, x, b, r)
+        sequential.append(np.linalg.norm(r))
+    A, F = factored(backend, blocks)
+    solution = correct(A, F, backend.move(b.ravel()), steps=20, rtol=0.0)
+    ours = np.array(solution.history)
+    assert ours.size == 21 and solution.status is Status.MAX_ITERATIONS and solution.iterations == 20
+    assert abs(ours - sequential).max() <= 1e-12 * sequential[0]
+    assert_close(backend.fetch(solution.x), x.ravel(), 4500)  # 4500 ulps are 12 digits
+    early = [k for k in range(21) if sequential[k] > 1e-3 * sequential[0]]
+    np.testing.assert_allclose(ours[early], np.array(sequential)[early], rtol=1e-12)
+    assert ours[-1] < 1e-10 * ours[0]
+
+
+def test_the_correction_iteration_says_what_it_did(backend):
+    blocks = random_blocks((5, 6, 7), 3)
+    A, F = factored(backend, blocks)
+    D = dense(blocks)
+    b = values((A.shape[0], 1), "float64")
+    solution = correct(A, F, backend.move(b), rtol=1e-8)
+    x = backend.fetch(solution.x)
+    assert solution.converged and x.shape == b.shape and solution.iterations == len(solution.history) - 1
+    assert np.linalg.norm(b - D @ x) == pytest.approx(solution.residual_norm, rel=1e-5)
+    assert solution.residual_norm <= 1e-8 * np.linalg.norm(b) < solution.history[-2]
+    assert solution.history[1] == pytest.approx(np.linalg.norm(b - D @ backend.fetch(F.solve(backend.move(b)))))
+    assert "BlockILU0" in repr(solution) and solution.method == "correct"
+    none = correct(A, F, backend.move(b), steps=0)
+    assert none.iterations == 0 and none.status is Status.MAX_ITERATIONS and not backend.fetch(none.x).any()
+    assert correct(A, F, backend.move(0 * b)).converged
+
+
+def test_where_corrections_diverge_the_best_iterate_comes_back(backend):
+    blocks = random_blocks((4, 4, 4), 2)
+    b = backend.move(values(128, "float64"))
+    for of_m, of_a, steps, status, iterations in (
+        (1, -50, 1000, Status.DIVERGED, 5),  # 51^4 < 1e8 < 51^5: no more of it
+        (1, -50, 2, Status.DIVERGED, 2),  # the residual has grown
+        (1e-200, 1e200, 1000, Status.NOT_FINITE, 0),
+    ):
+        _, F = factored(backend, of_m * blocks)
+        solution = correct(StencilMatrix(backend.move(of_a * blocks)), F, b, steps=steps)
+        assert (solution.status, solution.iterations) == (status, iterations) and solution.info != 0
+        assert not backend.fetch(solution.x).any() and solution.residual_norm == solution.history[0]
+        assert np.isfinite(solution.history).all()
+
+
+def test_float32_factors_serve_float64_corrections(backend):
+    blocks = random_blocks((4, 5, 6), 3)
+    A, F = factored(backend, blocks, precision="float32")
+    assert F.dtype == "float32"
+    solution = correct(A, F, backend.move(values(A.shape[0], "float64")), rtol=1e-12)
+    assert solution.converged
+
+
+def test_it_preconditions_on_a_periodic_grid_and_in_scipy(backend):
+    blocks = random_blocks((6, 5, 4), 3)
+    blocks[3] = blocks[3] / 2
+    A, F = factored(backend, blocks, (True, True, False))
+    _, cut = factored(backend, blocks)
+    np.testing.assert_array_equal(backend.fetch(F.d), backend.fetch(cut.d))  # what closes the grid is not factored
+    b = backend.move(values(A.shape[0], "float64"))
+    plain, preconditioned = fl.gmres(A, b, rtol=1e-10), fl.gmres(A, b, M=F, rtol=1e-10)
+    assert preconditioned.converged and preconditioned.iterations < plain.iterations
+    if backend.name == "cpu":
+        M = scipy.sparse.linalg.aslinearoperator(F)
+        x, info = scipy.sparse.linalg.gmres(A.tocsr(), b, M=M, rtol=1e-10)
+        assert info == 0 and np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
+
+
+def test_real_factors_take_complex_right_hand_sides(backend):
+    blocks = random_blocks((3, 4, 2), 2)
+    _, F = factored(backend, blocks)
+    b = values(48, "complex128")
+    M = product(blocks, backend.fetch(F.d))
+    assert_close(M.T @ backend.fetch(F.solve(backend.move(b), "H")), b, 512)
+
+
+# The effect of each parameter
+
+
+def test_update_takes_new_values_and_shift_moves_the_diagonal(backend):
+    first, second = random_blocks((3, 4, 5), 2), random_blocks((3, 4, 5), 2, seed=7)
+    _, F = factored(backend, first)
+    d = F.d
+    assert F.update(StencilMatrix(backend.move(second))) is F and F.d is d
+    _, G = factored(backend, second)
+    np.testing.assert_array_equal(backend.fetch(F.d), backend.fetch(G.d))
+    b = backend.move(values(120, "float64"))
+    np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(G.solve(b)))
+    moved = first.copy()
+    moved[3][..., [0, 1], [0, 1]] *= 1.25
+    _, S = factored(backend, first, shift=0.25)
+    _, want = factored(backend, moved)
+    assert_close(backend.fetch(S.d), backend.fetch(want.d), 64, scale=1)
+    zero = first.copy()
+    zero[3][..., 0, 0] = 0
+    _, Z = factored(backend, zero, shift=0.5, pivoting=False)  # a zero becomes a part of its row's largest
+    assert np.isfinite(backend.fetch(Z.solve(b))).all()
+    assert F.report["numeric_seconds"] > 0 and F.report["hyperplanes"] == 10
+
+
+def test_pivoting_inverts_blocks_with_a_zero_diagonal(backend):
+    blocks = random_blocks((2, 3, 4), 3)
+    blocks[3] = blocks[3][..., [1, 2, 0], :]
+    blocks[3][..., [0, 1, 2], [0, 1, 2]] = 0
+    blocks[:3] = 0
+    with pytest.raises(ZeroPivot, match=r"cell \(0, 0, 0\).*pivoting=True") as error:
+        factored(backend, blocks, pivoting=False)
+    assert error.value.condition < 100  # not the block's fault
+    one_line(error)
+    _, F = factored(backend, blocks)
+    assert_close(backend.fetch(F.d), np.linalg.inv(blocks[3]), 512, scale=1)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+def test_a_singular_block_names_its_cell_and_condition(backend, pivoting):
+    blocks = random_blocks((3, 4, 5), 2)
+    blocks[:3, 2, 1, 3] = 0  # so that nothing is subtracted from the block
+    blocks[3, 2, 1, 3] = [[1, 2], [2, 4]]
+    blocks[3, 2, 3, 4] = 0  # a later one
+    with pytest.raises(SingularBlock, match=r"cell \(2, 1, 3\) \(from row 96 on\), of condition inf") as error:
+        factored(backend, blocks, pivoting=pivoting)
+    assert error.value.cell == (2, 1, 3) and error.value.row == 96
+    assert f"BlockILU0({'' if pivoting else 'pivoting=False'})" in one_line(error)
+
+
+def test_after_a_failed_update_there_are_no_factors(backend):
+    blocks = random_blocks((2, 2, 2), 2)
+    A, F = factored(backend, blocks)
+    with pytest.raises(ZeroPivot):
+        F.update(StencilMatrix(backend.move(0 * blocks)))
+    with pytest.raises(NoFactors):
+        F.solve(backend.move(np.ones(16)))
+    F.update(A)
+    F.solve(backend.move(np.ones(16)))
+    for other in (random_blocks((2, 2, 3), 2), random_blocks((2, 2, 2), 3)):
+        with pytest.raises(MatrixError, match="update needs the grid"):
+            F.update(StencilMatrix(backend.move(other)))
+    with pytest.raises(MatrixError, match="complex"):
+        F.update(StencilMatrix(backend.move(blocks.astype("complex128"))))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"shift": -1.0}, {"shift": np.nan}, {"shift": "1"}, {"precision": "half"}, {"pivoting": 1}], ids=str
+)
+def test_bad_parameters(bad):
+    with pytest.raises(ParameterError, match=next(iter(bad))) as error:
+        BlockILU0(**bad).factor(StencilMatrix(random_blocks((2, 2, 2), 2)))
+    one_line(error)
+
+
+def test_bad_matrices_and_right_hand_sides():
+    A = StencilMatrix(random_blocks((2, 2, 2), 2))
+    F = BlockILU0().factor(A)
+    with pytest.raises(ParameterError, match=r"give block_size \(its pattern suggests 2\)"):
+        BlockILU0().factor(A.tocsr())
+    with pytest.raises(MatrixError, match="beyond the range of float32"):
+        BlockILU0(precision="float32").factor(StencilMatrix(1e300 * A.blocks))
+    with pytest.raises(MatrixError, match="a StencilMatrix is needed"):
+        correct(A.to_bsr(), F, np.ones(16))
+    with pytest.raises(ParameterError, match="solve"):
+        correct(A, A.to_bsr(), np.ones(16))
+    with pytest.raises(MatrixError, match="NaN"):
+        correct(A, F, np.full(16, np.nan))
+    with pytest.raises(MatrixError, match="2 columns"):
+        correct(A, F, np.ones((16, 2)))
+    for bad in ({"steps": -1}, {"steps": 1.5}, {"rtol": -1.0}, {"rtol": np.nan}, {"rtol": True}):
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            correct(A, F, np.ones(16), **bad)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 33, 40])
+def test_pivots_do_not_depend_on_how_rows_are_scaled(backend, n):
+    own_path(backend, n)
+    blocks = random_blocks((2, 2, 1), n, "float64")
+    powers = np.exp2(np.random.default_rng(n).integers(-40, 40, blocks.shape[1:5]))
+    plain, scaled = (factored(backend, b)[1] for b in (blocks, blocks * powers[..., None]))
+    want = backend.fetch(plain.d) / powers[..., None, :]
+    np.testing.assert_array_equal(backend.fetch(scaled.d), want)  # to the last bit

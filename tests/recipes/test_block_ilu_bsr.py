@@ -1,0 +1,421 @@
+"""BlockILU0 of any block pattern: by definition, by limit, by behaviour, the effect of each parameter, by bad input."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg
+from block_cases import INSTANCES, block_arrays, dense, own_path
+from checks import DTYPES, PATTERNS, assert_close, one_line, values
+from hypothesis import given
+from hypothesis import strategies as st
+from stencil_cases import random_blocks
+
+import finelu as fl
+from finelu import ILU0, BlockILU0, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix, gallery
+from finelu.errors import NoFactors
+from finelu.kernels import kernels_for
+from finelu.result import Status
+
+
+def factored(backend, arrays, **parameters):
+    A = BlockMatrix(*(backend.move(v) for v in arrays))
+    return A, BlockILU0(**parameters).factor(A)
+
+
+def product(backend, F):
+    """M = L U as a dense array."""
+    L, U = (backend.fetch(T.tocsr()).toarray() for T in (F.L, F.U))
+    n = F.L.n_block
+    for k, T in ((1, L), (-1, U)):  # L is unit lower, U upper block triangular
+        block = np.arange(T.shape[0]) // n
+        assert not T[k * block[:, None] < k * block].any()
+    assert (L.reshape(-1, n, L.shape[0] // n, n)[range(len(L) // n), :, range(len(L) // n)] == np.eye(n)).all()
+    return L @ U
+
+
+def on_the_pattern(M, arrays):
+    """The blocks (nb, n, n) of a dense matrix where the arrays have some."""
+    data, indices, indptr = arrays
+    n, rows = data.shape[1], indptr.size - 1
+    return M.reshape(rows, n, rows, n)[np.repeat(np.arange(rows), np.diff(indptr)), :, indices]
+
+
+def block_tridiagonal(rows, n, dtype="float64"):
+    pattern = [np.arange(max(i - 1, 0), min(i + 2, rows)) for i in range(rows)]
+    indices = np.concatenate(pattern)
+    data = values((indices.size, n, n), dtype)
+    data[indices == np.repeat(np.arange(rows), [p.size for p in pattern])] += (6 * n * np.eye(n)).astype(dtype)
+    return data, indices, np.cumsum([0, *(p.size for p in pattern)])
+
+
+# By definition
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "n"), [(1, 3), (14, 1), (12, 3), (6, 9)])
+def test_the_product_has_the_blocks_of_a_where_a_stores_some(backend, rows, n, dtype, pivoting):
+    own_path(backend, n, dtype)
+    arrays = block_arrays(rows, n, dtype=dtype)
+    A, F = factored(backend, arrays, pivoting=pivoting)
+    M = product(backend, F)
+    assert_close(on_the_pattern(M, arrays), arrays[0], 512, scale=abs(arrays[0]).max())
+    assert F.dtype == dtype and F.shape == A.shape and F.nnz == A.nnz
+    R = values((M.shape[0], 2), dtype)
+    for trans, N in (("N", M), ("T", M.T), ("H", M.conj().T)):
+        assert_close(N @ backend.fetch(F.solve(backend.move(R), trans)), R, 1024)
+        np.testing.assert_array_equal(
+            backend.fetch(F.solve(backend.move(R[:, 1]), trans)), backend.fetch(F.solve(backend.move(R), trans))[:, 1]
+        )
+
+
+@PATTERNS
+@given(
+    rows=st.integers(1, 12),
+    density=st.sampled_from([0, 0.1, 0.4, 1]),
+    instance=st.sampled_from(INSTANCES),
+    seed=st.integers(0, 99),
+    pivoting=st.booleans(),
+)
+def test_the_product_on_any_pattern(backend, rows, density, instance, seed, pivoting):
+    n, dtype = instance
+    arrays = block_arrays(rows, n, density, dtype, seed)
+    _, F = factored(backend, arrays, pivoting=pivoting)
+    M = product(backend, F)
+    assert_close(on_the_pattern(M, arrays), arrays[0], 1024, scale=abs(arrays[0]).max())
+    b = values(M.shape[0], dtype)
+    for trans, N in (("N", M), ("T", M.T), ("H", M.conj().T)):
+        assert_close(N @ backend.fetch(F.solve(backend.move(b), trans)), b, 2048)
+
+
+# By limit: where nothing is dropped one solve is exact; with blocks of one number it is ILU0; on a grid it is D
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        block_tridiagonal(17, 3),
+        block_tridiagonal(1, 8),
+        block_tridiagonal(9, 3, "complex128"),
+        block_arrays(7, 4, density=1),
+        block_arrays(3, 33, density=1),
+        block_arrays(9, 2, density=0),
+    ],
+    ids=["tridiagonal", "one block", "complex", "full", "33", "diagonal"],
+)
+def test_where_nothing_is_dropped_one_solve_is_exact(backend, arrays):
+    if backend.name != "cpu" and arrays[0].shape[1] > 32:
+        pytest.skip("blocks of more than 32 rows are factored on the CPU")
+    A, F = factored(backend, arrays)
+    D, x = dense(*arrays), values(A.shape[0], arrays[0].dtype)
+    for trans, M in (("N", D), ("T", D.T), ("H", D.conj().T)):
+        assert_close(backend.fetch(F.solve(backend.move(M @ x), trans)), x, 4096)
+    if arrays[0].dtype == "float64":
+        assert fl.gmres(A, backend.move(D @ x), M=F, rtol=1e-12).iterations <= 2
+
+
+@pytest.mark.parametrize("problem", gallery.small()[:12], ids=str)
+def test_blocks_of_one_number_are_ilu0(backend, problem):
+    A, recipe = problem.A, BlockILU0(block_size=1)
+    F, G = recipe.factor(backend.move(A)), ILU0().factor(A)
+    for ours, theirs in ((F.L, G.L), (F.U, G.U)):
+        scale = abs(theirs.data).max()
+        assert_close(backend.fetch(ours.tocsr()).toarray(), theirs.toarray(), 512, scale=scale)
+    b = values(A.shape[0], A.dtype)
+    for trans in ("N", "T", "H"):
+        want = G.solve(b, trans)
+        assert_close(backend.fetch(F.solve(backend.move(b), trans)), want, 4096)
+
+
+@pytest.mark.parametrize(("shape", "n"), [((3, 4, 5), 2), ((1, 9, 7), 4), ((13, 1, 1), 6), ((2, 5, 3), 9)], ids=str)
+def test_on_a_grid_it_is_the_factorization_of_the_stencil(backend, shape, n):
+    host = StencilMatrix(random_blocks(shape, n))
+    B = BlockMatrix.from_bsr(host.to_bsr())
+    moved = BlockMatrix(*(backend.move(v) for v in (B.data, B.indices, B.indptr)))
+    F, G = BlockILU0().factor(moved), BlockILU0().factor(StencilMatrix(backend.move(host.blocks)))
+    d = backend.fetch(G.d).reshape(-1, n, n)
+    assert_close(backend.fetch(F.lu)[B.diag], d, 256, scale=abs(d).max())
+    b = backend.move(values(host.shape[0], "float64"))
+    for trans in ("N", "T"):
+        assert_close(backend.fetch(F.solve(b, trans)), backend.fetch(G.solve(b, trans)), 1024)
+    solutions = [fl.correct(A, M, b, rtol=1e-9) for A, M in ((moved, F), (G.A, G))]
+    assert solutions[0].iterations == solutions[1].iterations and all(s.converged for s in solutions)
+    size = np.linalg.norm(backend.fetch(b))
+    np.testing.assert_allclose(solutions[0].history, solutions[1].history, rtol=1e-6, atol=1e-13 * size)
+
+
+def test_blocks_of_more_than_32_rows(backend):
+    if backend.name != "cpu":
+        pytest.skip("on the CPU")
+    arrays = block_arrays(6, 40, density=0.4)
+    _, F = factored(backend, arrays)
+    assert_close(on_the_pattern(product(backend, F), arrays), arrays[0], 2048, scale=abs(arrays[0]).max())
+
+
+# By behaviour
+
+
+def elasticity(m):
+    """Two unknowns a point on an m x m grid, coupled at each point and, more weakly, along the grid."""
+    T = gallery.problem(f"poisson5:{m},{m}")
+    return sp.csr_matrix(sp.kron(T, [[1.0, 0.4], [0.4, 1.0]]) + sp.kron(sp.eye(m * m), [[1.0, 3.0], [-3.0, 1.0]]))
+
+
+def test_it_takes_the_same_matrix_in_every_form(backend):
+    S = elasticity(7)
+    b = backend.move(values(98, "float64"))
+    forms = [(BlockILU0(block_size=2), backend.move(S)), (BlockILU0(), BlockMatrix.from_csr(backend.move(S), 2))]
+    if backend.name == "cpu":
+        forms += [(BlockILU0(), S.tobsr((2, 2))), (BlockILU0(block_size=2), sp.bsr_array(S.tobsr((2, 2))))]
+        forms += [(BlockILU0(block_size=2), form) for form in (S.tocoo(), S.tocsc(), S.toarray(), fl.as_csr(S))]
+    want = backend.fetch(forms[0][0].factor(forms[0][1]).solve(b))
+    for recipe, A in forms[1:]:
+        np.testing.assert_array_equal(backend.fetch(recipe.factor(A).solve(b)), want)
+
+
+def test_it_preconditions_krylov_methods_better_than_block_jacobi(backend):
+    S = elasticity(15)
+    A, b = BlockMatrix.from_csr(backend.move(S), 2), values(450, "float64")
+    counts = {}
+    for name, M in (("none", None), ("jacobi", fl.BlockJacobi().factor(A)), ("ilu", BlockILU0().factor(A))):
+        solution = fl.gmres(A, backend.move(b), M=M, rtol=1e-10)
+        counts[name] = solution.iterations
+        assert solution.converged
+        assert np.linalg.norm(b - S @ backend.fetch(solution.x)) <= 1.01e-10 * np.linalg.norm(b)
+    assert counts["ilu"] < counts["jacobi"] < counts["none"]
+
+
+def test_scipy_bsr_goes_in_everywhere():
+    S = elasticity(9).tobsr((2, 2))
+    F, b = BlockILU0().factor(S), values(162, "float64")
+    ours = fl.gmres(S, b, M=F, rtol=1e-10)
+    assert ours.converged and "BlockILU0" in ours.recipe
+    assert fl.bicgstab(S, b, M=F, rtol=1e-10).converged
+    x, info = scipy.sparse.linalg.gmres(S, b, M=scipy.sparse.linalg.aslinearoperator(F), rtol=1e-10)
+    assert info == 0 and np.linalg.norm(b - S @ x) <= 1e-9 * np.linalg.norm(b)
+
+
+def test_corrections_with_any_pattern(backend):
+    arrays = block_arrays(15, 3)
+    A, F = factored(backend, arrays)
+    b = values(45, "float64")
+    solution = fl.correct(A, F, backend.move(b), rtol=1e-11)
+    assert solution.converged and solution.status is Status.CONVERGED
+    assert np.linalg.norm(b - dense(*arrays) @ backend.fetch(solution.x)) <= 1.1e-11 * np.linalg.norm(b)
+
+
+def test_real_factors_take_complex_right_hand_sides_and_none(backend):
+    arrays = block_arrays(6, 3)
+    _, F = factored(backend, arrays)
+    b = values((18, 2), "complex128")
+    assert_close(product(backend, F).T @ backend.fetch(F.solve(backend.move(b), "H")), b, 1024)
+    assert F.solve(backend.xp.empty((18, 0))).shape == (18, 0)
+
+
+# The effect of each parameter
+
+
+def test_pivoting_inverts_blocks_with_a_zero_diagonal(backend):
+    data, indices, indptr = block_arrays(5, 3, density=0)
+    data = data[:, [1, 2, 0], :].copy()
+    data[:, [0, 1, 2], [0, 1, 2]] = 0
+    with pytest.raises(SingularBlock, match=r"block row 0 \(from row 0 on\).*pivoting=True") as error:
+        factored(backend, (data, indices, indptr), pivoting=False)
+    assert error.value.condition < 100  # not the block's fault
+    one_line(error)
+    _, F = factored(backend, (data, indices, indptr))
+    assert_close(backend.fetch(F.lu), np.linalg.inv(data), 512, scale=1)
+
+
+def test_float32_factors_of_a_float64_matrix(backend):
+    arrays = block_arrays(10, 3)
+    A, F = factored(backend, arrays, precision="float32")
+    assert F.dtype == F.lu.dtype == "float32"
+    _, G = factored(backend, (arrays[0].astype("float32"), *arrays[1:]))
+    np.testing.assert_array_equal(backend.fetch(F.lu), backend.fetch(G.lu))
+    assert fl.gmres(A, backend.move(values(30, "float64")), M=F, rtol=1e-12).converged
+    _, wide = factored(backend, (arrays[0].astype("complex64"), *arrays[1:]), precision="float64")
+    assert wide.dtype == "complex128"
+
+
+def test_shift_moves_the_diagonal(backend):
+    data, indices, indptr = block_arrays(8, 3)
+    moved = data.copy()
+    diag = np.flatnonzero(np.repeat(np.arange(8), np.diff(indptr)) == indices)
+    moved[diag[:, None], range(3), range(3)] *= 1.25
+    _, S = factored(backend, (data, indices, indptr), shift=0.25)
+    _, want = factored(backend, (moved, indices, indptr))
+    assert_close(backend.fetch(S.lu), backend.fetch(want.lu), 64, scale=abs(moved).max())
+    zero = data.copy()
+    zero[diag, 0, 0] = 0
+    _, Z = factored(backend, (zero, indices, indptr), shift=0.5, pivoting=False)
+    assert np.isfinite(backend.fetch(Z.lu)).all()
+
+
+def test_update_takes_new_values_and_keeps_memory_and_pattern(backend):
+    first, second = block_arrays(12, 3), block_arrays(12, 3)
+    second[0][...] = second[0] * values(second[0].shape, "float64", 5) + first[0]
+    A, F = factored(backend, first)
+    b = backend.move(values(36, "float64"))
+    F.solve(b, "T")
+    lu, pattern, transposed = F.lu, F.pattern.pattern, F.pattern.pattern.transposed
+    assert F.update(BlockMatrix(*(backend.move(v) for v in second))) is F
+    assert F.lu is lu and F.pattern.pattern is pattern and pattern.transposed is transposed
+    _, G = factored(backend, second)
+    for trans in ("N", "T"):
+        np.testing.assert_array_equal(backend.fetch(F.solve(b, trans)), backend.fetch(G.solve(b, trans)))
+    F.update(A)
+    np.testing.assert_array_equal(backend.fetch(A.data), first[0])  # the caller's blocks are not written
+    assert F.report["numeric_seconds"] > 0
+    C = BlockILU0(block_size=3).factor(A.tocsr())
+    np.testing.assert_array_equal(backend.fetch(C.solve(b)), backend.fetch(F.solve(b)))
+    C.update(G.pattern.with_values(backend.move(second[0])).tocsr())
+    np.testing.assert_array_equal(backend.fetch(C.solve(b)), backend.fetch(G.solve(b)))
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("pivoting", [False, True])
+def test_a_singular_block_names_its_block_row_and_condition(backend, pivoting):
+    data, indices, indptr = block_tridiagonal(9, 2)
+    rows = np.repeat(np.arange(9), np.diff(indptr))
+    data[(rows == 5) & (indices == 4)] = 0  # so that nothing is subtracted from the block
+    data[(rows == 5) & (indices == 5)] = [[1, 2], [2, 4]]
+    data[(rows == 7) & (indices == 7)] = 0  # a later one
+    with pytest.raises(SingularBlock, match=r"block row 5 \(from row 10 on\), of condition inf") as error:
+        factored(backend, (data, indices, indptr), pivoting=pivoting)
+    assert error.value.cell == 5 and error.value.row == 10
+    assert f"BlockILU0({'' if pivoting else 'pivoting=False'})" in one_line(error)
+
+
+def test_the_condition_is_that_of_the_block_of_the_factorization(backend):
+    _, indices, indptr = block_arrays(2, 2, density=1)
+    data = np.array([[[2.0, 0], [0, 2]], [[4, 2], [0, 6]], [[1, 3], [5, 7]], [[0, 1], [2, 5]]])
+    data[3] += data[2] @ data[1] / 2  # small integers: a zero pivot is left exactly
+    with pytest.raises(SingularBlock, match="block row 1") as error:
+        factored(backend, (data, indices, indptr), pivoting=False)
+    assert error.value.condition == pytest.approx(np.linalg.cond([[0.0, 1], [2, 5]], np.inf))
+    factored(backend, (data, indices, indptr))
+
+
+def test_what_overflows_is_not_returned(backend):
+    data, indices, indptr = block_arrays(3, 2, density=1)
+    data[1] = 1e300
+    data[3] = 1e300
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(SingularBlock, match="block row 1") as error:
+        factored(backend, (data, indices, indptr))
+    one_line(error)
+
+
+def test_a_missing_diagonal_block_is_named(backend):
+    data, indices, indptr = block_arrays(7, 3, density=0)
+    indices = indices.copy()
+    indices[[3, 5]] = 0
+    with pytest.raises(MatrixError, match=r"block row 3 \(from row 9 on; 2 such block rows\)") as error:
+        factored(backend, (data, indices, indptr))
+    one_line(error)
+
+
+def test_after_a_failed_update_there_are_no_factors(backend):
+    arrays = block_arrays(4, 2)
+    A, F = factored(backend, arrays)
+    b = backend.move(np.ones(8))
+    with pytest.raises(SingularBlock):
+        F.update(A.with_values(0 * A.data))
+    for use in (lambda: F.solve(b), lambda: F.L, lambda: F.U):
+        with pytest.raises(NoFactors):
+            use()
+    F.update(A).solve(b)
+    other = block_arrays(4, 2, seed=1)
+    assert other[0].shape != arrays[0].shape or (other[1] != arrays[1]).any()
+    for wrong in (other, block_arrays(4, 3), block_arrays(5, 2)):
+        with pytest.raises(MatrixError, match="update needs the block pattern") as error:
+            F.update(BlockMatrix(*(backend.move(v) for v in wrong)))
+        one_line(error)
+    with pytest.raises(MatrixError, match="update needs the block pattern"):
+        F.update(StencilMatrix(backend.move(random_blocks((4, 1, 1), 2))))
+    with pytest.raises(MatrixError, match="complex"):
+        F.update(A.astype("complex128"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"shift": -1.0},
+        {"shift": np.nan},
+        {"precision": "half"},
+        {"pivoting": 1},
+        {"block_size": 0},
+        {"block_size": 2.0},
+        {"block_size": True},
+        {"block_size": "2"},
+    ],
+    ids=str,
+)
+def test_bad_parameters(bad):
+    with pytest.raises(ParameterError, match=next(iter(bad))) as error:
+        BlockILU0(**bad).factor(BlockMatrix(*block_arrays(3, 2)))
+    one_line(error)
+
+
+def test_a_block_size_that_is_missing_or_another_is_told(backend):
+    S = backend.move(sp.csr_matrix(BlockMatrix(*block_arrays(10, 3)).tocsr()))
+    with pytest.raises(ParameterError, match=r"csr_matrix.*give block_size \(its pattern suggests 3\)") as error:
+        BlockILU0().factor(S)
+    one_line(error)
+    with pytest.raises(ParameterError, match="shows no blocks of 2 to 8"):
+        BlockILU0().factor(backend.move(gallery.poisson7(3)))
+    with pytest.raises(ParameterError, match="A has 3 x 3 blocks; leave block_size out"):
+        BlockILU0(block_size=2).factor(BlockMatrix.from_csr(S, 3))
+    with pytest.raises(MatrixError, match="not a multiple of the block size 4"):
+        BlockILU0(block_size=4).factor(S)
+
+
+def test_bad_matrices():
+    B = sp.bsr_matrix(np.eye(6), blocksize=(2, 2))
+    for A, recipe, text in (
+        (sp.bsr_matrix(np.eye(6), blocksize=(2, 3)), BlockILU0(), "blocks of 2 x 3; square ones are needed"),
+        (sp.bsr_matrix(np.ones((4, 6)), blocksize=(2, 2)), BlockILU0(), "square matrix is needed"),
+        (B * np.nan, BlockILU0(), "NaN or Inf in the block of block row 0"),
+        (1e300 * B, BlockILU0(precision="float32"), "beyond the range of float32"),
+        (sp.csr_matrix((0, 0)), BlockILU0(block_size=2), "empty"),
+        ("matrix", BlockILU0(block_size=2), "is needed"),
+    ):
+        with pytest.raises(MatrixError, match=text) as error:
+            recipe.factor(A)
+        one_line(error)
+    F = BlockILU0().factor(B)
+    for wrong in (np.ones(5), np.ones((7, 2)), np.ones(())):
+        with pytest.raises(MatrixError, match="the factors have 6 rows"):
+            F.solve(wrong)
+    with pytest.raises(ParameterError, match="trans"):
+        F.solve(np.ones(6), "C")
+    with pytest.raises(MatrixError, match="a StencilMatrix is needed, or a BlockMatrix"):
+        fl.correct(B, F, np.ones(6))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 20])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_pivots_do_not_depend_on_how_rows_are_scaled(backend, n, dtype):
+    own_path(backend, n, dtype)
+    powers = np.exp2(np.random.default_rng(n).integers(-40, 40, (9, n))).astype(dtype)
+    blocks = values((9, n, n), dtype)
+    inverses = []
+    for scaled in (blocks, blocks * powers[:, :, None]):
+        moved = backend.move(scaled)
+        out = backend.xp.empty_like(moved)
+        kernels = kernels_for(moved)
+        assert kernels.vectors.first_bad(kernels.blocks.invert_blocks(moved, out, True)) == -1
+        inverses.append(backend.fetch(out))
+    np.testing.assert_array_equal(inverses[1], inverses[0] / powers[:, None, :])  # to the last bit
+
+
+def test_a_block_whose_rows_differ_in_size_is_inverted(backend):
+    block = np.array([[[1, 1e20], [1, 1]]])
+    A = fl.BlockMatrix(*(backend.move(v) for v in (block, np.array([0]), np.array([0, 1]))))
+    b, grid = backend.move(np.array([1e20, 2.0])), np.zeros((7, 1, 1, 1, 2, 2))
+    grid[3, 0, 0, 0] = block[0]
+    for M in (A, A.tocsr(), fl.StencilMatrix(backend.move(grid))):
+        recipe = BlockILU0(block_size=2)
+        np.testing.assert_allclose(backend.fetch(recipe.factor(M).solve(b)), [1, 1], rtol=1e-15)

@@ -1,0 +1,222 @@
+"""Factors as an object: what goes in and comes out, other people's solvers, threads, forks and interrupts."""
+
+import inspect
+import multiprocessing
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from checks import in_dtype, perturbed, run_at_once, values
+
+import finelu as fl
+from finelu import IC0, ILU0, BlockJacobi, Jacobi, gallery
+
+RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
+SINGLE = {"float64": "float32", "complex128": "complex64"}
+
+
+@pytest.fixture(params=RECIPES, ids=lambda recipe: type(recipe).__name__)
+def recipe(request):
+    return request.param
+
+
+# What goes in and comes out
+
+
+def test_lists_and_matrices_are_taken():
+    F = ILU0().factor(gallery.poisson7(4))
+    want = F.solve(np.ones(64))
+    np.testing.assert_array_equal(F.solve([1] * 64), want)
+    np.testing.assert_array_equal(F.solve(sp.csr_matrix(np.ones((64, 1))).todense())[:, 0], want)
+
+
+# In other people's solvers
+
+
+def counted(A):
+    """A as an operator, and the list that grows with each product."""
+    products = []
+    operator = spla.LinearOperator(
+        A.shape, matvec=lambda v: (products.append(1), A @ v)[1], rmatvec=lambda v: A.conj().T @ v, dtype=A.dtype
+    )
+    return operator, products
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("method", ["gmres", "lgmres", "gcrotmk", "bicgstab", "bicg", "cgs", "cg"])
+def test_scipy_takes_factors_as_m(method, dtype):
+    A = in_dtype(gallery.poisson5(20) if method == "cg" else gallery.convection_diffusion(20, 20, 1, peclet=20), dtype)
+    x = values(A.shape[0], dtype)
+    b = A @ x
+    rtol = 1e-4 if dtype == "float32" else 1e-9
+    needed = []
+    for M in (None, (IC0() if method == "cg" else ILU0()).factor(A)):
+        operator, products = counted(A)
+        got, info = getattr(spla, method)(operator, b, M=M, rtol=rtol, atol=0)
+        assert info == 0
+        assert np.linalg.norm(b - A @ got) <= 10 * rtol * np.linalg.norm(b)
+        needed.append(len(products))
+    assert needed[1] <= 0.67 * needed[0]
+
+
+def test_eigs_takes_factors_as_the_inverse():
+    A = gallery.tridiagonal(200)  # of which they are exact factors: shift and invert with sigma = 0
+    smallest = spla.eigsh(A, k=3, sigma=0, OPinv=ILU0().factor(A), return_eigenvectors=False)
+    want = 2 - 2 * np.cos(np.pi * np.arange(1, 4) / 201)
+    np.testing.assert_allclose(np.sort(smallest), want, rtol=1e-8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["gmres", "cg", "cgs"])
+def test_cupy_takes_factors_as_m(backend, method):
+    if backend.name != "cuda":
+        pytest.skip("CuPy's solvers work on the GPU")
+    import cupyx.scipy.sparse.linalg as cspla
+
+    A = gallery.poisson5(30)
+    b = backend.xp.ones(A.shape[0])
+    solver = getattr(cspla, method)
+    options = {"rtol" if "rtol" in inspect.signature(solver).parameters else "tol": 1e-8}  # "tol" before CuPy 14
+    if method == "gmres":
+        options["restart"] = 10  # its callback comes once a restart
+    needed = []
+    for M in (None, IC0().factor(backend.move(A))):
+        seen = []
+        x, info = solver(backend.move(A), b, M=M, callback=seen.append, **options)
+        assert info == 0
+        assert np.linalg.norm(1 - A @ backend.fetch(x)) <= 1e-6 * 30
+        needed.append(len(seen))
+    assert needed[1] <= 0.67 * needed[0]
+
+
+# Several threads at once
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_several_threads_solve_with_the_same_factors(recipe, inner, threads):
+    threads(inner)
+    A = gallery.poisson7(24)
+    n = A.shape[0]
+    R = values((n, 6), "float64")
+    F = recipe.factor(A)
+    wanted = {trans: [F.solve(R[:, k], trans=trans) for k in range(6)] for trans in ("N", "T")}
+    fresh = recipe.factor(A)  # whose analyses of the transpose are made by whoever comes first
+
+    def work(k):
+        return [fresh.solve(R[:, k], trans=trans) for trans in ("T", "N", "T", "N")]
+
+    for k, (t1, n1, t2, n2) in enumerate(run_at_once(work)):
+        for got, want in ((t1, "T"), (n1, "N"), (t2, "T"), (n2, "N")):
+            np.testing.assert_array_equal(got, wanted[want][k])
+
+
+def test_several_threads_factor_and_update_at_once(recipe, threads):
+    threads(2)
+    matrices = [gallery.poisson7(16), *(perturbed(gallery.poisson7(16), seed) for seed in range(1, 6))]
+    r = values(matrices[0].shape[0], "float64")
+    wanted = [recipe.factor(A).solve(r) for A in matrices]
+
+    def work(k):
+        F = recipe.factor(matrices[(k + 1) % 6])
+        return [F.update(matrices[k]).solve(r) for _ in range(4)]
+
+    for k, answers in enumerate(run_at_once(work)):
+        for x in answers:
+            np.testing.assert_array_equal(x, wanted[k])
+
+
+def test_the_number_of_threads_may_change_while_others_solve(threads):
+    A = gallery.poisson7(24)
+    F = ILU0(triangular="levels").factor(A)
+    r = values(A.shape[0], "float64")
+    want = F.solve(r)
+
+    def work(k):
+        if k == 0:
+            for count in (1, 2, 3, 1, 4, 2):
+                fl.set_num_threads(count)
+        return [F.solve(r) for _ in range(8)]
+
+    for answers in run_at_once(work, 4):
+        for x in answers:
+            np.testing.assert_array_equal(x, want)
+
+
+# Forks and interrupts
+
+
+def factor_and_solve(F, A, r, connection):
+    connection.send((F.solve(r), type(F.recipe)().factor(A).solve(r)))
+    connection.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("recipe", [ILU0(), IC0()], ids=["ILU0", "IC0"])
+def test_a_forked_child_factors_and_solves(recipe, threads, request):
+    threads(3)
+    A = gallery.poisson7(30)
+    r = values(A.shape[0], "float64")
+    F = recipe.factor(A)
+    want = F.solve(r)  # the threads of this process run by now; the child has none of them
+    context = multiprocessing.get_context("fork")
+    stop = threading.Event()
+
+    def go_on():
+        while not stop.is_set():
+            F.solve(r)
+
+    other = threading.Thread(target=go_on)  # in the middle of a solve with the same factors when the fork comes
+    other.start()
+    request.addfinalizer(other.join)
+    request.addfinalizer(stop.set)
+    for _ in range(4):
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=factor_and_solve, args=(F, A, r, sender))
+        child.start()
+        try:
+            assert receiver.poll(60), "the child hangs"
+            for x in receiver.recv():
+                np.testing.assert_array_equal(x, want)
+            child.join(60)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join()
+        np.testing.assert_array_equal(F.solve(r), want)
+
+
+class Interrupted(Exception):
+    """What Ctrl-C is in the test below, so that it cannot end the test run."""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
+def test_an_interrupt_ends_a_solve_and_leaves_the_factors_whole(threads):
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals arrive in the main thread")
+    threads(2)
+    A = gallery.poisson7(24)
+    F = ILU0().factor(A)
+    r = values(A.shape[0], "float64")
+    want = F.solve(r)
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        for delay in np.linspace(0.001, 0.02, 12):
+            timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+            with pytest.raises(Interrupted):  # noqa: PT012 - it comes at some point of the loop
+                timer.start()
+                while True:
+                    F.solve(r)
+            timer.join()
+            np.testing.assert_array_equal(F.solve(r), want)
+            np.testing.assert_array_equal(F.update(A).solve(r), want)
+    finally:
+        signal.signal(signal.SIGINT, before)

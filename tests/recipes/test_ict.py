@@ -1,0 +1,320 @@
+"""ICT: by definition, by limit, by twin, by effect, by behaviour, by bad input."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import (
+    DTYPES,
+    IN_TYPES,
+    PATTERNS,
+    assert_close,
+    dominant_matrices,
+    full,
+    in_dtype,
+    one_line,
+    values,
+    with_index,
+)
+from conftest import real_matrix
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu import IC0, ICT, ILUT, ParameterError, ZeroPivot, gallery
+from finelu.kernels import cpu, reference
+from finelu.matrix import as_csr, lower_triangle
+from finelu.preconditioners.ict import hermitian_norms
+from finelu.preconditioners.threshold import row_norms
+
+UNLIMITED = 2**62
+NEVER = float("inf")
+SPREAD = ("poisson7:5,4,3", "anisotropic_triangles:2", "arrow:70", "random_dominant:60,0.08,3,hermitian=True")
+
+
+def fetched(backend, F):
+    return sp.csr_matrix(backend.fetch(F.L))
+
+
+def assert_same_bits_as_the_reference(A, drop_tol, fill):
+    L, _ = lower_triangle(as_csr(A))
+    tau = drop_tol * hermitian_norms(L)
+    columns = reference.threshold.ict(L.indptr, L.indices, L.data, tau, fill)
+    assert len(columns) == L.n
+    i, j, v = zip(*((i, j, v) for j, column in enumerate(columns) for i, v in column.items()))
+    want = sp.csr_matrix((np.array(v, L.dtype), (i, j)), shape=L.shape)
+    want.sort_indices()
+    made = cpu.threshold.ict(L, tau, fill, UNLIMITED)
+    assert made.rows == L.n and made.stored == want.nnz
+    np.testing.assert_array_equal(made.indptr, want.indptr)
+    np.testing.assert_array_equal(made.indices, want.indices)
+    np.testing.assert_array_equal(made.data, want.data)
+    np.testing.assert_array_equal(made.indices[made.diag], np.arange(L.n))
+    assert made.data.dtype == L.dtype and made.indices.dtype == L.indices.dtype
+
+
+# By definition
+
+
+@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
+def test_l_lh_is_near_a_by_what_was_dropped(backend, problem):
+    A, drop_tol = problem.A, 0.01
+    L = fetched(backend, ICT(drop_tol=drop_tol, fill=NEVER).factor(backend.move(A)))
+    assert sp.triu(L, 1).nnz == 0
+    diagonal = L.diagonal()
+    assert (diagonal.real > 0).all() and (diagonal.imag == 0).all()
+    columns = row_norms(as_csr(A))  # of a Hermitian matrix
+    off = abs(sp.csc_matrix(sp.tril(L, -1)))
+    assert (
+        off.data * np.repeat(diagonal.real, np.diff(off.indptr))
+        > 0.999 * drop_tol * np.repeat(columns, np.diff(off.indptr))
+    ).all()
+    noise = 64 * np.finfo(A.dtype).eps * (abs(L) @ abs(L).T).toarray()
+    gap = np.tril(abs((L @ L.conj().T - A).toarray()))
+    assert (gap <= drop_tol * columns * 1.001 + noise).all()
+    np.testing.assert_array_less(gap.diagonal(), noise.diagonal())
+
+
+def test_no_column_is_longer_than_fill_allows():
+    A = gallery.random_dominant(200, 0.03, 5, hermitian=True)
+    own = np.diff(sp.tril(A, -1, format="csc").indptr)
+    for fill in (0.5, 1.0, 2.0):
+        length = np.diff(sp.tril(ICT(drop_tol=0.0, fill=fill).factor(A).L, -1, format="csc").indptr)
+        most = np.maximum(1, (fill * own).astype(int))
+        assert (length <= most).all() and (length == most).sum() > 100
+
+
+def test_it_has_the_pattern_of_crouts_form_of_ilut():
+    A = gallery.anisotropic_triangles(3)
+    for drop_tol, fill in ((3e-3, 10.0), (1e-4, 1.5)):
+        F = ICT(drop_tol=drop_tol, fill=fill).factor(A)
+        G = ILUT(drop_tol=drop_tol, fill=fill, form="crout").factor(A)
+        root = sp.diags(np.sqrt(G.U.diagonal()))
+        assert_close((G.L @ root).toarray(), F.L.toarray(), 1e5, scale=1.0)
+        np.testing.assert_array_equal(F.L.indices, G.L.indices)
+        assert F.report["nnz"] == G.nnz == 2 * F.nnz - A.shape[0]
+
+
+def test_the_norms_are_those_of_the_whole_rows():
+    for name in SPREAD:
+        A = as_csr(in_dtype(gallery.problem(name), "complex128"))
+        np.testing.assert_allclose(hermitian_norms(lower_triangle(A)[0]), row_norms(A), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_solve_is_that_with_l_and_lh(backend, dtype):
+    A = in_dtype(gallery.anisotropic_triangles(2), dtype)
+    F = ICT(drop_tol=0.03).factor(backend.move(A))
+    L = fetched(backend, F)
+    M = L @ L.conj().T
+    r = values((A.shape[0], 2), dtype)
+    for trans, operator in (("N", M), ("T", M.T), ("H", M)):
+        assert_close(operator @ backend.fetch(F.solve(backend.move(r), trans=trans)), r, 1024)
+    assert abs(backend.fetch(F.U) - L.conj().T).max() == 0
+
+
+# By limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SPREAD)
+def test_without_dropping_it_is_the_complete_factor(backend, name, dtype):
+    A = in_dtype(gallery.problem(name), dtype)
+    L = fetched(backend, ICT(drop_tol=0.0, fill=NEVER).factor(backend.move(A)))
+    assert L.dtype == dtype
+    want = np.linalg.cholesky(A.toarray().astype("complex128" if np.dtype(dtype).kind == "c" else "float64"))
+    assert_close(L.toarray(), want.astype(dtype), 256, scale=abs(want).max())
+
+
+@PATTERNS
+@given(A=dominant_matrices(hermitian=True))
+def test_without_dropping_any_pattern_is_factored_completely(A):
+    L = ICT(drop_tol=0.0, fill=NEVER).factor(A).L
+    assert_close((L @ L.T).toarray(), A.toarray(), 64, scale=abs(A).max())
+
+
+def test_where_there_is_no_fill_it_is_ic0():
+    for A in (gallery.tridiagonal(60), gallery.arrow(40), full(20, hermitian=True)):
+        F, G = ICT(drop_tol=0.0).factor(A), IC0().factor(A)
+        np.testing.assert_array_equal(F.L.toarray(), G.L.toarray())
+
+
+# By twin
+
+
+@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
+def test_the_bits_are_those_of_the_reference(problem):
+    assert_same_bits_as_the_reference(problem.A, 1e-3, 1.0)
+    assert_same_bits_as_the_reference(problem.A, 5e-3, 10.0)
+
+
+@IN_TYPES
+def test_the_bits_are_those_of_the_reference_in_every_dtype(dtype, index):
+    for name in SPREAD:
+        assert_same_bits_as_the_reference(with_index(in_dtype(gallery.problem(name), dtype), index), 5e-3, 1.5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@PATTERNS
+@given(
+    A=dominant_matrices(hermitian=True),
+    drop_tol=st.sampled_from([0.0, 1e-3, 0.05]),
+    fill=st.sampled_from([0.4, 1.0, 3.0, NEVER]),
+)
+def test_the_bits_are_those_of_the_reference_for_any_pattern(dtype, A, drop_tol, fill):
+    assert_same_bits_as_the_reference(in_dtype(A, dtype), drop_tol, fill)
+
+
+def test_kernel_and_reference_stop_at_the_same_column():
+    stopped = set()
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        R = rng.uniform(-1, 1, (14, 14)) * (rng.random((14, 14)) < 0.5)
+        L, _ = lower_triangle(as_csr(sp.csr_matrix(R + R.T - np.diag(np.diag(R)) * 2 + 1.5 * np.eye(14))))
+        tau = 0.01 * hermitian_norms(L)
+        made = cpu.threshold.ict(L, tau, 2.0, UNLIMITED)
+        assert made.rows == len(reference.threshold.ict(L.indptr, L.indices, L.data, tau, 2.0))
+        assert made.rows == 14 or (made.pivot <= 0 and made.stored >= made.rows and made.data.size == 0)
+        stopped.add(made.rows)
+    assert len(stopped) > 4
+
+
+def test_the_kernel_stops_at_the_most_entries_it_may_store():
+    L, _ = lower_triangle(as_csr(gallery.poisson7(8)))
+    tau = 1e-3 * hermitian_norms(L)
+    whole = cpu.threshold.ict(L, tau, 10.0, UNLIMITED)
+    assert whole.rows == L.n == cpu.threshold.ict(L, tau, 10.0, whole.stored).rows
+    short = cpu.threshold.ict(L, tau, 10.0, whole.stored - 1)
+    assert short.rows == L.n - 1 and short.stored == whole.stored
+
+
+# The effect of each parameter
+
+
+def test_a_smaller_threshold_gives_more_entries_and_fewer_iterations():
+    A = gallery.anisotropic_triangles(3)
+    made = [ICT(drop_tol=drop_tol).factor(A) for drop_tol in (0.1, 0.01, 1e-3, 1e-5)]
+    entries, needed = [F.nnz for F in made], [iterations(A, F) for F in made]
+    assert entries == sorted(entries) and len(set(entries)) == 4
+    assert needed == sorted(needed, reverse=True) and needed[0] > 3 * needed[3]
+
+
+@pytest.mark.parametrize("name", ["poisson5:40,31", "random_dominant:400,0.02,3,hermitian=True", "elasticity:4,3,3"])
+def test_the_wanted_number_of_entries_counts_both_factors(name):
+    A = gallery.problem(name)
+    d = np.random.default_rng(0).uniform(0.9, 1.1, A.shape[0])  # fewer equal magnitudes
+    A = sp.csr_matrix(sp.diags(d) @ A @ sp.diags(d))
+    for wanted in (A.nnz, int(1.6 * A.nnz)):
+        F = ICT(nnz=wanted).factor(A)
+        assert F.report["nnz"] == F.L.nnz + F.U.nnz - A.shape[0] == 2 * F.nnz - A.shape[0]
+        assert abs(F.report["nnz"] - wanted) <= 0.01 * wanted and "warning" not in F.report
+        G = ICT(drop_tol=F.report["drop_tol"]).factor(A)
+        np.testing.assert_array_equal(F.L.data, G.L.data)
+
+
+def test_a_search_goes_on_beyond_breakdowns_and_takes_the_nearest_factors():
+    A = gallery.anisotropic_triangles(3)
+    F = ICT(nnz=A.nnz).factor(A)  # the thresholds that give A.nnz entries break down here
+    with pytest.raises(ZeroPivot):
+        ICT(drop_tol=0.0215).factor(A)
+    assert 0.01 * A.nnz < abs(F.report["nnz"] - A.nnz) < 0.1 * A.nnz
+    assert f"nnz={A.nnz} was wanted, {F.report['nnz']} came out" in F.report["warning"]
+
+
+def test_a_search_all_of_whose_factors_are_far_away_says_which_pivot_failed():
+    A = gallery.anisotropic_triangles(5)
+    with pytest.raises(ZeroPivot, match=r"which is not a positive number with drop_tol=0\.0") as error:
+        ICT(nnz=A.nnz).factor(A)
+    one_line(error)
+    F = ICT(nnz=A.nnz, shift=0.1).factor(A)
+    assert abs(F.report["nnz"] - A.nnz) <= 0.01 * A.nnz
+
+
+def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
+    A = gallery.poisson7(5, 4, 3)
+    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
+    F, G = ICT(shift=0.25).factor(backend.move(A)), ICT().factor(backend.move(moved))
+    np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
+
+
+@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
+def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, dtype, single):
+    A = in_dtype(gallery.poisson7(5, 4, 3), dtype)
+    F, G = ICT(precision="float32").factor(backend.move(A)), ICT().factor(backend.move(A.astype(single)))
+    assert F.dtype == F.L.dtype == single
+    np.testing.assert_array_equal(backend.fetch(F.L.data), backend.fetch(G.L.data))
+
+
+def test_the_report_says_what_ran_where(backend):
+    F = ICT().factor(backend.move(gallery.poisson7(5, 4, 3)))
+    assert F.report["factored_on"] == "CPU"
+    assert F.report["applied_on"] == ("CPU" if backend.name == "cpu" else "GPU")
+    assert set(F.report["triangular"]) == {"lower", "lower H"}
+
+
+# By behaviour
+
+
+def iterations(A, M, **options):
+    solution = fl.cg(A, np.ones(A.shape[0]), M=M, rtol=1e-8, maxiter=5000, **options)
+    assert solution.converged
+    return solution.iterations
+
+
+def test_with_as_many_entries_ict_needs_fewer_iterations_than_ic0():
+    A = gallery.anisotropic_triangles(3)
+    F = ICT(nnz=A.nnz).factor(A)
+    assert F.nnz <= IC0().factor(A).nnz
+    assert iterations(A, F) <= 0.7 * iterations(A, IC0().factor(A))
+    B = gallery.anisotropic_triangles(4)
+    G = ICT(nnz=B.nnz).factor(B)
+    assert abs(G.report["nnz"] - B.nnz) <= 0.01 * B.nnz
+    assert iterations(B, G) <= 0.7 * iterations(B, IC0().factor(B))
+
+
+@pytest.mark.parametrize("name", ["fv2", "662_bus", "of_pitzDaily_p"])
+def test_ict_preconditions_real_matrices(name):
+    A = real_matrix(name)
+    F = ICT(drop_tol=1e-4, fill=20.0).factor(A)
+    assert iterations(A, F) <= 0.6 * iterations(A, IC0().factor(A))
+
+
+# By bad input
+
+
+@pytest.mark.parametrize("diagonal", [-1.0, 0.0])
+def test_a_pivot_that_is_not_positive_names_its_row(backend, diagonal):
+    A = sp.csr_matrix(np.array([[4.0, 2, 0], [2, 1 + diagonal, 0], [0, 0, 1]]) + 0.0)
+    A = sp.csr_matrix((np.array([4.0, 2, 2, 1 + diagonal, 1]), [0, 1, 0, 1, 2], [0, 2, 4, 5]), shape=(3, 3))
+    with pytest.raises(ZeroPivot, match=r"the pivot of row 1 is (0\.0|-1\.0), which is not a positive.*shift") as error:
+        ICT().factor(backend.move(A))
+    assert error.value.row == 1 and error.value.recipe == ICT()
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "row"),
+    [([[1e-300, 1e200], [1e200, 1.0]], "float64", 0), ([[1.0, 1e30], [1e30, 1.0]], "float32", 1)],
+)
+def test_values_that_overflow_are_found(rows, dtype, row):
+    with pytest.raises(ZeroPivot) as error:
+        ICT(drop_tol=0.0).factor(sp.csr_matrix(np.array(rows, dtype)))
+    assert error.value.row == row
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"drop_tol": -0.1}, "drop_tol"),
+        ({"fill": 0}, "fill"),
+        ({"nnz": 26}, "nnz must be an integer of at least 27"),
+        ({"shift": -0.1}, "shift"),
+        ({"precision": "float16"}, "precision"),
+        ({"triangular": "direct"}, "direct"),
+    ],
+    ids=str,
+)
+def test_parameters_without_a_meaning_are_refused(backend, options, named):
+    with pytest.raises(ParameterError, match=named) as error:
+        ICT(**options).factor(backend.move(gallery.poisson7(3)))
+    one_line(error)

@@ -1,0 +1,585 @@
+"""ILUT by rows and in Crout's form: by definition, by limit, by twin, by effect, by behaviour, by bad input."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import (
+    DTYPES,
+    IN_TYPES,
+    PATTERNS,
+    assert_close,
+    dominant_matrices,
+    full,
+    in_dtype,
+    long_rows,
+    longest_chain,
+    one_line,
+    perturbed,
+    values,
+    with_index,
+)
+from conftest import real_matrix
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu import ILU0, ILUT, ParameterError, ZeroPivot, gallery
+from finelu.cli import main
+from finelu.kernels import cpu, reference
+from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort
+from finelu.kernels.cpu.threshold import strongest, transposed
+from finelu.matrix import CSR, as_csr
+from finelu.preconditioners.threshold import column_norms, row_norms
+
+FORMS = ("row", "crout")
+UNLIMITED = 2**62
+SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70", "random_dominant:60,0.08,3")
+NEVER = float("inf")
+
+
+def fetched(backend, F):
+    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
+
+
+def assembled(A, L, U, form):
+    """L + U - I of the reference, whose L is by rows or by columns, as a csr_matrix."""
+    n = A.n
+    lower = [(i, j, v) for i, row in enumerate(L) for j, v in row.items()]
+    if form == "crout":
+        lower = [(i, j, v) for j, i, v in lower]
+    i, j, v = zip(*lower, *((i, j, v) for i, row in enumerate(U) for j, v in row.items()))
+    return sp.csr_matrix((np.array(v, A.dtype), (i, j)), shape=(n, n))
+
+
+def by_reference(A, drop_tol, fill, form):
+    A = as_csr(A)
+    rows = drop_tol * row_norms(A)
+    if form == "row":
+        L, U = reference.threshold.ilut(A.indptr, A.indices, A.data, rows, fill)
+    else:
+        L, U = reference.threshold.ilut_crout(A.indptr, A.indices, A.data, rows, drop_tol * column_norms(A), fill)
+    assert len(U) == A.n
+    return assembled(A, L, U, form)
+
+
+def by_kernel(A, drop_tol, fill, form):
+    A = as_csr(A)
+    rows = drop_tol * row_norms(A)
+    if form == "row":
+        made = cpu.threshold.ilut(A, rows, fill, UNLIMITED)
+    else:
+        made = cpu.threshold.ilut_crout(A, rows, drop_tol * column_norms(A), fill, UNLIMITED)
+    assert made.rows == A.n and made.stored == made.indptr[-1] == made.indices.size == made.data.size
+    np.testing.assert_array_equal(made.indices[made.diag], np.arange(A.n))
+    return made
+
+
+def assert_same_bits(made, want):
+    want = sp.csr_matrix(want)
+    want.sort_indices()
+    np.testing.assert_array_equal(made.indptr, want.indptr)
+    np.testing.assert_array_equal(made.indices, want.indices)
+    assert made.data.dtype == want.dtype
+    np.testing.assert_array_equal(made.data, want.data)
+
+
+# By definition
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("problem", gallery.small(), ids=str)
+def test_l_u_is_near_a_by_what_was_dropped(backend, problem, form):
+    A, drop_tol = problem.A, 0.02
+    L, U = fetched(backend, ILUT(drop_tol=drop_tol, fill=NEVER, form=form).factor(backend.move(A)))
+    np.testing.assert_array_equal(L.diagonal(), np.ones(A.shape[0]))
+    assert sp.triu(L, 1).nnz == sp.tril(U, -1).nnz == 0
+    rows, columns = row_norms(as_csr(A)), column_norms(as_csr(A))
+    off = abs(sp.triu(U, 1, format="csr"))
+    assert (off.data > drop_tol * np.repeat(rows, np.diff(off.indptr)) * (1 - 1e-5)).all()
+    # (L U - A)_ij sums at most what was dropped at (i, j): once in U, once in L before the division
+    bound = drop_tol * (np.maximum.outer(rows, columns) if form == "crout" else np.outer(rows, np.ones(A.shape[0])))
+    noise = 64 * np.finfo(A.dtype).eps * (abs(L) @ abs(U)).toarray()
+    assert (abs((L @ U - A).toarray()) <= bound * (1 + 1e-5) + noise).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fill", [0.5, 1.0, 2.0])
+def test_no_part_of_a_row_is_longer_than_fill_allows(form, fill):
+    A = gallery.random_dominant(200, 0.03, 5)
+    F = ILUT(drop_tol=0.0, fill=fill, form=form).factor(A)
+    lower, upper = sp.tril(A, -1, format="csr"), sp.triu(A, 1, format="csr")
+    L, U = sp.tril(F.L, -1, format="csr"), sp.triu(F.U, 1, format="csr")
+    if form == "crout":
+        lower, L = lower.tocsc(), L.tocsc()
+    for part, own in ((L, lower), (U, upper)):
+        most = np.maximum(1, (fill * np.diff(own.indptr)).astype(int))
+        length = np.diff(part.indptr)
+        assert (length <= most).all() and (length == most).sum() > 100
+    assert F.nnz == L.nnz + U.nnz + 200 == F.report["nnz"]
+
+
+def test_of_a_row_the_largest_are_kept():
+    A = sp.csr_matrix(
+        np.array([[4.0, 1, -3, 2, 2], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
+    )
+    for fill, kept in ((0.3, [0, 2]), (0.5, [0, 2, 3]), (0.75, [0, 2, 3, 4]), (1.0, [0, 1, 2, 3, 4])):
+        for form in FORMS:
+            U = ILUT(drop_tol=0.0, fill=fill, form=form).factor(A).U
+            np.testing.assert_array_equal(U[0].indices, kept)  # of the equal ones the first
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_threshold_is_relative_to_the_norm_of_the_row(form):
+    A = sp.csr_matrix(np.array([[3.0, 0, 4], [0.0, 1, 0], [0, 0, 1]]) * 1e5)  # the norm of row 0 is 5e5
+    for drop_tol, kept in ((0.79, 2), (0.81, 1)):
+        assert ILUT(drop_tol=drop_tol, form=form).factor(A).U[0].nnz == kept
+
+
+def test_in_the_lower_part_it_is_what_the_pivot_will_divide_that_counts():
+    for pivot in (1e-3, 1.0, 1e3):
+        A = sp.csr_matrix(np.array([[pivot, 0.0], [3, 4]]))
+        for form, norm in (("row", 5.0), ("crout", np.hypot(pivot, 3))):
+            assert ILUT(drop_tol=3 / norm * 0.99, form=form).factor(A).L.nnz == 3
+            assert ILUT(drop_tol=3 / norm * 1.01, form=form).factor(A).L.nnz == 2
+
+
+def test_scaling_the_rows_of_a_changes_nothing_but_the_scale():
+    A = gallery.convection_diffusion(9, 8, 7, peclet=30)
+    d = 2.0 ** np.random.default_rng(0).integers(-40, 40, A.shape[0])
+    F, G = (ILUT(drop_tol=0.03, fill=NEVER).factor(B) for B in (A, sp.csr_matrix(sp.diags(d) @ A)))
+    np.testing.assert_array_equal((sp.diags(d) @ F.U).toarray(), G.U.toarray())
+    np.testing.assert_array_equal((sp.diags(d) @ F.L @ sp.diags(1 / d)).toarray(), G.L.toarray())
+
+
+def test_in_crouts_form_a_symmetric_matrix_has_symmetric_factors():
+    A = gallery.anisotropic_triangles(3)
+    F = ILUT(form="crout", drop_tol=3e-3).factor(A)
+    D = sp.diags(F.U.diagonal())
+    L, U = (F.L @ D).toarray(), F.U.toarray().T
+    np.testing.assert_array_equal(L != 0, U != 0)
+    np.testing.assert_allclose(L, U, rtol=1e-6, atol=1e-10)
+    assert F.nnz > 1.5 * A.nnz
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_solve_is_that_with_l_and_u(backend, form):
+    A = gallery.convection_diffusion(8, 7, 1, peclet=50)
+    F = ILUT(form=form, drop_tol=0.05).factor(backend.move(A))
+    L, U = fetched(backend, F)
+    for trans, M in (("N", L @ U), ("T", (L @ U).T), ("H", (L @ U).conj().T)):
+        r = values((A.shape[0], 2), "float64")
+        assert_close(M @ backend.fetch(F.solve(backend.move(r), trans=trans)), r, 256)
+
+
+# By limit
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SPREAD)
+def test_without_dropping_it_is_the_complete_factorization(backend, name, dtype, form):
+    A = in_dtype(gallery.problem(name), dtype)
+    L, U = fetched(backend, ILUT(drop_tol=0.0, fill=NEVER, form=form).factor(backend.move(A)))
+    assert L.dtype == U.dtype == dtype
+    assert_close((L @ U).toarray(), A.toarray(), 64, scale=(abs(L) @ abs(U)).toarray().max())
+    dense = A.toarray().astype("complex128" if np.dtype(dtype).kind == "c" else "float64")
+    for k in range(len(dense)):  # the complete factors, by their definition
+        dense[k + 1 :, k] /= dense[k, k]
+        dense[k + 1 :, k + 1 :] -= np.outer(dense[k + 1 :, k], dense[k, k + 1 :])
+    assert_close(U.toarray(), np.triu(dense).astype(dtype), 256, scale=abs(dense).max())
+    assert_close(L.toarray(), (np.tril(dense, -1) + np.eye(len(dense))).astype(dtype), 256, scale=1.0)
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_without_dropping_any_pattern_is_factored_completely(A):
+    for form in FORMS:
+        F = ILUT(drop_tol=0.0, fill=NEVER, form=form).factor(A)
+        assert_close((F.L @ F.U).toarray(), A.toarray(), 64, scale=(abs(F.L) @ abs(F.U)).toarray().max())
+
+
+def test_where_there_is_no_fill_and_nothing_small_it_is_ilu0():
+    for A in (gallery.tridiagonal(60), gallery.arrow(40), full(20), gallery.bidiagonal(30)):
+        F, G = ILUT(drop_tol=0.0).factor(A), ILU0().factor(A)
+        np.testing.assert_array_equal((F.L - G.L).toarray(), 0)
+        np.testing.assert_array_equal((F.U - G.U).toarray(), 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_with_a_threshold_of_one_only_the_diagonal_is_left(form):
+    A = gallery.poisson7(5)
+    F = ILUT(drop_tol=1.0, form=form).factor(A)
+    assert F.nnz == 125
+    np.testing.assert_array_equal(F.U.diagonal(), A.diagonal())
+
+
+# By twin: the reference's bits
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("problem", gallery.small(), ids=str)
+def test_the_bits_are_those_of_the_reference(problem, form):
+    for drop_tol, fill in ((1e-3, 1.0), (1e-2, 10.0)):
+        want = by_reference(problem.A, drop_tol, fill, form)
+        assert_same_bits(by_kernel(problem.A, drop_tol, fill, form), want)
+
+
+@IN_TYPES
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bits_are_those_of_the_reference_in_every_dtype(form, dtype, index):
+    for name in SPREAD:
+        A = with_index(in_dtype(gallery.problem(name), dtype), index)
+        made = by_kernel(A, 1e-2, 1.5, form)
+        assert made.indices.dtype == index
+        assert_same_bits(made, by_reference(A, 1e-2, 1.5, form))
+
+
+@PATTERNS
+@given(A=dominant_matrices(), drop_tol=st.sampled_from([0.0, 1e-3, 0.05]), fill=st.sampled_from([0.4, 1.0, 3.0, NEVER]))
+def test_the_bits_are_those_of_the_reference_for_any_pattern(A, drop_tol, fill):
+    for form in FORMS:
+        assert_same_bits(by_kernel(A, drop_tol, fill, form), by_reference(A, drop_tol, fill, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("A", [full(90), longest_chain(200), long_rows(150)], ids=["full", "chain", "long rows"])
+def test_the_bits_are_those_of_the_reference_for_long_rows(A, form):
+    for fill in (0.5, NEVER):
+        assert_same_bits(by_kernel(A, 1e-4, fill, form), by_reference(A, 1e-4, fill, form))
+
+
+# The parts of the kernels
+
+
+@PATTERNS
+@given(keys=st.lists(st.integers(0, 30), min_size=1, max_size=60), data=st.data())
+def test_sort_heap_and_selection(keys, data):
+    keys = np.array(keys, np.int32)
+    mine = keys.copy()
+    sort(mine, mine.size)
+    np.testing.assert_array_equal(mine, np.sort(keys))
+    heap, size, taken = np.empty_like(keys), 0, []
+    for key in keys:
+        size = push(heap, size, key)
+    while size:
+        taken.append(heap[0])
+        size = pop(heap, size)
+    np.testing.assert_array_equal(taken, np.sort(keys))
+    k = data.draw(st.integers(1, keys.size))
+    assert kth_largest(keys.astype(float), keys.size, k) == np.sort(keys)[::-1][k - 1]
+
+
+@PATTERNS
+@given(w=st.lists(st.integers(-6, 6), min_size=1, max_size=50), limit=st.integers(1, 50), tau=st.sampled_from([0, 2.5]))
+def test_the_strongest_are_those_of_the_reference_with_many_ties(w, limit, tau):
+    w = np.array(w, float)
+    columns = np.random.default_rng(limit).permutation(w.size).astype(np.int32)
+    kept = strongest(columns, w.size, float(tau), limit, w, np.empty(w.size))
+    want = reference.threshold.strongest(dict(enumerate(w)), tau, limit)
+    np.testing.assert_array_equal(columns[:kept], list(want))
+
+
+def test_the_strongest_say_where_one_is_not_finite():
+    for bad in (np.nan, np.inf, -np.inf):
+        assert strongest(np.arange(3, dtype=np.int32), 3, 0.5, 3, np.array([1.0, bad, 0.0]), np.empty(3)) == -1
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_transposed(A):
+    indptr, indices, data = transposed(A.indptr, A.indices, A.data)
+    want = sp.csr_matrix(A.T)
+    want.sort_indices()
+    for got, part in ((indptr, want.indptr), (indices, want.indices), (data, want.data)):
+        np.testing.assert_array_equal(got, part)
+
+
+def test_norms_of_large_and_small_numbers():
+    A = as_csr(sp.csr_matrix(np.array([[3e200, 4e200, 0], [0, 3e-200, 4e-200], [0, 0, 1.0]])))
+    np.testing.assert_allclose(row_norms(A), [5e200, 5e-200, 1.0], rtol=1e-15)
+    np.testing.assert_allclose(column_norms(A), [3e200, 4e200, 1.0], rtol=1e-15)
+    zero = CSR(A.indptr, A.indices, A.data * 0, A.diag)
+    np.testing.assert_array_equal(row_norms(zero), 0)
+
+
+def test_a_kernel_stops_at_the_most_entries_it_may_store():
+    A = as_csr(gallery.poisson7(8))
+    rows, columns = 1e-3 * row_norms(A), 1e-3 * column_norms(A)
+    for run in (
+        lambda most: cpu.threshold.ilut(A, rows, 10.0, most),
+        lambda most: cpu.threshold.ilut_crout(A, rows, columns, 10.0, most),
+    ):
+        whole = run(UNLIMITED)
+        assert whole.rows == A.n and run(whole.stored).rows == A.n
+        short = run(whole.stored - 1)
+        assert short.rows == A.n - 1 and short.stored > whole.stored - 1 and short.data.size == 0
+        assert 0 < run(A.nnz).rows < A.n
+
+
+# The effect of each parameter
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_smaller_threshold_gives_more_entries_and_fewer_iterations(form):
+    A = gallery.anisotropic_triangles(3)
+    made = [ILUT(drop_tol=drop_tol, form=form).factor(A) for drop_tol in (0.1, 0.01, 1e-3, 1e-5)]
+    entries = [F.nnz for F in made]
+    needed = [iterations(A, F, restart=200) for F in made]
+    assert entries == sorted(entries) and len(set(entries)) == 4
+    assert needed == sorted(needed, reverse=True) and needed[0] > 3 * needed[3]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fill_limits_the_factors(form):
+    A = gallery.poisson7(8)
+    entries = [ILUT(drop_tol=1e-4, fill=fill, form=form).factor(A).nnz for fill in (0.5, 1.0, 2.0, 10.0)]
+    assert entries == sorted(entries) and len(set(entries)) == 4
+    assert entries[1] <= A.nnz
+
+
+def test_the_forms_differ():
+    A = gallery.random_dominant(60, 0.08, 3)
+    F, G = (ILUT(form=form, drop_tol=0.03).factor(A) for form in FORMS)
+    assert (F.report["variant"], G.report["variant"]) == FORMS
+    assert abs(F.U - G.U).max() > 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["anisotropic_triangles:3", "random_dominant:300,0.02,3", "elasticity:4,3,3"])
+@pytest.mark.parametrize("multiple", [0.7, 1.0, 2.0])
+def test_the_wanted_number_of_entries_is_met(form, name, multiple):
+    A = gallery.problem(name)
+    wanted = int(multiple * A.nnz)
+    F = ILUT(nnz=wanted, form=form).factor(A)
+    assert F.report["nnz"] == F.nnz == (F.L.nnz - A.shape[0]) + F.U.nnz
+    assert F.report["nnz_wanted"] == wanted
+    assert abs(F.nnz - wanted) <= 0.01 * wanted and "warning" not in F.report
+    assert 1 <= F.report["factorizations"] <= 20
+    G = ILUT(drop_tol=F.report["drop_tol"], form=form).factor(A)
+    np.testing.assert_array_equal(F.U.data, G.U.data)
+
+
+def test_the_search_begins_with_drop_tol_and_an_update_with_what_was_found():
+    A = gallery.anisotropic_triangles(3)
+    F = ILUT(nnz=A.nnz).factor(A)
+    assert F.report["factorizations"] > 1
+    G = ILUT(nnz=A.nnz, drop_tol=F.report["drop_tol"]).factor(A)
+    assert G.report["factorizations"] == 1
+    np.testing.assert_array_equal(F.U.data, G.U.data)
+    F.update(2 * A)
+    assert F.report["factorizations"] == 1
+    np.testing.assert_array_equal(F.U.data, 2 * G.U.data)
+
+
+def test_where_a_number_cannot_be_met_the_report_says_so():
+    A = gallery.poisson7(6)
+    F = ILUT(nnz=50 * A.nnz, fill=2.0).factor(A)
+    assert F.report["drop_tol"] == 0.0 and "fill allows no more" in F.report["warning"]
+    assert F.nnz == ILUT(drop_tol=0.0, fill=2.0).factor(A).nnz
+    B = gallery.poisson7(8)  # many entries have one magnitude: their number jumps
+    counts = {ILUT(drop_tol=t).factor(B).nnz for t in np.geomspace(1e-3, 0.1, 40)}
+    gap = max(zip(sorted(counts), sorted(counts)[1:]), key=lambda pair: pair[1] / pair[0])
+    F = ILUT(nnz=int(0.5 * sum(gap))).factor(B)
+    assert F.nnz in counts or gap[0] < F.nnz < gap[1]
+    assert "no threshold" in F.report["warning"]
+    few, many = gap
+    for wanted, nearest in ((few + 0.2 * (many - few), few), (few + 0.8 * (many - few), many)):
+        F = ILUT(nnz=int(wanted)).factor(B)
+        assert abs(F.nnz - wanted) <= abs(nearest - wanted)
+    F = ILUT(nnz=A.nnz).factor(A)
+    assert "warning" not in F.report
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_shift_moves_the_diagonal_by_a_share_of_itself(backend, form):
+    A = gallery.convection_diffusion(8, 7, 1, peclet=50)
+    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
+    F, G = (ILUT(form=form, shift=s).factor(backend.move(B)) for s, B in ((0.25, A), (0.0, moved)))
+    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
+
+
+@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
+def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, dtype, single):
+    A = in_dtype(gallery.poisson7(5, 4, 3), dtype)
+    F = ILUT(precision="float32").factor(backend.move(A))
+    G = ILUT().factor(backend.move(A.astype(single)))
+    assert F.dtype == F.U.dtype == single
+    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
+
+
+def test_triangular_and_sweeps_reach_the_solves(backend):
+    A = gallery.poisson7(6)
+    r = values(A.shape[0], "float64")
+    exact = backend.fetch(ILUT().factor(backend.move(A)).solve(backend.move(r)))
+    errors = []
+    for sweeps in (2, 8, 40):
+        F = ILUT(triangular="jacobi", sweeps=sweeps).factor(backend.move(A))
+        errors.append(abs(backend.fetch(F.solve(backend.move(r))) - exact).max())
+    assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-6
+
+
+def test_the_report_says_what_ran_where(backend):
+    F = ILUT().factor(backend.move(gallery.poisson7(5, 4, 3)))
+    assert F.report["factored_on"] == "CPU"
+    assert F.report["applied_on"] == ("CPU" if backend.name == "cpu" else "GPU")
+    assert set(F.report["triangular"]) == {"lower", "upper"}
+    assert F.report["drop_tol"] == 1e-3 and F.report["factorizations"] == 1
+    assert all(0 <= F.report[key] < 600 for key in ("numeric_seconds", "triangular_seconds"))
+
+
+# Update
+
+
+@pytest.mark.parametrize("problem", gallery.small()[::8], ids=str)
+def test_update_of_crouts_form_is_a_fresh_factorization(backend, problem):
+    B = perturbed(problem.A)
+    recipe = ILUT(drop_tol=0.03, form="crout")
+    F, G = recipe.factor(backend.move(problem.A)), recipe.factor(backend.move(B))
+    r = backend.move(values((B.shape[0], 2), B.dtype))
+    F.solve(r, trans="T")
+    assert F.update(backend.move(B)) is F
+    for part in ("L", "U"):
+        for array in ("indptr", "indices", "data"):
+            got, want = (getattr(getattr(X, part), array) for X in (F, G))
+            np.testing.assert_array_equal(backend.fetch(got), backend.fetch(want))
+    for trans in ("N", "T", "H"):
+        np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))
+
+
+# By behaviour
+
+
+def iterations(A, M, method=fl.gmres, **options):
+    solution = method(A, np.ones(A.shape[0]), M=M, rtol=1e-8, **options)
+    assert solution.converged
+    return solution.iterations
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_with_as_many_entries_ilut_needs_fewer_iterations_than_ilu0(form):
+    A = gallery.anisotropic_triangles(4)
+    F = ILUT(nnz=A.nnz, form=form).factor(A)
+    assert abs(F.nnz - A.nnz) <= 0.01 * A.nnz
+    assert iterations(A, F, restart=300) <= 0.7 * iterations(A, ILU0().factor(A), restart=300)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["of_pitzDaily_U", "orsirr_1", "sherman3", "cage10"])
+def test_ilut_preconditions_real_matrices(name, form):
+    A = real_matrix(name)
+    assert iterations(A, ILUT(drop_tol=1e-4, form=form).factor(A), restart=200) <= 25
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        (ILUT(drop_tol=0.05, fill=2.0, form="crout"), ("drop_tol=0.05", "fill=2", "form=crout")),
+        (ILUT(nnz=1000, fill=NEVER), ("nnz=1000", "fill=inf")),
+        (fl.ICT(nnz=1000, shift=0.5), ("nnz=1000", "shift=0.5")),
+        (fl.ILUK(level=3), ("level=3",)),
+        (fl.MILU0(relax=0.5), ("relax=0.5",)),
+    ],
+    ids=repr,
+)
+def test_the_command_line_takes_the_parameters(capsys, recipe, settings):
+    name = type(recipe).__name__.lower()
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    assert main(["solve", "gallery:poisson7:6", "--recipe", name, *arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["recipe"] == repr(recipe)
+    assert result["factors_nnz"] == recipe.factor(gallery.poisson7(6)).nnz
+    assert result["method"] == ("cg" if name == "ict" else "gmres")
+
+
+# By bad input
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_zero_pivot_names_its_row_and_what_to_try(backend, form):
+    A = sp.csr_matrix(np.array([[1.0, 0, 0, 0], [0, 2, 4, 0], [0, 1, 2, 0], [0, 0, 0, 1]]))
+    with pytest.raises(ZeroPivot, match=r"the pivot of row 2 is 0.*shift=1e-3.*smaller drop_tol") as error:
+        ILUT(form=form).factor(backend.move(A))
+    assert error.value.row == 2 and error.value.recipe == ILUT(form=form)
+    one_line(error)
+    assert np.isfinite(backend.fetch(ILUT(form=form, shift=0.1).factor(backend.move(A)).U.data)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_search_that_finds_no_factors_says_so(form):
+    A = gallery.anisotropic_triangles(3)
+    A.data[A.indptr[7] : A.indptr[8]] = 0.0
+    with pytest.raises(
+        ZeroPivot, match=r"the pivot of row 7 is 0.0, which is zero or not finite with drop_tol="
+    ) as error:
+        ILUT(form=form, nnz=A.nnz).factor(A)
+    one_line(error)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        ([[1e-300, 1e300], [1e300, 1.0]], "float64"),
+        ([[1.0, 1e30], [1e30, 1.0]], "float32"),
+        ([[1.0, 1e300, 0], [1e300, 1.0, 0], [0, 0, 1]], "complex128"),
+    ],
+)
+def test_values_that_overflow_are_found(rows, dtype, form):
+    A = sp.csr_matrix(np.array(rows, dtype))
+    with pytest.raises(ZeroPivot) as error:
+        ILUT(form=form, drop_tol=1e-30).factor(A)
+    assert error.value.row == (1 if form == "row" or rows[0][0] == 1.0 else 0)
+    one_line(error)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kernel_and_reference_stop_at_the_same_row(form):
+    stopped = set()
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        dense = rng.integers(-2, 3, (12, 12)) * (rng.random((12, 12)) < 0.3) * 10.0 ** rng.integers(-200, 200)
+        A = sp.csr_matrix(dense - np.diag(np.diag(dense)) + np.eye(12))
+        A.setdiag(rng.integers(0, 2, 12).astype(float))
+        A = as_csr(A)
+        rows, columns = 0.01 * row_norms(A), 0.01 * column_norms(CSR(A.indptr, A.indices, A.data, A.diag))
+        with np.errstate(all="ignore"):
+            if form == "row":
+                made, (_, U) = (
+                    cpu.threshold.ilut(A, rows, 1.0, UNLIMITED),
+                    reference.threshold.ilut(A.indptr, A.indices, A.data, rows, 1.0),
+                )
+            else:
+                made = cpu.threshold.ilut_crout(A, rows, columns, 1.0, UNLIMITED)
+                _, U = reference.threshold.ilut_crout(A.indptr, A.indices, A.data, rows, columns, 1.0)
+        assert made.rows == len(U)
+        stopped.add(made.rows)
+    assert len(stopped) > 4
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"drop_tol": -0.1}, "drop_tol"),
+        ({"drop_tol": np.nan}, "drop_tol"),
+        ({"drop_tol": np.inf}, "drop_tol"),
+        ({"drop_tol": "small"}, "drop_tol"),
+        ({"drop_tol": True}, "drop_tol"),
+        ({"fill": 0}, "fill"),
+        ({"fill": -1.0}, "fill"),
+        ({"fill": np.nan}, "fill"),
+        ({"form": "column"}, "form"),
+        ({"nnz": 26}, "nnz must be an integer of at least 27"),
+        ({"nnz": 1e3}, "nnz"),
+        ({"shift": -0.1}, "shift"),
+        ({"precision": "float16"}, "precision"),
+        ({"triangular": "direct"}, "direct"),
+        ({"sweeps": 3}, "sweeps"),
+    ],
+    ids=str,
+)
+def test_parameters_without_a_meaning_are_refused(backend, options, named):
+    with pytest.raises(ParameterError, match=named) as error:
+        ILUT(**options).factor(backend.move(gallery.poisson7(3)))
+    one_line(error)

@@ -1,0 +1,730 @@
+"""ParILUT and ParICT: by definition, by limit, by the effect of each parameter, by behaviour, by bad input."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import DTYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, one_line, perturbed, values
+from conftest import real_matrix
+from hypothesis import given
+
+import finelu as fl
+from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
+from finelu.errors import NoFactors
+from finelu.kernels import cpu
+from finelu.matrix import as_csr
+from finelu.ordering import rcm
+
+BOTH = pytest.mark.parametrize("Recipe", [ParILUT, ParICT])
+ANI = gallery.anisotropic_triangles(3)  # 741 rows, of unit diagonal
+SPREAD = {
+    ParILUT: ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70", "random_dominant:60,0.08,3"),
+    ParICT: ("poisson7:5,4,3", "arrow:70", "anisotropic_triangles:1"),
+}
+ALL = 1e3  # a fill that drops nothing
+KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))
+SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
+
+
+def fetched(backend, F):
+    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
+
+
+def permuted(backend, A, F):
+    if F.permutation is None:
+        return A
+    order = backend.fetch(F.permutation)
+    return sp.csr_matrix(A[order][:, order])
+
+
+def residual(backend, A, F):
+    """||A - L U||_F / ||A||_F, of Cholesky of the lower triangles, as the report has it where A's diagonal is one."""
+    L, U = fetched(backend, F)
+    part = sp.tril if isinstance(F.recipe, ParICT) else sp.csr_matrix
+    return sp.linalg.norm(part(permuted(backend, A, F) - L @ U)) / sp.linalg.norm(part(A))
+
+
+def wanted(A, fill, cholesky=False):
+    """Entries of L + U (of L) that `fill` asks for."""
+    below, above = sp.tril(A, -1).nnz, 0 if cholesky else sp.triu(A, 1).nnz
+    return A.shape[0] + round(fill * below) + round(fill * above)
+
+
+def iterations(A, F, method=fl.cg, **options):
+    solution = method(A, values(A.shape[0], "float64"), M=F, rtol=1e-8, **options)
+    assert solution.converged
+    return solution.iterations
+
+
+# By limit: where nothing is dropped it is the complete factorization
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_where_nothing_is_dropped_it_tends_to_the_complete_factorization(backend, Recipe, dtype):
+    for name in SPREAD[Recipe]:
+        A = in_dtype(gallery.problem(name), dtype)
+        for ordering in (None, "rcm"):
+            F = Recipe(steps=45, fill=ALL, ordering=ordering).factor(backend.move(A))
+            assert F.dtype == F.L.dtype == F.U.dtype == dtype
+            L, U = fetched(backend, F)
+            dense = permuted(backend, A, F).toarray()
+            assert_close((L @ U).toarray(), dense, 64, scale=(abs(L) @ abs(U)).toarray().max())
+            if Recipe is ParICT:
+                assert_close(L.toarray(), np.linalg.cholesky(dense), 256, scale=abs(dense).max())
+            else:
+                np.testing.assert_array_equal(L.diagonal(), np.ones(A.shape[0]))
+                assert sp.triu(L, 1).nnz == sp.tril(U, -1).nnz == 0
+            r = values((A.shape[0], 2), dtype)
+            assert_close(A @ backend.fetch(F.solve(backend.move(r))), r, 2000)  # A's order, whatever the ordering
+
+
+@BOTH
+def test_each_step_brings_it_nearer(backend, Recipe):
+    A = gallery.random_dominant(60, 0.08, 3, hermitian=Recipe is ParICT)
+    made = [Recipe(steps=s, fill=ALL).factor(backend.move(A)) for s in (1, 2, 3, 4, 5)]
+    errors = [residual(backend, A, F) for F in made]
+    assert all(a > 4 * b for a, b in pairwise(errors)) and errors[-1] < 1e-5
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_any_pattern_is_factored_completely(backend, A):
+    F = ParILUT(steps=2 * A.shape[0] + 2, fill=ALL).factor(backend.move(A))
+    L, U = fetched(backend, F)
+    # without an entry on one side of the diagonal in A there is none there in L and U: `fill` times none
+    assert_close((L @ U).toarray(), A.toarray(), 64, scale=(abs(L) @ abs(U)).toarray().max())
+
+
+@PATTERNS
+@given(A=dominant_matrices(hermitian=True))
+def test_any_symmetric_pattern_is_factored_completely(backend, A):
+    F = ParICT(steps=2 * A.shape[0] + 2, fill=ALL).factor(backend.move(A))
+    assert_close(fetched(backend, F)[0].toarray(), np.linalg.cholesky(A.toarray()), 256, scale=abs(A).max())
+
+
+# By definition
+
+
+@BOTH
+def test_the_residual_norms_are_those_of_the_factors(backend, Recipe):
+    made = [Recipe(steps=s).factor(backend.move(ANI)) for s in range(4)]
+    norms = made[3].report["residual_norms"]
+    np.testing.assert_allclose(norms, [residual(backend, ANI, F) for F in made[:3]], rtol=1e-9)
+    assert made[3].report["steps"] == 3 and made[3].report["stopped"] == "all steps done"
+    assert made[0].report["residual_norms"] == [] and made[0].nnz == (sp.tril(ANI) if Recipe is ParICT else ANI).nnz
+
+
+@BOTH
+def test_the_diagonal_survives_whatever_is_dropped(backend, Recipe):
+    for A in (ANI, gallery.poisson27(4), gallery.arrow(70)):
+        F = Recipe(fill=1e-9).factor(backend.move(A))
+        L, U = fetched(backend, F)
+        assert F.nnz == A.shape[0] == U.nnz
+        product = (L @ U).diagonal()
+        assert_close(product, A.diagonal(), 8)
+
+
+@BOTH
+def test_the_largest_entries_stay(backend, Recipe):
+    F = Recipe(steps=1, fill=0.5, select="exact").factor(backend.move(ANI))
+    G = Recipe(steps=1, fill=ALL, select="exact").factor(backend.move(ANI))
+    kept = sp.triu(fetched(backend, F)[1], 1)
+    whole = sp.csr_matrix(sp.triu(fetched(backend, G)[1], 1))
+    places = sp.csr_matrix((np.ones(kept.nnz), kept.nonzero()), shape=ANI.shape)
+    stay, go = abs(whole.multiply(places)).tocsr().data, abs(whole - whole.multiply(places)).tocsr()
+    go.eliminate_zeros()
+    # G has had one more sweep, on more entries, since F's were chosen
+    assert stay.size == kept.nnz == round(0.5 * sp.triu(ANI, 1).nnz) and go.nnz > stay.size / 2
+    assert np.quantile(stay, 0.02) > np.quantile(go.data, 0.98)
+
+
+@pytest.mark.parametrize("name", ["of_pitzDaily_p", "orsirr_1", "cage10", "sherman3"])
+def test_real_matrices(backend, name):
+    A = real_matrix(name)
+    F = ParILUT().factor(backend.move(A))
+    norms = F.report["residual_norms"]
+    assert min(norms[1:]) < norms[0] and F.report["refused"] == 0
+    assert F.nnz == wanted(A, 1.0)
+
+
+# Determinism
+
+
+@BOTH
+def test_the_bits_are_the_same_on_any_number_of_threads_and_in_every_run(Recipe, threads, small_blocks):
+    for A in (gallery.poisson7(9), ANI, long_rows(300) if Recipe is ParILUT else gallery.arrow(300)):
+        made = []
+        for count in (1, 2, 4, 2):
+            threads(count)
+            F = Recipe(pivots="new", add_fraction=0.9, fill=1.5).factor(A)
+            made.append((F.L.indices, F.L.data, F.U.indices, F.U.data, np.array(F.report["residual_norms"])))
+        for other in made[1:]:
+            for mine, theirs in zip(made[0], other, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+@BOTH
+def test_every_run_gives_the_same_bits(backend, Recipe):
+    A = backend.move(gallery.poisson7(12))
+    made = [fetched(backend, Recipe().factor(A)) for _ in range(3)]
+    for other in made[1:]:
+        for mine, theirs in zip(made[0], other, strict=True):
+            np.testing.assert_array_equal(mine.indices, theirs.indices)
+            np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+@BOTH
+def test_asynchronous_sweeps_converge(backend, Recipe, threads, small_blocks):
+    threads(4)
+    for name in SPREAD[Recipe]:
+        A = in_dtype(gallery.problem(name), "complex128")
+        F = Recipe(asynchronous=True, steps=60, fill=ALL).factor(backend.move(A))
+        assert residual(backend, A, F) < 1e-13 and F.report["variant"] == "asynchronous"
+    F, G = (Recipe(asynchronous=a).factor(backend.move(ANI)) for a in (True, False))
+    assert residual(backend, ANI, F) < residual(backend, ANI, G)
+    assert F.nnz == G.nnz
+
+
+# The effect of each parameter
+
+
+@BOTH
+@pytest.mark.parametrize("select", ["exact", "approximate"])
+@pytest.mark.parametrize("fill", [0.3, 1.0, 2.0])
+def test_fill_is_met_even_where_most_magnitudes_are_equal(backend, Recipe, select, fill):
+    A = gallery.poisson7(36)  # sides of more than 100,000 entries
+    F = Recipe(fill=fill, select=select, steps=3).factor(backend.move(A))
+    want = wanted(A, fill, Recipe is ParICT)
+    assert F.report["nnz"][-1] == F.nnz
+    assert F.nnz == want if select == "exact" else abs(F.nnz - want) <= 0.03 * want
+
+
+def test_approximate_thresholds_are_others(backend):
+    A = gallery.anisotropic_triangles(7)
+    want = wanted(A, 1.0)
+    F, G = (ParILUT(select=s, steps=1).factor(backend.move(A)) for s in ("exact", "approximate"))
+    assert F.nnz == want != G.nnz and abs(G.nnz - want) <= 0.06 * want  # large entries are not spread evenly here
+
+
+@BOTH
+def test_more_fill_and_more_steps_take_fewer_iterations(backend, Recipe):
+    A, method = backend.move(gallery.anisotropic_triangles(4)), fl.cg if Recipe is ParICT else fl.gmres
+
+    def needed(**options):
+        b = backend.move(values(A.shape[0], "float64"))
+        solution = method(A, b, M=Recipe(**options).factor(A), rtol=1e-8, maxiter=400)
+        assert solution.converged
+        return solution.iterations
+
+    by_fill = [needed(fill=fill) for fill in (0.5, 1.0, 2.0)]
+    assert by_fill[0] > 1.3 * by_fill[1] and by_fill[1] > by_fill[2]
+    by_steps = [needed(steps=steps) for steps in (1, 3, 9)]
+    assert by_steps[0] > 1.1 * by_steps[1] and by_steps[1] > 1.1 * by_steps[2]
+
+
+@BOTH
+@pytest.mark.parametrize("fill", [0.5, 3.0])
+def test_progressive_changes_the_fill_in_equal_parts(backend, Recipe, fill):
+    A = gallery.poisson27(7)
+    F = Recipe(fill=fill, progressive=True, select="exact", steps=4).factor(backend.move(A))
+    cholesky = Recipe is ParICT
+    begin, end = wanted(A, 1.0, cholesky), wanted(A, fill, cholesky)
+    np.testing.assert_allclose(F.report["nnz"], begin + np.arange(1, 5) / 4 * (end - begin), atol=2)
+    assert F.report["stopped"] == "all steps done" and F.nnz == end
+    G = Recipe(fill=fill, select="exact", steps=4).factor(backend.move(A))
+    assert G.report["nnz"][0 if fill < 1 else 1 :] == [end] * (4 if fill < 1 else 3)
+
+
+def test_with_less_than_one_factors_that_are_too_large_are_never_the_best(backend):
+    A = gallery.poisson7(8)
+    for options in ({}, {"progressive": True}, {"steps": 1}):
+        F = ParILUT(fill=0.3, **options).factor(backend.move(A))
+        assert F.nnz == wanted(A, 0.3) and F.report["stopped"] == "all steps done"
+    F = ParILUT(start=ILUT(drop_tol=0.0, fill=float("inf")).factor(backend.move(A))).factor(backend.move(A))
+    assert F.nnz == wanted(A, 1.0) and F.report["residual_norms"][0] < 1e-15
+
+
+@BOTH
+def test_add_fraction_limits_what_is_added(backend, Recipe):
+    made = [Recipe(add_fraction=f).factor(backend.move(ANI)) for f in (1.0, 0.999999, 0.4, 1e-9)]
+    added = [F.report["candidates"][0] for F in made]
+    sides = 1 if Recipe is ParICT else 2
+    assert added[0] > added[1] > added[2] > added[3] == sides
+    assert sides * 100 < added[1] <= sides * ANI.shape[0]  # one a row of L, one a column of U
+    assert added[2] == pytest.approx(0.4 * added[1], abs=1)
+    errors = [residual(backend, ANI, F) for F in made[1:]]
+    assert errors[0] < errors[2] and errors[1] < errors[2]
+
+
+def test_of_the_candidates_the_largest_of_a_row_or_column_are_added(backend):
+    A = np.eye(6)
+    A[1:, 0], A[0, 1:] = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
+    added = {f: ParILUT(steps=1, fill=ALL, add_fraction=f).factor(backend.move(sp.csr_matrix(A))) for f in (0.5, 0.999)}
+    # r_ij = -l_i0 u_0j: the largest of row i is at j = 1, that of column j at i = j - 1: 0.04, 0.06, 0.06 and 0.04
+    for f, lower, upper in (
+        (0.999, {(2, 1), (3, 1), (4, 1), (5, 1)}, {(1, 2), (2, 3), (3, 4), (4, 5)}),
+        (0.5, {(4, 1), (5, 1)}, {(2, 3), (3, 4)}),
+    ):
+        L, U = fetched(backend, added[f])
+        for T, want in ((sp.tril(L, -1), lower), (sp.triu(U, 1), upper)):
+            assert set(zip(*np.nonzero(T.toarray() * (A == 0)), strict=True)) == want
+
+
+@BOTH
+def test_initial_scaled_divides_by_the_pivot(backend, Recipe):
+    first, second = (
+        Recipe(initial=i).factor(backend.move(ANI)).report["residual_norms"] for i in ("residual", "scaled")
+    )
+    assert first[:2] == pytest.approx(second[:2], rel=1e-12)  # in the first step all pivots are one
+    assert abs(first[2] / second[2] - 1) > 1e-3 and max(first[2], second[2]) < 0.2 * first[0]
+
+
+@BOTH
+def test_start_is_a_level_of_fill(backend, Recipe):
+    for level in (0, 1, 2):
+        F = Recipe(steps=0, start=level).factor(backend.move(ANI))
+        G = fl.ILUK(level=level).factor(backend.move(ANI))
+        assert F.nnz == (G.nnz if Recipe is ParILUT else (G.nnz + ANI.shape[0]) // 2)
+        F = Recipe(start=level, ordering="rcm").factor(backend.move(ANI))
+        assert F.nnz == wanted(ANI, 1.0, Recipe is ParICT) and F.report["residual_norms"][-1] < 0.04
+    assert len({Recipe(start=k).factor(backend.move(ANI)).report["candidates"][0] for k in (0, 1, 2)}) == 3
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [True, False])
+def test_start_may_be_factors(backend, Recipe, scale):
+    A = sp.csr_matrix(sp.diags(np.linspace(1, 9, 741)) @ ANI @ sp.diags(np.linspace(1, 9, 741)))
+    maker = {ParILUT: ILUT, ParICT: ICT}[Recipe]
+    given = maker(nnz=A.nnz).factor(backend.move(A))
+    before = backend.fetch(given.L.data).copy()
+    F = Recipe(start=given, steps=1, scale=scale, asynchronous=True).factor(backend.move(A))
+    np.testing.assert_array_equal(backend.fetch(given.L.data), before)
+    S = sp.diags(1 / np.sqrt(A.diagonal())) if scale else sp.identity(741)
+    part = sp.tril if Recipe is ParICT else sp.csr_matrix
+    L, U = fetched(backend, given)
+    want = sp.linalg.norm(part(S @ (A - L @ U) @ S)) / sp.linalg.norm(part(S @ A @ S))
+    assert F.report["residual_norms"][0] == pytest.approx(want, rel=1e-9)
+    ordered = Recipe(ordering="rcm").factor(backend.move(A))
+    again = Recipe(ordering="rcm", start=ordered, steps=1).factor(backend.move(A))
+    assert again.report["residual_norms"][0] <= 1.01 * ordered.report["residual_norms"][-1]
+
+
+def test_start_that_does_not_fit_is_refused(backend):
+    A, small = backend.move(ANI), backend.move(gallery.poisson5(4))
+    broken, zero = ILU0().factor(small), gallery.poisson5(4).copy()
+    zero[0, 0] = 0
+    with pytest.raises(ZeroPivot):
+        broken.update(backend.move(zero))
+    for start, kind, text in (
+        (ILU0().factor(small), MatrixError, "shape"),
+        (IC0().factor(A), ParameterError, "two triangles"),
+        (fl.Jacobi().factor(A), ParameterError, "two triangles"),
+        (ParILUT(ordering="rcm").factor(A), ParameterError, "ordering"),
+        (ILU0().factor(backend.move(in_dtype(ANI, "complex128"))), MatrixError, "complex"),
+        ("ilu0", ParameterError, "start must be an integer >= 0"),
+    ):
+        with pytest.raises(kind, match=text) as error:
+            ParILUT(start=start).factor(A)
+        one_line(error)
+    with pytest.raises(NoFactors):
+        ParILUT(start=broken).factor(small)
+
+
+@BOTH
+def test_stagnation_stops_where_a_step_brings_little(backend, Recipe):
+    whole = Recipe(steps=12).factor(backend.move(ANI))
+    F = Recipe(steps=12, stagnation=0.2).factor(backend.move(ANI))
+    norms = F.report["residual_norms"]
+    assert "stagnates" in F.report["stopped"] and 2 < F.report["steps"] < 12
+    assert norms == whole.report["residual_norms"][: len(norms)]
+    assert norms[-1] > 0.8 * norms[-2] and all(b <= 0.8 * a for a, b in pairwise(norms[:-1]))
+    assert residual(backend, ANI, F) == pytest.approx(min(norms), rel=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_memory_limit_bounds_the_candidates_and_what_is_left_out_is_reported(backend, Recipe, dtype):
+    A = in_dtype(ANI, dtype)
+    free = Recipe(memory_limit=None).factor(backend.move(A))
+    assert max(free.report["left_out"]) == 0
+    limit = SIZE[dtype] * max(free.report["candidates"]) * 3 // 4
+    F = Recipe(memory_limit=limit).factor(backend.move(A))
+    assert max(F.report["candidates"]) * SIZE[dtype] <= limit and max(F.report["left_out"]) > 0
+    assert F.report["candidates"][1] + F.report["left_out"][1] == free.report["candidates"][1]
+    assert residual(backend, A, F) < 1.3 * residual(backend, A, free)
+    tight = Recipe(memory_limit=1).factor(backend.move(A))
+    assert residual(backend, A, tight) > 2 * residual(backend, A, free)
+
+
+@BOTH
+def test_new_pivots_bring_more(backend, Recipe):
+    old, new = (residual(backend, ANI, Recipe(pivots=p).factor(backend.move(ANI))) for p in ("old", "new"))
+    assert new < 0.9 * old
+
+
+@BOTH
+def test_rcm_orders_the_rows_first(backend, Recipe):
+    A = gallery.anisotropic_triangles(3, rcm=False)
+    F = Recipe(ordering="rcm").factor(backend.move(A))
+    order = backend.fetch(F.permutation)
+    np.testing.assert_array_equal(order, rcm(as_csr(A)))
+    G = Recipe().factor(backend.move(permuted(backend, A, F)))
+    for mine, other in zip(fetched(backend, F), fetched(backend, G), strict=True):
+        assert_close(mine.toarray(), other.toarray(), 0 if backend.name == "cpu" else 64)
+    r = values(A.shape[0], "float64")
+    z = np.empty_like(r)
+    z[order] = backend.fetch(G.solve(backend.move(r[order])))
+    assert_close(backend.fetch(F.solve(backend.move(r))), z, 64)
+    assert Recipe().factor(backend.move(A)).permutation is None
+
+
+def test_scale_decides_what_is_large(backend):
+    d = 2.0 ** np.random.default_rng(0).integers(-8, 8, ANI.shape[0])
+    B = ANI.copy()
+    B.data = ANI.data * d[np.repeat(np.arange(d.size), np.diff(ANI.indptr))] * d[ANI.indices]
+    by_scale = {scale: ParILUT(scale=scale).factor(backend.move(B)) for scale in (True, False)}
+    same = ParILUT().factor(backend.move(ANI))
+    scaled_back = sp.csr_matrix(sp.diags(1 / d) @ fetched(backend, by_scale[True])[1] @ sp.diags(1 / d))
+    assert_close(scaled_back.toarray(), fetched(backend, same)[1].toarray(), 0 if backend.name == "cpu" else 64)
+    needed = {s: iterations(B, F, fl.gmres, restart=200) for s, F in by_scale.items()} if backend.name == "cpu" else {}
+    assert not needed or needed[True] < needed[False]
+
+
+@BOTH
+def test_shift_moves_the_diagonal_by_a_share_of_itself(backend, Recipe):
+    A = gallery.poisson7(5, 4, 3)
+    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
+    F, G = (Recipe(shift=s).factor(backend.move(B)) for s, B in ((0.25, A), (0.0, moved)))
+    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
+
+
+@BOTH
+@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
+def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, Recipe, dtype, single):
+    A = in_dtype(gallery.poisson7(5, 4, 3), dtype)
+    F = Recipe(precision="float32").factor(backend.move(A))
+    G = Recipe().factor(backend.move(A.astype(single)))
+    assert F.dtype == F.U.dtype == single
+    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
+    assert backend.fetch(F.solve(backend.move(values(A.shape[0], dtype)))).dtype == dtype
+
+
+def test_triangular_and_triangular_sweeps_reach_the_solves(backend):
+    A = gallery.poisson7(6)
+    r = values(A.shape[0], "float64")
+    exact = backend.fetch(ParILUT().factor(backend.move(A)).solve(backend.move(r)))
+    errors = []
+    for sweeps in (2, 8, 40):
+        F = ParILUT(triangular="jacobi", triangular_sweeps=sweeps).factor(backend.move(A))
+        errors.append(abs(backend.fetch(F.solve(backend.move(r))) - exact).max())
+    assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-6
+
+
+@pytest.mark.parametrize("sign", [-1, 1j])
+def test_the_sign_of_the_diagonal_does_not_matter(backend, sign):
+    A = gallery.convection_diffusion(7, 6, 5, peclet=30)
+    errors = [residual(backend, B, ParILUT().factor(backend.move(B))) for B in (A, sp.csr_matrix(sign * A))]
+    assert errors[1] == pytest.approx(errors[0], rel=0.05)
+
+
+# New values
+
+
+@BOTH
+@pytest.mark.parametrize("ordering", [None, "rcm"])
+def test_update_is_about_as_good_as_a_fresh_factorization(backend, Recipe, ordering):
+    B = perturbed(ANI)
+    F = Recipe(ordering=ordering).factor(backend.move(ANI))
+    pattern = fetched(backend, F)[0].indices
+    assert F.update(backend.move(B)) is F
+    np.testing.assert_array_equal(fetched(backend, F)[0].indices, pattern)
+    fresh = residual(backend, B, Recipe(ordering=ordering).factor(backend.move(B)))
+    assert residual(backend, B, F) < 1.2 * fresh
+    assert F.report["steps"] == 0 and F.report["residual_norms"] == []
+
+
+def other_anisotropy():
+    """ANI's pattern, with the values of a problem whose large entries are elsewhere."""
+    A = gallery.anisotropic_triangles(3, ratio=1.0)
+    assert (A != 0).nnz <= ANI.nnz
+    B = ANI.copy()
+    B.data = np.asarray(A[np.repeat(np.arange(741), np.diff(ANI.indptr)), ANI.indices]).ravel()
+    return B
+
+
+@BOTH
+def test_update_steps_adapt_the_pattern_and_update_sweeps_the_values(backend, Recipe):
+    B = other_anisotropy()
+    errors = {}
+    for sweeps, steps in ((0, 0), (1, 0), (3, 0), (3, 1), (3, 3)):
+        F = Recipe(update_sweeps=sweeps, update_steps=steps).factor(backend.move(ANI))
+        F.update(backend.move(B))
+        assert F.report["steps"] == steps == len(F.report["nnz"])
+        errors[sweeps, steps] = residual(backend, B, F)
+    assert errors[0, 0] > errors[1, 0] > errors[3, 0] > 1.2 * errors[3, 1] > 1.2 * 1.02 * errors[3, 3]
+
+
+@BOTH
+def test_an_update_with_another_size_of_values_changes_nothing_else(backend, Recipe):
+    F = Recipe(update_steps=1).factor(backend.move(ANI))
+    G = Recipe(update_steps=1).factor(backend.move(ANI))
+    F.update(backend.move(ANI))
+    G.update(backend.move(2.0**40 * ANI))
+    np.testing.assert_array_equal(
+        backend.fetch(G.U.data), backend.fetch(F.U.data) * (2.0**20 if Recipe is ParICT else 2.0**40)
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_after_an_update_that_failed_there_are_no_factors_until_one_succeeds(backend, Recipe, asynchronous):
+    A = gallery.poisson5(6)
+    F = Recipe(asynchronous=asynchronous).factor(backend.move(A))
+    bad, worse = A.copy(), A.copy()
+    bad[5, 5] = 0
+    worse[7, 7] = 1e-320  # the sweeps are done, and undoing the scaling overflows
+    cases = ((bad, "row 5"), (worse, "not finite"))
+    for broken, text in cases[: 2 if Recipe is ParILUT and not asynchronous else 1]:  # what they find depends on timing
+        with pytest.raises(ZeroPivot, match=text), np.errstate(all="ignore"):
+            F.update(backend.move(broken))
+        with pytest.raises(NoFactors):
+            F.solve(backend.move(np.ones(36)))
+    F.update(backend.move(A))
+    assert residual(backend, A, F) < 0.1
+    with pytest.raises(MatrixError, match="pattern"):
+        F.update(backend.move(gallery.tridiagonal(36)))
+
+
+# Breakdown
+
+
+@BOTH
+@pytest.mark.parametrize("ordering", [None, "rcm"])
+def test_a_zero_on_the_diagonal_is_named_with_its_row(backend, Recipe, ordering):
+    A = gallery.poisson5(5).copy()
+    A[17, 17] = 0
+    with pytest.raises(ZeroPivot, match="row 17") as error:
+        Recipe(ordering=ordering).factor(backend.move(A))
+    assert error.value.row == 17 and "shift" in one_line(error)
+
+
+@pytest.mark.parametrize("options", [{}, {"pivots": "new"}, {"asynchronous": True}], ids=str)
+def test_refused_updates_are_counted_and_named_with_their_row(backend, options):
+    A = sp.csr_matrix(sp.block_diag([gallery.poisson5(3), np.ones((2, 2))]))
+    F = ParILUT(**options).factor(backend.move(A))
+    assert F.report["refused"] >= 5 and F.report["refused_row"] == 10
+    assert f"{F.report['refused']} updates were refused, the first in row 10" in F.report["warning"]
+    assert np.isfinite(backend.fetch(F.solve(backend.move(np.ones(11))))).all()
+    F = ParICT(steps=2, **options).factor(backend.move(sp.csr_matrix(KERSHAW - sp.diags(0.4 * np.ones(4)))))
+    assert F.report["refused"] > 0 and F.report["refused_row"] < 4 and "not positive" in F.report["warning"]
+    for _ in range(2):  # the sweeps of the first begin with bad pivots
+        F.update(backend.move(sp.csr_matrix(KERSHAW + sp.diags(3 * np.ones(4)))))
+    assert F.report["refused"] == 0 and not {"refused_row", "warning"} & set(F.report)
+
+
+def test_where_the_residual_grows_the_factors_before_that_are_taken(backend):
+    start = ILUT(nnz=ANI.nnz).factor(backend.move(ANI))
+    F = ParILUT(start=start).factor(backend.move(ANI))
+    norms = F.report["residual_norms"]
+    assert "the residual grew" in F.report["stopped"] and F.report["steps"] == len(norms) - 1 < 5
+    assert norms[-1] > 1.5 * norms[0] == 1.5 * min(norms)
+    np.testing.assert_array_equal(fetched(backend, F)[1].toarray(), fetched(backend, start)[1].toarray())
+
+
+def test_steps_that_end_early_leave_a_yardstick_for_updates(backend):
+    for options in ({"steps": 12, "stagnation": 0.2}, {"start": ILUT(nnz=ANI.nnz).factor(backend.move(ANI))}):
+        F = ParILUT(update_sweeps=0, **options).factor(backend.move(ANI))
+        assert F.report["stopped"] != "all steps done"
+        first = F.report["pattern_residual"]
+        L, U = fetched(backend, F)
+        apart = sp.csr_matrix(ANI - L @ U).multiply(abs(L) + abs(U) > 0)
+        np.testing.assert_allclose(first, sp.linalg.norm(apart) / sp.linalg.norm(ANI), rtol=1e-6, atol=1e-15)
+        B = ANI.copy()
+        B.data[np.repeat(np.arange(B.shape[0]), np.diff(B.indptr)) != B.indices] *= -1
+        F.update(backend.move(B))
+        assert F.report["pattern_residual"] != first
+        assert f"it was {first:.1e} when A was factored" in F.report["warning"]
+
+
+def test_a_residual_of_factors_that_were_left_is_not_reported(backend):
+    start = ILUT(nnz=ANI.nnz).factor(backend.move(ANI))
+    kept = ParILUT(start=start, steps=0).factor(backend.move(ANI)).report["pattern_residual"]
+    for steps in (1, 2, 3, 4, 5):
+        F = ParILUT(start=start, steps=steps).factor(backend.move(ANI))
+        if "the residual grew" in F.report["stopped"]:
+            assert F.report["pattern_residual"] == kept
+
+
+def test_a_residual_that_overflows_ends_the_steps(backend):
+    A = sp.csr_matrix(np.array([[1.0, 1e200, 1e200], [1e200, 1, 1], [1e200, 1, 1]]))
+    with np.errstate(all="ignore"):
+        F = ParILUT().factor(backend.move(A))
+    assert "not finite" in F.report["stopped"] and F.report["steps"] == 0
+    np.testing.assert_array_equal(fetched(backend, F)[1].toarray(), np.triu(A.toarray()))
+
+
+# By behaviour
+
+
+def test_parict_takes_far_fewer_iterations_than_ic0_with_as_many_entries(backend):
+    for level, pivots, gain in ((4, "new", 2.5), (5, "old", 2.5)):
+        A = backend.move(gallery.anisotropic_triangles(level))
+        b = backend.move(values(A.shape[0], "float64"))
+        made = IC0().factor(A), ParICT(pivots=pivots).factor(A)
+        assert made[0].nnz == made[1].nnz
+        needed = [fl.cg(A, b, M=F, rtol=1e-8) for F in made]
+        assert all(solution.converged for solution in needed)
+        assert needed[0].iterations >= gain * needed[1].iterations
+
+
+def test_parilut_does_better_than_ilu0_with_as_many_entries(backend):
+    A = backend.move(real_matrix("orsirr_1"))
+    b = backend.move(values(A.shape[0], "float64"))
+    needed = [fl.gmres(A, b, M=R.factor(A), rtol=1e-8, restart=100) for R in (ILU0(), ParILUT())]
+    assert all(solution.converged for solution in needed)
+    assert needed[0].iterations > 1.8 * needed[1].iterations
+
+
+@pytest.mark.parametrize("ordering", [None, "rcm"])
+def test_scipys_solvers_take_the_factors(ordering):
+    A = gallery.poisson7(10)
+    b = values(1000, "float64")
+    for Recipe, solve in ((ParICT, sp.linalg.cg), (ParILUT, sp.linalg.gmres), (ParILUT, sp.linalg.bicgstab)):
+        F, steps = Recipe(ordering=ordering, fill=2.0).factor(A), []
+        more = {"callback_type": "pr_norm"} if solve is sp.linalg.gmres else {}
+        x, info = solve(A, b, M=F, rtol=1e-8, callback=lambda _, s=steps: s.append(0), **more)
+        assert info == 0 and np.linalg.norm(b - A @ x) < 1e-7 * np.linalg.norm(b) and len(steps) < 25
+
+
+# By bad input
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"steps": -1}, "steps must be an integer >= 0"),
+        ({"steps": 1.5}, "steps must be an integer >= 0"),
+        ({"fill": 0.0}, "fill must be a number > 0 and <= 1e"),
+        ({"fill": float("nan")}, "fill must be a number"),
+        ({"fill": "all"}, "fill must be a number"),
+        ({"progressive": 1}, "progressive must be True or False"),
+        ({"asynchronous": None}, "asynchronous must be True or False"),
+        ({"select": "median"}, "select must be one of"),
+        ({"add_fraction": 0.0}, "add_fraction must be a number > 0 and <= 1"),
+        ({"add_fraction": 1.1}, "add_fraction must be a number > 0 and <= 1"),
+        ({"initial": "zero"}, "initial must be one of residual, scaled"),
+        ({"start": -1}, "start must be an integer >= 0"),
+        ({"stagnation": -0.1}, "stagnation must be a number from 0 to 1"),
+        ({"stagnation": 2}, "stagnation must be a number from 0 to 1"),
+        ({"memory_limit": 0}, "memory_limit must be an integer >= 1"),
+        ({"memory_limit": 1e9}, "memory_limit must be an integer >= 1"),
+        ({"update_sweeps": -1}, "update_sweeps must be an integer >= 0"),
+        ({"update_steps": "1"}, "update_steps must be an integer >= 0"),
+        ({"pivots": "no"}, "pivots must be one of old, new|pivots must be one of new, old"),
+        ({"asynchronous": True, "pivots": "new"}, "leave pivots out"),
+        ({"ordering": "colour"}, "ordering must be one of None, 'rcm', 'mmd', 'amd', 'nd'"),
+        ({"scale": 1}, "scale must be True or False"),
+        ({"shift": -0.5}, "shift must be a finite number >= 0"),
+        ({"precision": "half"}, "precision must be None"),
+    ],
+    ids=str,
+)
+def test_a_parameter_without_meaning_is_refused(Recipe, options, text):
+    with pytest.raises(ParameterError, match=text) as error:
+        Recipe(**options).factor(gallery.poisson5(3))
+    assert one_line(error).startswith(f"{Recipe.__name__}(")
+
+
+@BOTH
+def test_a_matrix_that_cannot_be_factored_is_refused(backend, Recipe):
+    for bad, text in (
+        (sp.csr_matrix(np.ones((2, 3))), "square"),
+        (sp.csr_matrix(np.array([[0.0, 1], [1, 1]])), "row 0"),
+        (sp.csr_matrix(np.array([[1.0, np.nan], [1, 1]])), "NaN or Inf in row 0"),
+    ):
+        with pytest.raises(MatrixError, match=text) as error:
+            Recipe().factor(backend.move(bad))
+        one_line(error)
+    with pytest.raises(TypeError, match="dropp"):
+        Recipe(dropp=1.0)
+
+
+def test_numpys_numbers_are_numbers():
+    F = ParILUT(steps=np.int64(2), fill=np.float32(0.5), start=np.int32(1), memory_limit=np.int64(10**9)).factor(ANI)
+    np.testing.assert_array_equal(F.U.data, ParILUT(steps=2, fill=0.5, start=1).factor(ANI).U.data)
+
+
+def test_the_matrix_follows_when_the_factors_need_longer_indices(monkeypatch):
+    A = gallery.convection_diffusion(12, 11, 1)
+    want = ParILUT(steps=2).factor(A)
+    monkeypatch.setattr(cpu.pattern, "INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
+    got = ParILUT(steps=2).factor(A)
+    assert got._triangles.indices.dtype == np.int64 and want._triangles.indices.dtype == np.int32
+    for mine, other in ((got.L, want.L), (got.U, want.U)):
+        assert (mine != other).nnz == 0
+
+
+# What an update is worth
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [True, False])
+def test_an_update_with_a_rescaled_matrix_is_as_good_as_fresh_factors(backend, Recipe, scale):
+    A = gallery.poisson5(12, 11)
+    n = A.shape[0]
+    D = sp.diags(np.exp2(np.random.default_rng(1).integers(-15, 15, n)))
+    B = sp.csr_matrix(D @ A @ D)
+    F = Recipe(scale=scale).factor(backend.move(A))
+    once = F.report["pattern_residual"]
+    F.update(backend.move(B))
+    G = Recipe(scale=scale).factor(backend.move(A)).update(backend.move(A))
+    assert "warning" not in F.report and F.report["pattern_residual"] < 10 * once
+    r = values(n, "float64")  # M_B^-1 = D^-1 M_A^-1 D^-1
+    want = backend.fetch(G.solve(backend.move(r))) / D.diagonal()
+    got = backend.fetch(F.solve(backend.move(r * D.diagonal())))
+    np.testing.assert_allclose(got, want, rtol=1e-5 if not scale else 1e-9, atol=1e-3 * abs(want).min())
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"update_sweeps": 0}, {"asynchronous": True}, {"update_sweeps": 1}], ids=str)
+def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
+    A = gallery.poisson5(12, 11)
+    F = Recipe(**options).factor(backend.move(A))
+    first = F.report["pattern_residual"]
+    assert first < 0.05 and "warning" not in F.report
+    F.update(backend.move(A))
+    assert F.report["pattern_residual"] < 0.05 and "warning" not in F.report
+    if options.get("update_sweeps", 1):
+        return
+    B = sp.csr_matrix(2 * sp.diags(A.diagonal()) - A)
+    F.update(backend.move(B))
+    assert F.report["pattern_residual"] > 10 * first and "Factor A anew" in F.report["warning"]
+    F.update(backend.move(A))
+    assert "warning" not in F.report
+
+
+def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(monkeypatch):
+    import finelu.device
+
+    A = gallery.poisson5(12, 11)
+    want = ParILUT().factor(A)
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
+    np.testing.assert_array_equal(ParILUT().factor(A).L.data, want.L.data)
+
+
+def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch):
+    import finelu.device
+
+    n = 600  # an arrow: all of it is filled, more than room is made for at first
+    A = sp.lil_matrix(sp.eye(n) * 4.0)
+    A[0, :], A[:, 0] = 0.1, 0.1
+    A[0, 0] = 40.0
+    A = sp.csr_matrix(A)
+    assert max(ParILUT(steps=1).factor(A).report["candidates"]) > 100_000
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
+    with pytest.raises(MemoryError, match=r"candidates take .* GiB, .*free; give memory_limit") as error:
+        ParILUT(steps=1).factor(A)
+    one_line(error)

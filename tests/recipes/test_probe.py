@@ -1,0 +1,174 @@
+"""Factors that are of no use say so, and MultilevelILU then goes without its matching."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import in_dtype
+from conftest import real_matrix
+
+import finelu as fl
+from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
+from finelu.errors import UnstableFactors
+from finelu.factors import probe
+from finelu.matrix import as_csr
+from finelu.preconditioners import multilevel
+from finelu.scaling import matching
+
+PROBED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
+
+
+@PROBED
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_the_probe_is_the_residual_for_a_vector(backend, recipe, dtype):
+    A = in_dtype(gallery.poisson5(12, 11), dtype)
+    C = as_csr(backend.move(A))
+    F = recipe.factor(C)
+    assert 0 <= F.report["probe"] < 0.1 and "warning" not in F.report
+    seen = []
+
+    def apply(v):
+        seen.append(v)
+        return F.solve(v)
+
+    found, finite = probe(C, apply)
+    np.testing.assert_allclose(F.report["probe"], found, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    assert finite
+    v, x = backend.fetch(seen[0]), backend.fetch(F.solve(seen[0]))
+    want = np.linalg.norm(A @ x - v) / np.linalg.norm(v)  # all rows of A are of one size
+    np.testing.assert_allclose(F.report["probe"], want, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+
+
+@PROBED
+@pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
+def test_the_probe_does_not_depend_on_the_size_of_the_entries(recipe, scale):
+    A = gallery.poisson5(12, 11)
+    np.testing.assert_allclose(
+        recipe.factor(A * scale).report["probe"], recipe.factor(A).report["probe"], rtol=1e-3, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("recipe", [ILUT(), SparseLU(), MultilevelILU(dense_size=1)], ids=repr)
+def test_numbers_of_any_range_are_not_called_unstable(recipe):
+    d = np.logspace(-200, 200, 30)
+    F = recipe.factor(sp.diags(d).tocsr())
+    assert F.report["probe"] < 1e-12
+
+
+def growing(n):
+    """L U with a U whose inverse grows like 3^n, and no small pivot."""
+    return sp.csr_matrix(sp.eye(n) + 3.0 * sp.eye(n, k=1) + 1e-3 * sp.eye(n, k=-1))
+
+
+def test_an_inverse_that_is_not_finite_is_an_error_that_says_so():
+    A = growing(1200)
+    with pytest.raises(UnstableFactors, match="unstable: M\\^-1 v is not finite"):
+        ILUT(drop_tol=0.5).factor(A * np.float64(1))
+    F = ILUT().factor(sp.csr_matrix(sp.eye(1200) + 1e-3 * sp.eye(1200, k=-1) + 1e-3 * sp.eye(1200, k=1)))
+    assert F.report["probe"] < 1e-2
+
+
+def test_a_matching_does_not_run_through_rounding_where_it_need_not():
+    rng = np.random.default_rng(5)
+    A = np.where(rng.random((30, 30)) < 0.2, rng.uniform(1, 2, (30, 30)), 0.0)
+    order = rng.permutation(30)
+    A[np.arange(30), order] = 1e-3  # small, but no rounding: the only matching without what follows
+    noisy = A.copy()
+    noisy[(A == 0) & (rng.random((30, 30)) < 0.5)] = 1e-17
+    m = matching(sp.csr_matrix(noisy))
+    assert (noisy[np.arange(30), m.columns] >= 1e-3).all()
+    # entries that are small because their row and column are, count: D A D has the matching of A
+    d, e = 10.0 ** rng.uniform(-12, 12, (2, 30))
+    np.testing.assert_array_equal(
+        matching(sp.csr_matrix(d[:, None] * A * e)).columns, matching(sp.csr_matrix(A)).columns
+    )
+
+
+def test_a_matching_through_rounding_is_taken_where_there_is_no_other():
+    A = np.array([[1.0, 1.0, 0], [1e-16, 1e-16, 1.0], [1.0, 0, 0]])
+    A[1, 2], A[2, 2] = 0.0, 1.0
+    A = sp.csr_matrix(np.array([[1.0, 1.0], [1.0, 1.0]]) - np.array([[0, 0], [0, 1.0 - 1e-16]]))
+    m = matching(A)
+    assert sorted(m.columns) == [0, 1]
+
+
+def test_fidapex6_is_solved_by_multilevel_factors():
+    A = real_matrix("fidapex6")
+    b = A @ np.ones(A.shape[0])
+    F = MultilevelILU().factor(A)
+    assert F.report["probe"] < 0.1 and F.report["matching"] is False and "without it" in F.report["warning"]
+    solution = krylov.gmres(A, b, M=F)
+    assert solution.converged and solution.iterations <= 6
+    F.update(A)
+    assert F.report["probe"] < 0.1
+    assert MultilevelILU(matching=False).factor(A).report["probe"] == F.report["probe"]
+    assert fl.solve(A, b).converged
+
+
+def test_factors_of_no_use_have_a_warning():
+    F = SparseLU().factor(real_matrix("fidapex6"))
+    assert F.report["probe"] > 1e3 and "unstable" in F.report["warning"]
+
+
+def test_only_what_is_not_finite_in_the_inverse_is_an_error(backend):
+    C = as_csr(backend.move(sp.csr_matrix(gallery.poisson5(6, 5) * 1e10)))
+    for value, want in ((np.nan, False), (np.inf, False), (1e306, True)):  # A x overflows, x does not
+        assert probe(C, lambda v, value=value: backend.xp.full_like(v, value)) == (np.inf, want)
+
+    class Large(type(ILUT().factor(C))):
+        def _apply(self, R, trans):
+            return backend.xp.full_like(R, 1e306)
+
+    F = Large(ILUT(), C)
+    assert F.report["probe"] == np.inf and "||A M^-1 v - v|| is inf ||v||" in F.report["warning"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, np.linalg.LinAlgError, RecursionError])
+def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
+    A = gallery.poisson5(12, 11)
+    want = MultilevelILU(dense_size=10).factor(A)
+    made = []
+
+    def fails(self, A):
+        made.append(self._matching)
+        if not self._matching:
+            self._levels, self._last = [], {}
+            raise error("no room" if error is MemoryError else "")
+        plain(self, A)
+
+    plain = multilevel.MultilevelFactors._make
+    monkeypatch.setattr(multilevel, "USELESS", -1.0)
+    monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
+    if error is RecursionError:  # which is none that a factorization has
+        with pytest.raises(RecursionError):
+            MultilevelILU(dense_size=10).factor(A)
+        return
+    F = MultilevelILU(dense_size=10).factor(A)
+    assert made == [True, False] and F.report["matching"] is True
+    assert "without the matching there are none: " in F.report["warning"]
+    assert ("no room" if error is MemoryError else "LinAlgError") in F.report["warning"]
+    b = np.ones(A.shape[0])
+    np.testing.assert_array_equal(F.solve(b), want.solve(b))
+
+
+def test_errors_of_unstable_factors_name_the_recipe_that_was_given():
+    with pytest.raises(UnstableFactors) as error:
+        fl.spilu(growing(1200), drop_tol=0.5, diag_pivot_thresh=0)
+    text = str(error.value)
+    assert text.startswith("MatchedILUT(drop_tol=0.5, matching=False): the factors are unstable")
+    assert "fill_factor" in text
+
+
+def test_its_errors_are_names_of_the_package():
+    for name in ("SingularMatrix", "StructurallySingular", "UnstableFactors"):
+        assert getattr(fl, name) is getattr(fl.errors, name) and name in fl.__all__
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_no_scaled_entry_exceeds_one_though_the_matching_leaves_out_rounding(power_of_two):
+    A = np.diag([1e-10] * 4 + [1.0] * 2)
+    A[[0, 1, 2, 3, 4], [1, 2, 3, 5, 0]] = 1
+    A[3, 0] = 1e-17  # rounding of its row and of its column
+    m = matching(sp.csr_matrix(A), power_of_two=power_of_two)
+    np.testing.assert_array_equal(m.columns, np.arange(6))  # the only one without A[3, 0]
+    scaled = m.row_scale[:, None] * A * m.column_scale
+    assert 0.2 < scaled.max() <= 1 + 1e-12

@@ -1,0 +1,167 @@
+"""The floors of finelu: which room imports which, held against the table of docs/architecture.md, and drawn.
+
+Usage: python tools/floors.py   (prints what the table does not allow; writes docs/pictures/floors.svg)
+
+A room is a module or a package that the table names; a file belongs to the longest name that fits it. A room imports
+from floors below its own only. Inside `kernels`, where a file is a family, one file imports another of its room only if
+the page says why, in a line "- `a` imports `b`: why". No modules import each other in a circle.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "finelu"
+PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "pictures" / "floors.svg"
+FAMILIES = ("kernels.reference", "kernels.cpu", "kernels.cuda")  # rooms in which each file stands alone
+TOP = "__init__"  # finelu itself
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file inside finelu: "krylov.cg", "kernels" for its __init__, "__init__" for finelu's."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def floors() -> dict[str, int]:
+    """room -> floor, from the table of the page."""
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    return {name: int(floor) for floor, names in rows for name in re.findall(r"`([\w.]+)`", names)}
+
+
+@cache
+def allowed() -> frozenset[tuple[str, str]]:
+    """The pairs of modules of which the page says why the first imports the second."""
+    return frozenset(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
+
+
+def room_of(module: str) -> str:
+    """The longest name of the table that a module is, or lies in."""
+    parts = module.split(".")
+    names = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
+    return next((name for name in names if name in floors()), "")
+
+
+def _type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _nodes(node: ast.AST, *, deep: bool) -> Iterator[ast.AST]:
+    """What a module does, without what only a type checker reads; of functions only if `deep`."""
+    for child in ast.iter_child_nodes(node):
+        if _type_checking(child) or (not deep and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
+            continue
+        yield child
+        yield from _nodes(child, deep=deep)
+
+
+@cache
+def imports(module: str, deep: bool = True) -> frozenset[str]:
+    """The modules of finelu that one imports: anywhere, or, with deep=False, as it is imported itself."""
+    names: set[str] = set()
+    for node in _nodes(ast.parse(modules()[module].read_text()), deep=deep):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import; write it out"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names |= {text for text in re.findall(r"'([\w.]+)'", ast.unparse(node)) if text.startswith("finelu.")}
+    found = set()
+    for name in names:
+        first, *parts = name.split(".")
+        if first == "finelu":
+            known = [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
+            found.add(next((name for name in known if name in modules()), TOP))
+    return frozenset(found - {module})
+
+
+def violations() -> list[str]:
+    """What the page does not allow, a line each."""
+    lines = [f"{name} has no floor" for name in modules() if not room_of(name)]
+    lines += [f"floor {floors()[room]}: there is no {room}" for room in floors() if room not in modules()]
+    if lines:
+        return lines
+    for name in modules():
+        room = room_of(name)
+        for other in sorted(imports(name)):
+            there = room_of(other)
+            if (name, other) in allowed():
+                continue
+            if there != room and floors()[there] >= floors()[room]:
+                lines.append(f"{name} (floor {floors()[room]}) imports {other} (floor {floors()[there]})")
+            elif there == room and room in FAMILIES and room not in (name, other):
+                lines.append(f"{name} imports {other}, and the page does not say why")
+    return lines + [f"in a circle: {' -> '.join(circle)}" for circle in circles()]
+
+
+def circles() -> list[list[str]]:
+    """Modules that import each other as they are imported."""
+    found, done = [], set()
+
+    def visit(name: str, way: list[str]) -> None:
+        if name in way:
+            found.append([*way[way.index(name) :], name])
+        elif name not in done:
+            for other in sorted(imports(name, deep=False)):
+                visit(other, [*way, name])
+            done.add(name)
+
+    for name in modules():
+        visit(name, [])
+    return found
+
+
+def picture() -> str:
+    """The rooms on their floors, and a line from each to every room that it imports, as SVG."""
+    by_floor: dict[int, list[str]] = {}
+    for room, floor in floors().items():
+        by_floor.setdefault(floor, []).append(room)
+    height, width, top = 46, 980, max(by_floor)
+    place = {}
+    for floor, rooms in by_floor.items():
+        step = width / len(rooms)
+        for k, room in enumerate(rooms):
+            place[room] = step * (k + 0.5), (top - floor) * height + 22
+    lines = sorted({(room_of(name), room_of(other)) for name in modules() for other in imports(name)})
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {(top + 1) * height}" font-family="sans-serif" '
+        'font-size="12">',
+        '<g stroke="#1f5fa8" stroke-opacity="0.16" fill="none">',
+    ]
+    for room, other in lines:
+        if room != other:
+            (x, y), (u, v) = place[room], place[other]
+            parts.append(
+                f'<path d="M{x:.0f} {y:.0f}C{x:.0f} {(y + v) / 2:.0f} {u:.0f} {(y + v) / 2:.0f} {u:.0f} {v:.0f}"/>'
+            )
+    parts.append("</g>")
+    for room, (x, y) in place.items():
+        box = 7.2 * len(room) + 12
+        parts.append(
+            f'<rect x="{x - box / 2:.0f}" y="{y - 11:.0f}" width="{box:.0f}" height="22" rx="4" '
+            'fill="#fff" stroke="#555"/>'
+        )
+        parts.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{room}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    found = violations()
+    print("\n".join(found) if found else "floors: as the page has them")
+    if not found:
+        PICTURE.write_text(picture())
+    sys.exit(bool(found))

@@ -1,0 +1,61 @@
+"""Looks for words that a stranger has to guess at, in code, comments and documentation; the field has better ones.
+
+Usage: python tools/words.py [FILE ...]   (default: all files of the project)
+Prints each place with what to write instead, and ends with status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = (".py", ".pyi", ".cu", ".cuh", ".md", ".html", ".sh", ".toml")
+EXEMPT = ("CHANGELOG.md", "tools/words.py", "benchmarks/results/")  # history, this list, records
+
+INSTEAD = {
+    r"\bput(?:s|ting)? off\b|\bput_off\b": "deferred",
+    r"\bcrowded\b": "dropped_by_fill_limit; 'dropped because the row was full'",
+    r"\bnobody\b": "say who: 'no other thread', 'no caller'",
+    r"\bso (?:many|few)\b": "give the number, or 'that many'",
+    r"\bbeside\b": "next to, together with, compared with, in addition to",
+    r"\btold\b": "reported, stated, given",
+    r"\bout of reach\b": "too large, too slow: say why",
+    r"\bof the house\b|\bin the house\b": "of finelu, in finelu",
+    r"\bdearer?\b": "expensive, more expensive",
+    r"\bcomes? home\b": "returns",
+}
+PATTERN = re.compile("|".join(f"(?P<w{k}>{pattern})" for k, pattern in enumerate(INSTEAD)), re.IGNORECASE)
+SUGGESTIONS = list(INSTEAD.values())
+
+
+def project_files() -> list[Path]:
+    """The files of the project that hold words: what git tracks or would track."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return [ROOT / name for name in listed if name.endswith(KINDS) and not name.startswith(EXEMPT)]
+
+
+def found(path: Path) -> Iterator[str]:
+    """`file:line: "word": what to write instead`, for each such word in a file."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        for match in PATTERN.finditer(line):
+            yield f'{path}:{number}: "{match.group()}": {SUGGESTIONS[int((match.lastgroup or "w0")[1:])]}'
+
+
+def main(arguments: Sequence[str]) -> int:
+    paths = [Path(name) for name in arguments] or project_files()
+    lines = [line for path in paths if path.is_file() for line in found(path)]
+    print("\n".join(lines) if lines else "words: all plain")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
