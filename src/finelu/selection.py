@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from finelu.device import namespace, on_gpu, same_gpu
@@ -11,7 +13,7 @@ from finelu.kernels import kernels_for
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-def kth_smallest(values, k: int, exact: bool = True, *, method: str = "auto"):
+def kth_smallest(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
     """The k-th smallest of `values`, compared as they are (-2 is less than 1); k = 1 is the smallest.
 
     values : (n,) float32 or float64, on the host or the GPU.  k : 1 to n.
@@ -33,7 +35,7 @@ def kth_smallest(values, k: int, exact: bool = True, *, method: str = "auto"):
     return plan.result()
 
 
-def threshold(values, k: int, exact: bool = True, *, method: str = "auto"):
+def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
     """t such that k of `values` are less than t in magnitude: dropping whatever is less than t drops k of them.
 
     That is the (k + 1)-th smallest magnitude; Inf for k = n. Where several have magnitude t, fewer than k are less.
@@ -55,7 +57,7 @@ def threshold(values, k: int, exact: bool = True, *, method: str = "auto"):
     return plan.result()
 
 
-def _numbers(values):
+def _numbers(values: Any) -> Any:
     """`values` as a contiguous one-dimensional array of one of DTYPES, where they are."""
     if not on_gpu(values):
         values = np.asarray(values)
@@ -67,7 +69,7 @@ def _numbers(values):
     return namespace(values).ascontiguousarray(values)
 
 
-def _rank(k, least, most):
+def _rank(k: Any, least: int, most: int) -> int:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not least <= k <= most:
         raise ParameterError(f"k={k!r}: an integer from {least} to {most} is needed for {most} values.")
     return int(k)

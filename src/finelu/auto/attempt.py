@@ -27,7 +27,8 @@ MAXITER = 2000  # of one attempt
 class Column:
     """One right-hand side and the best x so far.
 
-    A : as an operator on vectors of the dtype of b.  scale : ||b||.  wanted : the relative tolerance, target : the absolute one.
+    A : as an operator on vectors of the dtype of b.  scale : ||b||.
+    wanted : the relative tolerance, target : the absolute one.
     x, size, best : the best x so far, ||b - A x||, and the attempt that x is of.  tried : whether a rung had factors.
     indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
     """
@@ -100,8 +101,8 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
     if size > target and status is Status.CONVERGED:
         status = Status.STAGNATED  # the method's claim, which the check here does not share
     status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
-    made = {"recurrence": recurrence, "method": method, "recipe": way.recipe}
-    return Solution(x, status, iterations, size, history, **made), monitor
+    found = Solution(x, status, iterations, size, history, method=method, recipe=way.recipe, recurrence=recurrence)
+    return found, monitor
 
 
 def _correct(column: Column, way: Way, method: str, x: Any, r: Any, monitor: SwitchMonitor, most: int) -> Solution:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Ladder:
         self,
         A: CSR,
         rtol: float,
-        recipe: Recipe | str | None = "auto",
+        recipe: Recipe | Literal["auto"] | None = "auto",
         method: str = "auto",
         *,
         deadline: float = math.inf,
@@ -61,8 +61,8 @@ class Ladder:
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
         self.traits = traits(A)  # `definite` until a curvature says otherwise
-        self.asked = recipe != "auto"
-        self.rungs = {"asked": Rung((recipe,), ASKED)} if self.asked else rungs(self.traits)
+        self.asked = not isinstance(recipe, str)
+        self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors

@@ -162,9 +162,9 @@ class Sequence:
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
         system = System(product, r, as_operator(self._F, "M", b, b.dtype))
-        options = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
-        limits = {"rtol": 0.0, "atol": self.rtol * scale, "maxiter": MAXITER}
-        solution = krylov.iterate(self._method, system, watch=too_long, **limits, **options)
+        options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
+        options |= {"rtol": 0.0, "atol": self.rtol * scale, "maxiter": MAXITER}
+        solution = krylov.iterate(self._method, system, watch=too_long, **options)
         end = perf_counter()
         x = x + solution.x
         _, size = residual(b, x, self.rtol * scale)
