@@ -215,7 +215,8 @@ class BlockMatrix(BlockProducts):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.data.dtype)
+        dtype: np.dtype[Any] = self.data.dtype
+        return dtype
 
     @property
     def nnz(self) -> int:

@@ -94,7 +94,8 @@ class StencilMatrix(BlockProducts):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.blocks.dtype)
+        dtype: np.dtype[Any] = self.blocks.dtype
+        return dtype
 
     @property
     def data(self) -> Any:
