@@ -14,9 +14,7 @@ from scipy.sparse.linalg import spilu
 from finelu import validation
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
-from finelu.kernels.cpu.fill import column_counts, elimination_tree
-from finelu.kernels.cpu.graph import peel, symmetric_graph
-from finelu.kernels.cpu.matching import lightest_matching
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 
@@ -59,7 +57,7 @@ def rcm(A: CSR) -> np.ndarray:
     return reverse_cuthill_mckee((S + S.T).tocsr(), symmetric_mode=True).astype(np.int64)
 
 
-def minimum_degree(A) -> np.ndarray:
+def minimum_degree(A: Any) -> np.ndarray:
     """A multiple minimum degree order (n,) of A + A^T, which keeps the fill of factors low: row order[i] comes i-th.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The order is on the host.
@@ -71,7 +69,7 @@ def minimum_degree(A) -> np.ndarray:
     return _minimum_degree(_graph(as_csr(A, diagonal=False)))
 
 
-def _minimum_degree(S) -> np.ndarray:
+def _minimum_degree(S: Any) -> np.ndarray:
     S = sp.csr_matrix(S * 1e-30 + sp.identity(S.shape[0], format="csr"))
     if S.nnz > INT32_LIMIT:
         raise ParameterError(
@@ -92,7 +90,7 @@ def _minimum_degree(S) -> np.ndarray:
     return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
 
-def automatic(A) -> np.ndarray:
+def automatic(A: Any) -> np.ndarray:
     """`minimum_degree`, or `rcm` for a graph of A + A^T without small separators, where that is slow and saves no fill.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. Returns order (n,), on the host.
@@ -107,12 +105,12 @@ def automatic(A) -> np.ndarray:
     return _automatic(A, _graph(A))
 
 
-def _automatic(A: CSR, S) -> np.ndarray:
+def _automatic(A: CSR, S: Any) -> np.ndarray:
     width = _widest_level(_core(S))
     return rcm(A) if width >= WIDE_SHARE * A.n and width**2 > WIDE_WORK * S.nnz else _minimum_degree(S)
 
 
-def amd(A) -> np.ndarray:
+def amd(A: Any) -> np.ndarray:
     """An approximate minimum degree order (n,) of A + A^T, by SuiteSparse: row order[i] comes i-th. On the host.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
@@ -123,7 +121,7 @@ def amd(A) -> np.ndarray:
     return np.asarray(library.amd(_graph(as_csr(A, diagonal=False)).tocsc()), np.int64)
 
 
-def nested_dissection(A) -> np.ndarray:
+def nested_dissection(A: Any) -> np.ndarray:
     """A nested dissection order (n,) of A + A^T, which keeps fill low, by METIS: row order[i] comes i-th. On the host.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The same order in every run.
@@ -144,7 +142,7 @@ class Fill:
     flops: float
 
 
-def complete_fill(A, order=None) -> Fill:
+def complete_fill(A: Any, order: Any = None) -> Fill:
     """The fill and the work of the complete L U of A by rows `order`, with pivots from the diagonal, without doing it.
 
     A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts.
@@ -158,17 +156,18 @@ def complete_fill(A, order=None) -> Fill:
     return _complete_fill(S, order)
 
 
-def _complete_fill(S, order) -> Fill:
+def _complete_fill(S: Any, order: Any) -> Fill:
     if order is not None:
         S = S[order][:, order]
     parent, count = np.empty(S.shape[0], np.int64), np.empty(S.shape[0], np.int64)
-    elimination_tree(S.indptr, S.indices, parent)
-    column_counts(S.indptr, S.indices, parent, count)
+    fill = kernels_for(parent).fill
+    fill.elimination_tree(S.indptr, S.indices, parent)
+    fill.column_counts(S.indptr, S.indices, parent, count)
     below = (count - 1).astype(float)
     return Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
 
 
-def with_little_fill(A) -> tuple[np.ndarray, Fill]:
+def with_little_fill(A: Any) -> tuple[np.ndarray, Fill]:
     """`automatic(A)`, and the fill of the complete L U in that order. Cost: as both, one graph less."""
     A = as_csr(A, diagonal=False)
     S = _graph(A)
@@ -176,7 +175,7 @@ def with_little_fill(A) -> tuple[np.ndarray, Fill]:
     return order, _complete_fill(S, order)
 
 
-def parts(A, count: int) -> tuple[np.ndarray, np.ndarray]:
+def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
     """An order (n,) by parts that no entry of A + A^T couples, the rows that separate them last; and their starts.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
@@ -241,20 +240,20 @@ def _graph(A: CSR) -> sp.csr_matrix:
     """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
     index: Any = np.int32 if max(A.n, 2 * A.nnz) <= INT32_LIMIT else np.int64
     starts, columns = np.empty(A.n + 1, index), np.empty(2 * A.nnz, index)
-    symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
+    kernels_for(columns).graph.symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
     columns = columns[: starts[-1]]
     return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
 
 
-def _core(S):
+def _core(S: Any) -> Any:
     """The graph S without dense rows, and then without rows of fewer than CORE neighbours, as long as there are any."""
     degree = np.diff(S.indptr)
     left = degree <= DENSE * (S.nnz / max(degree.size, 1))
-    peel(S.indptr, S.indices, left, CORE)
+    kernels_for(left).graph.peel(S.indptr, S.indices, left, CORE)
     return S if left.all() else S[left][:, left]
 
 
-def _widest_level(S) -> int:
+def _widest_level(S: Any) -> int:
     """The rows of the widest level of a breadth-first search in the largest component of S, from its periphery."""
     if S.shape[0] == 0:
         return 0
@@ -285,14 +284,14 @@ def _metis(what: str) -> Any:
     return _library("pymetis", what, "'finelu[metis]'", "or use 'mmd'")
 
 
-def _adjacency(metis, S):
+def _adjacency(metis: Any, S: Any) -> Any:
     index = metis.zero_copy_dtype()
     if S.nnz > np.iinfo(index).max:
         raise ParameterError(f"A + A^T has {S.nnz} entries, more than the {index} indices of this METIS count.")
     return metis.CSRAdjacency(S.indptr.astype(index), S.indices.astype(index))
 
 
-def _dissected(metis, S, rows, count):
+def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
     """The parts and the separators of the graph S of `rows`, two lists, by recursive bisection."""
     if count == 1:
         return [rows], []
@@ -305,7 +304,8 @@ def _dissected(metis, S, rows, count):
         side[_separator(S, side)] = 2
     else:
         side = np.zeros(rows.size, np.int64)
-    inside, separators = [], [rows[side == 2]]
+    inside: list[Any] = []
+    separators = [rows[side == 2]]
     for half, share in enumerate((left, count - left)):
         kept = np.flatnonzero(side == half)
         more, between = _dissected(metis, S[kept][:, kept], rows[kept], share)
@@ -313,11 +313,11 @@ def _dissected(metis, S, rows, count):
     return inside, separators
 
 
-def _separator(S, side):
+def _separator(S: Any, side: Any) -> Any:
     """A smallest set of vertices that touches every edge of S between side 0 and side 1.
 
-    Koenig: of those that alternating paths from unmatched vertices of one side reach, the ones on the other; and of
-    the one those that are not reached. The one is the larger side: it loses vertices rather than the other.
+    Koenig's theorem: alternating paths begin at the unmatched vertices of the larger side. The separator is the
+    vertices of the larger side that none of them reaches, and those of the smaller side that one reaches.
     """
     ends = S.tocoo()
     larger = int((side == 1).sum() > (side == 0).sum())
@@ -329,10 +329,11 @@ def _separator(S, side):
     n, m = left.size, right.size
     edges = sp.csr_matrix((np.ones(i.size), (i, j)), shape=(n, m))
     partner = np.empty(n, np.int64)  # of each on the left, or -1
-    lightest_matching(edges.indptr, edges.indices, np.zeros(edges.nnz), partner, np.empty(m))
+    match = kernels_for(partner).matching.lightest_matching
+    match(edges.indptr, edges.indices, np.zeros(edges.nnz), partner, np.empty(m))
     matched = np.flatnonzero(partner >= 0)
     source = np.flatnonzero(partner < 0)
-    # To the right by any edge, back by matched ones only, beginning at the unmatched from a vertex of its own.
+    # To the right by any edge, back by matched edges only; an additional vertex leads to the unmatched ones.
     heads = np.concatenate([i, n + partner[matched], np.full(source.size, n + m)])
     tails = np.concatenate([n + j, matched, source])
     paths = sp.csr_matrix((np.ones(heads.size), (heads, tails)), shape=(n + m + 1, n + m + 1))

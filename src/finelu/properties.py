@@ -85,8 +85,9 @@ def dominance(A: CSR) -> np.ndarray:
     rows = np.repeat(np.arange(A.n), np.diff(S.indptr))
     off_diagonal = np.bincount(rows, np.where(rows == S.indices, 0.0, abs(S.data).astype(np.float64)), minlength=A.n)
     on_diagonal = abs(S.diagonal()).astype(np.float64)
-    alone = np.where(on_diagonal > 0, np.inf, 0.0)
-    return np.divide(on_diagonal, off_diagonal, out=alone, where=off_diagonal > 0)
+    ratio = np.where(on_diagonal > 0, np.inf, 0.0)
+    np.divide(on_diagonal, off_diagonal, out=ratio, where=off_diagonal > 0)
+    return ratio
 
 
 def level_sizes(A: CSR) -> tuple[np.ndarray, np.ndarray]:

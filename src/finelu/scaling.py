@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from finelu.arithmetic import judged
 from finelu.device import to_host
 from finelu.errors import MatrixError, StructurallySingular
-from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
+from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
 from finelu.validation import count
 
@@ -40,7 +41,7 @@ class Matching:
 
 
 @judged
-def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
+def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
     """The matching of rows with columns whose entries have the largest product, and the scaling to 1 of those entries.
 
     A : (n, n), as `as_csr` takes it, without need of a diagonal; stored zeros are no entries. Magnitudes may have any
@@ -87,18 +88,18 @@ def matching(A, *, symmetric: bool = False, power_of_two: bool = False) -> Match
     diagonal = np.full(A.n, -np.inf)
     diagonal[rows[on_diagonal]] = logs[on_diagonal] + 2 * u[rows[on_diagonal]]
     order, first = np.empty(A.n, np.int64), np.empty(A.n, bool)
-    cut_cycles(columns, diagonal, order, first)
+    kernels_for(columns).matching.cut_cycles(columns, diagonal, order, first)
     return Matching(columns, row_scale, column_scale, order, first)
 
 
-def _sound(n: int, rows, indices, logs, columns, eps):
+def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float) -> Any:
     """Which entries are more than rounding of their row and column; None where all matched ones are.
 
     Rounding: at most ROUNDINGS eps times the largest of the row, and of the column, once both are about 1.
     """
     limit = np.log2(ROUNDINGS * eps)
 
-    def noise(logs):
+    def noise(logs: Any) -> Any:
         return logs <= limit + np.minimum(_largest(logs, rows, n)[rows], _largest(logs, indices, n)[indices])
 
     matched = columns[rows] == indices
@@ -109,24 +110,24 @@ def _sound(n: int, rows, indices, logs, columns, eps):
     return ~small if (small & matched).any() else None
 
 
-def require_matching(A) -> None:
+def require_matching(A: Any) -> None:
     """Raise StructurallySingular, naming a row, if A has no matching, whatever the sizes. Cost: as `matching`."""
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
     _matched(A.n, rows, indices, np.zeros_like(logs))
 
 
-def _matched(n: int, rows, indices, weights):
+def _matched(n: int, rows: Any, indices: Any, weights: Any) -> tuple[Any, Any]:
     """The lightest matching (n,) and the dual variables of the columns (n,)."""
     columns, v = np.empty(n, np.int64), np.empty(n)
-    lightest_matching(_pointers(rows, n), indices, weights, columns, v)
+    kernels_for(columns).matching.lightest_matching(_pointers(rows, n), indices, weights, columns, v)
     if (columns < 0).any():
         raise StructurallySingular(np.flatnonzero(columns < 0))
     return columns, v
 
 
 @judged
-def equilibrate(A, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tuple[np.ndarray, np.ndarray]:
+def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tuple[np.ndarray, np.ndarray]:
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
 
     A : (n, n), as `as_csr` takes it, without need of a diagonal. The largest magnitude of each row and column of the
@@ -147,7 +148,7 @@ def equilibrate(A, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tuple[np
     return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
 
 
-def _balanced(n: int, rows, indices, logs, symmetric: bool, sweeps: int):
+def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweeps: int) -> tuple[Any, Any]:
     """u, v (n,) for which the largest logs + u + v of each row and column are about 0; see `equilibrate`."""
     u, v = np.zeros(n), np.zeros(n)
     for _ in range(sweeps):
@@ -162,14 +163,14 @@ def _balanced(n: int, rows, indices, logs, symmetric: bool, sweeps: int):
     return u, v
 
 
-def times_power(data, exponents):
+def times_power(data: Any, exponents: Any) -> Any:
     """data times 2^exponents, whatever the size of each of the two; on the host."""
     if data.dtype.kind != "c":
         return np.ldexp(data, exponents)
     return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
 
 
-def _logarithms(A):
+def _logarithms(A: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and log2 of the magnitude of the entries that are not zero, by rows; on the host."""
     indptr, indices, data = (to_host(part) for part in (A.indptr, A.indices, A.data))
     rows = np.repeat(np.arange(A.n), np.diff(indptr))
@@ -182,7 +183,7 @@ def _logarithms(A):
         return rows, indices, np.log2(parts[1]) + np.log2(1 + (parts[0] / parts[1]) ** 2) / 2
 
 
-def _symmetrized(n, rows, indices, logs, eps):
+def _symmetrized(n: int, rows: Any, indices: Any, logs: Any, eps: float) -> tuple[Any, Any, Any]:
     """The larger of |a_ij| and |a_ji| for both, or a MatrixError where they are not the same but for rounding."""
     largest, least = logs.max(initial=0.0), logs.min(initial=0.0)
     S = sp.csr_matrix((np.exp2(logs - largest), (rows, indices)), shape=(n, n))
@@ -193,22 +194,22 @@ def _symmetrized(n, rows, indices, logs, eps):
             f"symmetric=True, but the entries ({i}, {j}) and ({j}, {i}) of A differ in magnitude; leave symmetric out."
         )
     S = sp.csr_matrix((logs - least + 1, (rows, indices)), shape=(n, n))  # positive: what is not stored is less
-    S = sp.coo_matrix(S.maximum(S.T.tocsr()).tocsr())
-    return S.row.astype(np.int64), S.col.astype(np.int64), S.data + (least - 1)
+    both = sp.coo_matrix(S.maximum(S.T.tocsr()).tocsr())
+    return both.row.astype(np.int64), both.col.astype(np.int64), both.data + (least - 1)
 
 
-def _pointers(rows, n):
+def _pointers(rows: Any, n: int) -> Any:
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
 
 
-def _largest(x, index, n):
+def _largest(x: Any, index: Any, n: int) -> Any:
     """The largest x of each index (n,), -inf where there is none."""
     largest = np.full(n, -np.inf)
     np.maximum.at(largest, index, x)
     return largest
 
 
-def _centre(u, v, columns, S):
+def _centre(u: Any, v: Any, columns: Any, S: Any) -> Any:
     """What to add to u, and take from v, so that in each connected part the two reach equally far from 0."""
     count, part = connected_components(S[:, columns], directed=True, connection="weak")
     of_column = np.empty_like(part)
@@ -217,11 +218,11 @@ def _centre(u, v, columns, S):
     return (_largest(-x, parts, count) - _largest(x, parts, count))[part] / 2
 
 
-def _range(dtype):
+def _range(dtype: Any) -> tuple[Any, Any]:
     return np.finfo(dtype).minexp, np.finfo(dtype).maxexp - 1
 
 
-def _clipped(u, rows, indices, logs, dtype, whole):
+def _clipped(u: Any, rows: Any, indices: Any, logs: Any, dtype: Any, whole: bool) -> tuple[Any, Any]:
     """u and v within the exponents of dtype, whole if asked, with logs + u + v <= 0; v is as large as that lets."""
     low, high = _range(dtype)
     down = np.floor if whole else np.asarray
@@ -233,7 +234,7 @@ def _clipped(u, rows, indices, logs, dtype, whole):
     return u, np.minimum(v, high)
 
 
-def _clipped_symmetric(s, rows, indices, logs, dtype, whole):
+def _clipped_symmetric(s: Any, rows: Any, indices: Any, logs: Any, dtype: Any, whole: bool) -> Any:
     """As `_clipped`, with one s for both sides."""
     low, high = _range(dtype)
     down = np.floor if whole else np.asarray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from finelu.device import namespace, on_gpu, same_gpu
@@ -12,7 +14,7 @@ from finelu.validation import count
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-def kth_smallest(values, k: int, exact: bool = True, *, method: str = "auto"):
+def kth_smallest(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
     """The k-th smallest of `values`, compared as they are (-2 is less than 1); k = 1 is the smallest.
 
     values : (n,) float32 or float64, on the host or the GPU.  k : 1 to n.
@@ -34,7 +36,7 @@ def kth_smallest(values, k: int, exact: bool = True, *, method: str = "auto"):
     return plan.result()
 
 
-def threshold(values, k: int, exact: bool = True, *, method: str = "auto"):
+def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
     """t such that k of `values` are less than t in magnitude: dropping whatever is less than t drops k of them.
 
     That is the (k + 1)-th smallest magnitude; Inf for k = n. Where several have magnitude t, fewer than k are less.
@@ -56,7 +58,7 @@ def threshold(values, k: int, exact: bool = True, *, method: str = "auto"):
     return plan.result()
 
 
-def _numbers(values):
+def _numbers(values: Any) -> Any:
     """`values` as a contiguous one-dimensional array of one of DTYPES, where they are."""
     if not on_gpu(values):
         values = np.asarray(values)

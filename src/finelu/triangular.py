@@ -8,6 +8,8 @@ systems when measured.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -89,7 +91,7 @@ class TriangularSolver:
     @judged
     def __init__(
         self,
-        A,
+        A: Any,
         *,
         lower: bool = True,
         unit: bool = False,
@@ -97,7 +99,7 @@ class TriangularSolver:
         method: str = "auto",
         sweeps: int | None = None,
         check: bool = True,
-    ):
+    ) -> None:
         A = as_csr(A, diagonal=not unit)
         kernels = kernels_for(A.data)
         if trans not in ("N", "T", "H"):
@@ -122,19 +124,20 @@ class TriangularSolver:
         self.method: str = self._plan.method
         self._load(A.data)
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return {name: value for name, value in self.__dict__.items() if name != "_kernels"}  # a module
 
-    def __setstate__(self, state) -> None:
+    def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
         self._kernels = kernels_for(self._like)
 
     @property
     def levels(self) -> int | None:
-        return self._plan.depth
+        depth: int | None = self._plan.depth
+        return depth
 
     @judged
-    def update(self, data) -> TriangularSolver:
+    def update(self, data: Any) -> TriangularSolver:
         """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self.
 
         The array may be kept rather than copied: do not change it before the next update.
@@ -160,11 +163,11 @@ class TriangularSolver:
         self._valid = True
 
     @judged
-    def solve(self, b, out=None):
+    def solve(self, b: Any, out: Any = None) -> Any:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
         return self.apply(b, out)
 
-    def apply(self, b, out=None):
+    def apply(self, b: Any, out: Any = None) -> Any:
         """`solve` for callers that are `judged` themselves."""
         xp = namespace(self._like)
         if on_gpu(b) != on_gpu(self._like):
@@ -191,12 +194,12 @@ class TriangularSolver:
             self._plan.solve(b, out)
         return out
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         side = "lower" if self.lower else "upper"
         return f"TriangularSolver(n={self.n}, {side}, unit={self.unit}, trans={self.trans!r}, method={self.method!r})"
 
 
-def levels(A) -> tuple[int, int]:
+def levels(A: Any) -> tuple[int, int]:
     """The number of level sets of A's lower and of its upper triangle: the longest chains of dependent rows."""
     A = as_csr(A, diagonal=False)
     kernels = kernels_for(A.data)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu
-from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, gallery, kernels, krylov, solve
+from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, device, gallery, krylov, solve
 from finelu.auto import cost, ladder, monitor, singular
 from finelu.auto import solve as solver
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
@@ -518,15 +518,15 @@ def test_what_is_seen():
 
 
 def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
-    free = kernels.free_memory(np.empty(0))
+    free = device.free_memory(np.empty(0))
     (tmp_path / "memory.max").write_text("3000\n")
     (tmp_path / "memory.current").write_text("1200\n")
     (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 200\n")
-    monkeypatch.setattr(kernels, "CONTAINERS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
-    assert kernels.free_memory(np.empty(0)) == 2000
+    monkeypatch.setattr(device, "CONTAINERS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
+    assert device.free_memory(np.empty(0)) == 2000
     assert ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs.memory == 0.8 * 2000
     (tmp_path / "memory.max").write_text("max\n")
-    assert abs(kernels.free_memory(np.empty(0)) - free) < free / 2
+    assert abs(device.free_memory(np.empty(0)) - free) < free / 2
 
 
 def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):

@@ -12,7 +12,9 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.device import namespace
+from finelu.krylov.operators import Identity, Operator, as_operator
 from finelu.krylov.residual import Residual
+from finelu.krylov.system import System
 from finelu.matrix import CSR
 from finelu.result import Attempt, Solution, Status
 
@@ -25,15 +27,16 @@ MAXITER = 2000  # of one attempt
 class Column:
     """One right-hand side and the best x so far.
 
-    A : in the dtype of b.  scale : ||b||.  wanted : the relative tolerance, target : the absolute one.
+    A : as an operator on vectors of the dtype of b.  scale : ||b||.
+    wanted : the relative tolerance, target : the absolute one.
     x, size, best : the best x so far, ||b - A x||, and the attempt that x is of.  tried : whether a rung had factors.
     indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float):
-        self.A = A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype))
+        self.A = as_operator(A, "A", b, b.dtype)
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
-        self.residual = Residual(self.A, None, b.dtype)
+        self.residual = Residual(self.A.matrix, self.A.__matmul__, b.dtype)
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False
@@ -49,14 +52,15 @@ class Column:
 class Way:
     """What one attempt iterates with.
 
-    factors : None for no preconditioner.  recipe : their name.  methods : one, and another for where it breaks down.
-    complete : the factors are those of A up to rounding.
+    factors : None for no preconditioner; M : as an operator.  recipe : their name.
+    methods : one, and another for where it breaks down.  complete : the factors are those of A up to rounding.
     refine : whether refinement comes before the methods.  begins(method) : the monitor of a method's iterations.
     most : iterations.  ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
     """
 
     factors: Any
+    M: Operator | Identity
     recipe: str
     methods: tuple[str, ...]
     complete: bool
@@ -97,23 +101,22 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
     if size > target and status is Status.CONVERGED:
         status = Status.STAGNATED  # the method's claim, which the check here does not share
     status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
-    made = {"recurrence": recurrence, "method": method, "recipe": way.recipe}
-    return Solution(x, status, iterations, size, history, **made), monitor
+    found = Solution(x, status, iterations, size, history, method=method, recipe=way.recipe, recurrence=recurrence)
+    return found, monitor
 
 
 def _correct(column: Column, way: Way, method: str, x: Any, r: Any, monitor: SwitchMonitor, most: int) -> Solution:
     """A correction of x, whose residual is r."""
-    callback = way.callback
-    return run(
+    callback, restart = way.callback, REFINEMENTS if way.complete else krylov.CYCLE
+    return krylov.iterate(
         method,
-        column.A,
-        r,
-        way.factors,
+        System(column.A, r, way.M),
+        rtol=0.0,
         atol=column.target,
         maxiter=most,
-        restart=REFINEMENTS if way.complete else krylov.CYCLE,
         callback=None if callback is None else lambda correction: callback(x + correction),
         watch=monitor,
+        **({"restart": restart} if method in krylov.RESTARTED else {}),
     )
 
 
@@ -133,11 +136,3 @@ def _refine(column: Column, way: Way, r: Any, monitor: SwitchMonitor) -> tuple[A
         stops = way.callback is not None and monitor.stops(way.callback, x.copy())
         stops = stops or monitor(len(history) - 1, size)
     return x, r, size, np.array(history)
-
-
-def run(method: str, A: Any, b: Any, M: Any, *, restart: int = krylov.CYCLE, **options: Any) -> Solution:
-    """The Krylov method of this name, with cycles of `restart` iterations if it has any; rtol is 0 unless given."""
-    if method in krylov.RESTARTED:
-        options["restart"] = restart
-    solution: Solution = getattr(krylov, method)(A, b, M=M, **{"rtol": 0.0, **options})
-    return solution

@@ -42,7 +42,7 @@ class Costs:
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
         self.A, self.traits, self.rungs, self.limit, self.deadline = A, traits, rungs, limit, deadline
-        self.entry = A.data.dtype.itemsize + INDEX  # bytes of an entry of factors
+        self.entry = int(A.data.dtype.itemsize) + INDEX  # bytes of an entry of factors
         self.short, self.by_columns = short_rows(traits), by_columns(traits)
         self.pace = 1.0
         self.order: Any = None
@@ -63,6 +63,7 @@ class Costs:
         n, nnz = self.traits.n, self.traits.nnz
         if not self.fits(self.room(rung)):
             return math.inf
+        seconds: float
         if rung == "direct":
             if self.by_columns:  # for long rows no bound is known but that of dense factors
                 return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import traits
 from finelu.preconditioners import SparseLU
@@ -44,7 +45,7 @@ class Ladder:
         self,
         A: CSR,
         rtol: float,
-        recipe: Recipe | str | None = "auto",
+        recipe: Recipe | Literal["auto"] | None = "auto",
         method: str = "auto",
         *,
         deadline: float = math.inf,
@@ -60,8 +61,8 @@ class Ladder:
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
         self.traits = traits(A)  # `definite` until a curvature says otherwise
-        self.asked = recipe != "auto"
-        self.rungs = {"asked": Rung((recipe,), ASKED)} if self.asked else rungs(self.traits)
+        self.asked = not isinstance(recipe, str)
+        self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
@@ -276,6 +277,7 @@ class Ladder:
         left = [] if self.asked or direct else left
         way = Way(
             factors=self.factors[rung],
+            M=as_operator(self.factors[rung], "M", column.b, column.b.dtype),
             recipe=self._name(rung),
             methods=self._methods(rung),
             complete=direct,

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from finelu import krylov
 from finelu.arithmetic import judged
-from finelu.auto.attempt import MAXITER, run
+from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
 from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
+from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.result import Solution, Status
 from finelu.validation import number
@@ -143,8 +146,8 @@ class Sequence:
 
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
-        A, scale = A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)), norm(b)
-        residual = Residual(A, None, b.dtype)
+        product, scale = as_operator(A, "A", b, b.dtype), norm(b)
+        residual = Residual(product.matrix, product.__matmul__, b.dtype)
         x, r = namespace(b).zeros_like(b), b
         if self._x is not None and np.can_cast(self._x.dtype, b.dtype):
             guess = self._x.astype(b.dtype, copy=False)
@@ -159,7 +162,10 @@ class Sequence:
             return bool(began) and perf_counter() - began[0][1] > patience
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        solution = run(self._method, A, r, self._F, atol=self.rtol * scale, maxiter=MAXITER, watch=too_long)
+        system = System(product, r, as_operator(self._F, "M", b, b.dtype))
+        options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
+        options |= {"rtol": 0.0, "atol": self.rtol * scale, "maxiter": MAXITER}
+        solution = krylov.iterate(self._method, system, watch=too_long, **options)
         end = perf_counter()
         x = x + solution.x
         _, size = residual(b, x, self.rtol * scale)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
-from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER, run
+from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER
 from finelu.auto.choose import choose
 from finelu.auto.ladder import Ladder
 from finelu.device import namespace
@@ -125,7 +125,8 @@ class System:
         if trans not in self._ladders and other in self._solved:
             F, method = self._solved[other]
             A, M = (self._matrix(other), F) if method in SELF_ADJOINT else (self._matrix(trans), _Adjoint(F))
-            solution = run(method, A, b, M, rtol=rtol, maxiter=MAXITER)
+            options = {"restart": krylov.CYCLE} if method in krylov.RESTARTED else {}
+            solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, maxiter=MAXITER, **options)
             if solution.converged:
                 return solution
         if trans not in self._ladders:

@@ -119,7 +119,7 @@ class CSR:
         same = xp.array_equal(self.indptr, other.indptr) & xp.array_equal(self.indices, other.indices)
         return bool(same)
 
-    def tosparse(self):
+    def tosparse(self) -> Any:
         """The scipy.sparse or cupyx.scipy.sparse CSR matrix with these arrays (no copy)."""
         return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
 

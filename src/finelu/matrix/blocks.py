@@ -33,25 +33,25 @@ class BlockPattern:
     indptr (rows + 1,), indices (nb,) : as in `BlockMatrix`, checked.
     """
 
-    def __init__(self, indptr, indices):
+    def __init__(self, indptr: Any, indices: Any) -> None:
         self.indptr, self.indices = indptr, indices
 
     @property
     def rows(self) -> int:
-        return self.indptr.size - 1
+        return int(self.indptr.size) - 1
 
-    def row_of(self):
+    def row_of(self) -> Any:
         """The block row (nb,) of each block."""
         xp = namespace(self.indices)
         places = xp.arange(self.indices.size, dtype=self.indices.dtype)
         return (xp.searchsorted(self.indptr, places, side="right") - 1).astype(self.indices.dtype)
 
     @cached_property
-    def diag(self):
+    def diag(self) -> Any:
         """The place (rows,) of the diagonal block of each row, -1 where none is stored."""
         return self._ready(self._diagonal(self.row_of(), self.indices))
 
-    def _diagonal(self, rows, columns):
+    def _diagonal(self, rows: Any, columns: Any) -> Any:
         xp = namespace(columns)
         diag = xp.full(self.rows, -1, columns.dtype)
         where = xp.flatnonzero(rows == columns)
@@ -97,7 +97,7 @@ class BlockPattern:
         return bool(same)
 
     @staticmethod
-    def _ready(array):
+    def _ready(array: Any) -> Any:
         """`array`, once it is: another thread may use it on another stream."""
         synchronize(array)
         return array
@@ -118,7 +118,7 @@ class BlockMatrix(BlockProducts):
     over the blocks for each column of x.
     """
 
-    def __init__(self, data, indices, indptr):
+    def __init__(self, data: Any, indices: Any, indptr: Any) -> None:
         data, indices, indptr = (v if on_gpu(v) else np.asarray(v) for v in (data, indices, indptr))
         if not on_gpu(data) == on_gpu(indices) == on_gpu(indptr):
             raise DeviceError("data, indices and indptr are on different devices; move them to one.")
@@ -149,7 +149,7 @@ class BlockMatrix(BlockProducts):
         self._wider: dict[np.dtype, BlockMatrix] = {}
 
     @classmethod
-    def _of(cls, data, pattern: BlockPattern) -> BlockMatrix:
+    def _of(cls, data: Any, pattern: BlockPattern) -> BlockMatrix:
         """Of arrays that are known to be fine."""
         matrix = cls.__new__(cls)
         matrix.data, matrix.pattern, matrix._wider = data, pattern, {}
@@ -168,7 +168,7 @@ class BlockMatrix(BlockProducts):
         return cls(B.data, B.indices, B.indptr)
 
     @classmethod
-    def from_csr(cls, A, n: int) -> BlockMatrix:
+    def from_csr(cls, A: Any, n: int) -> BlockMatrix:
         """Of A in any form that `as_csr` takes, on its device, cut into n x n blocks; what A does not store is zero.
 
         Raises MatrixError where n does not divide the order of A, and as `as_csr` does. Cost: one pass
@@ -186,15 +186,15 @@ class BlockMatrix(BlockProducts):
         return cls._of(*_cut(namespace(A.data), A, int(n)))
 
     @property
-    def indptr(self):
+    def indptr(self) -> Any:
         return self.pattern.indptr
 
     @property
-    def indices(self):
+    def indices(self) -> Any:
         return self.pattern.indices
 
     @property
-    def diag(self):
+    def diag(self) -> Any:
         """The place (rows,) of the diagonal block of each row in data, -1 where none is stored."""
         return self.pattern.diag
 
@@ -206,7 +206,7 @@ class BlockMatrix(BlockProducts):
     @property
     def n_block(self) -> int:
         """Rows of a block."""
-        return self.data.shape[1]
+        return int(self.data.shape[1])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -214,13 +214,14 @@ class BlockMatrix(BlockProducts):
         return (size, size)
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.data.dtype
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.data.dtype
+        return dtype
 
     @property
     def nnz(self) -> int:
         """Entries of the stored blocks, zeros among them."""
-        return self.data.size
+        return int(self.data.size)
 
     @property
     def T(self) -> BlockMatrix:
@@ -237,7 +238,7 @@ class BlockMatrix(BlockProducts):
             namespace(self.data).conj(transposed.data, out=transposed.data)
         return transposed
 
-    def astype(self, dtype) -> BlockMatrix:
+    def astype(self, dtype: Any) -> BlockMatrix:
         """The same matrix with other numbers; itself where the dtype is the same."""
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
@@ -246,7 +247,7 @@ class BlockMatrix(BlockProducts):
             raise MatrixError(f"a BlockMatrix of dtype {self.dtype} cannot be made one of {dtype}.")
         return self.with_values(self.data.astype(dtype))
 
-    def with_values(self, data) -> BlockMatrix:
+    def with_values(self, data: Any) -> BlockMatrix:
         """The same pattern, and what is known of it, with other blocks (nb, n, n), which are not checked."""
         return BlockMatrix._of(data, self.pattern)
 
@@ -254,10 +255,10 @@ class BlockMatrix(BlockProducts):
         """Whether the blocks of `other` have the same size and places (and are on the same device)."""
         return self.n_block == other.n_block and self.pattern.same(other.pattern)
 
-    def _product(self, x, b, out) -> None:
+    def _product(self, x: Any, b: Any, out: Any) -> None:
         kernels_for(self.data).blocks.bsr_residual(self.indptr, self.indices, self.data, x, b, out)
 
-    def to_bsr(self):
+    def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix that shares its arrays. Of a matrix on the GPU there is only `tocsr`: a
         DeviceError."""
         if on_gpu(self.data):
@@ -274,7 +275,7 @@ class BlockMatrix(BlockProducts):
             sums.append(float(xp.bincount(places, weights=by_block, minlength=1).max()))
         return int(counts) * self.data.shape[1], sums[0], sums[1]
 
-    def tocsr(self):
+    def tocsr(self) -> Any:
         """A as a scipy.sparse or cupyx.scipy.sparse csr_matrix, sorted; every entry of a block is stored."""
         xp, n = namespace(self.data), self.n_block
         index = np.int32 if max(self.shape[0], self.nnz) <= INT32_LIMIT else np.int64
@@ -295,19 +296,19 @@ class BlockMatrix(BlockProducts):
         indptr = xp.append(starts.reshape(-1), xp.asarray([place.size])).astype(index)
         return sparse_module(data).csr_matrix((data, indices, indptr), shape=self.shape)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.data) else "CPU"
         return f"BlockMatrix({self.rows} rows, {self.data.shape[0]} blocks, n={self.n_block}, {self.dtype}, {device})"
 
 
-def _require_square(shape, name: str) -> None:
+def _require_square(shape: Any, name: str) -> None:
     if shape[0] != shape[1]:
         raise MatrixError(f"{name} has shape {shape}; a square matrix is needed.")
     if shape[0] == 0:
         raise MatrixError(f"{name} is empty (0 x 0); there is nothing to solve.")
 
 
-def _checked_pattern(xp, indptr, indices, blocks: int):
+def _checked_pattern(xp: Any, indptr: Any, indices: Any, blocks: int) -> tuple[Any, Any]:
     """indptr and indices in the index type that the matrix needs, or a MatrixError that says what is wrong."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
@@ -335,7 +336,7 @@ def _checked_pattern(xp, indptr, indices, blocks: int):
     return indptr.astype(index, copy=False), indices.astype(index, copy=False)
 
 
-def _cut(xp, A: CSR, n: int):
+def _cut(xp: Any, A: CSR, n: int) -> tuple[Any, Any]:
     """The n x n blocks that A has entries in, and their pattern, by a sort; SciPy's tobsr on either device."""
     rows = A.n // n
     row = BlockPattern(A.indptr, A.indices).row_of().astype(np.int64)
@@ -345,14 +346,14 @@ def _cut(xp, A: CSR, n: int):
     return data, _pattern_of(xp, key, rows)
 
 
-def _pattern_of(xp, key, rows: int) -> BlockPattern:
+def _pattern_of(xp: Any, key: Any, rows: int) -> BlockPattern:
     """The pattern of the sorted numbers row * rows + column."""
     index = np.int32 if max(rows, key.size) <= INT32_LIMIT else np.int64
     indptr = xp.searchsorted(key, xp.arange(rows + 1) * rows).astype(index)
     return BlockPattern(indptr, (key % rows).astype(index))
 
 
-def _sorted_copy(xp, pattern: BlockPattern, key, data):
+def _sorted_copy(xp: Any, pattern: BlockPattern, key: Any, data: Any) -> tuple[Any, Any]:
     """The same blocks in ascending order; those that fall on the same place are added in the order they come in."""
     order = xp.lexsort(xp.stack([xp.arange(key.size), key]))
     key = key[order]

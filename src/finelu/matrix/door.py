@@ -123,7 +123,8 @@ def _require_diagonal(A: CSR, found: dict[str, int] | None = None) -> None:
 
 def _to_csr_format(A: Any) -> Any:
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
-    if sp.issparse(A) or isinstance(A, BlockProducts):
+    given: Any = A
+    if sp.issparse(given) or isinstance(given, BlockProducts):
         _require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
         return A.tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays

@@ -25,7 +25,8 @@ class BlockProducts:
     astype: Any
     tocsr: Any
     H: Any
-    _wider: dict[np.dtype, Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
+    _product: Any
+    _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
 
     def matvec(self, x: Any) -> Any:
         """A x. x : (N,) or (N, k) on the device of A; the result has the wider dtype of the two."""

@@ -6,6 +6,7 @@ L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on re
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,7 +37,7 @@ class StencilMatrix(BlockProducts):
     rmatvec, so that Krylov methods take it as A. Cost of a product: one pass over the blocks for each column of x.
     """
 
-    def __init__(self, blocks, periodic=(False, False, False)):
+    def __init__(self, blocks: Any, periodic: Any = (False, False, False)) -> None:
         if not on_gpu(blocks):
             blocks = np.asarray(blocks)
         xp = namespace(blocks)
@@ -64,7 +65,7 @@ class StencilMatrix(BlockProducts):
         self._wider: dict[np.dtype, StencilMatrix] = {}
 
     @classmethod
-    def _of(cls, blocks, periodic) -> StencilMatrix:
+    def _of(cls, blocks: Any, periodic: Any) -> StencilMatrix:
         """Of blocks that are known to be fine."""
         matrix = cls.__new__(cls)
         matrix.blocks, matrix.periodic, matrix._wider = blocks, periodic, {}
@@ -73,7 +74,8 @@ class StencilMatrix(BlockProducts):
     @property
     def shape_cells(self) -> tuple[int, int, int]:
         """(I, J, K)."""
-        return self.blocks.shape[1:4]
+        I, J, K = self.blocks.shape[1:4]
+        return I, J, K
 
     @property
     def cells(self) -> int:
@@ -83,7 +85,7 @@ class StencilMatrix(BlockProducts):
     @property
     def n_block(self) -> int:
         """Unknowns of a cell."""
-        return self.blocks.shape[5]
+        return int(self.blocks.shape[5])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -91,11 +93,12 @@ class StencilMatrix(BlockProducts):
         return (size, size)
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.blocks.dtype
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.blocks.dtype
+        return dtype
 
     @property
-    def data(self):
+    def data(self) -> Any:
         """The blocks, under the name that they have in a sparse matrix."""
         return self.blocks
 
@@ -125,7 +128,7 @@ class StencilMatrix(BlockProducts):
             namespace(self.blocks).conj(transposed.blocks, out=transposed.blocks)
         return transposed
 
-    def astype(self, dtype) -> StencilMatrix:
+    def astype(self, dtype: Any) -> StencilMatrix:
         """The same matrix with other numbers; itself where the dtype is the same."""
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
@@ -134,10 +137,10 @@ class StencilMatrix(BlockProducts):
             raise MatrixError(f"a StencilMatrix of dtype {self.dtype} cannot be made one of {dtype}.")
         return StencilMatrix._of(self.blocks.astype(dtype), self.periodic)
 
-    def _product(self, x, b, out) -> None:
+    def _product(self, x: Any, b: Any, out: Any) -> None:
         kernels_for(self.blocks).stencil.stencil_residual(self.blocks, self.periodic, x, b, out)
 
-    def _block_pattern(self):
+    def _block_pattern(self) -> tuple[Any, Any, Any]:
         """Block rows, columns and places (7 I J K,) of the blocks that point inside, sorted by rows, then columns."""
         xp = namespace(self.blocks)
         shape = self.shape_cells
@@ -164,7 +167,7 @@ class StencilMatrix(BlockProducts):
             rows, columns = rows + float(sizes.sum(axis=-1).max()), columns + float(sizes.sum(axis=-2).max())
         return 7 * self.n_block, rows, columns
 
-    def to_bsr(self):
+    def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same
         place (of 1 or 2 cells along an axis) are added. Of a matrix on the GPU there is only `tocsr`: a DeviceError.
         """
@@ -182,7 +185,7 @@ class StencilMatrix(BlockProducts):
         index = np.int32 if max(size, data.size) <= INT32_LIMIT else np.int64
         return sp.bsr_matrix((data, columns.astype(index), indptr.astype(index)), shape=(size, size))
 
-    def tocsr(self):
+    def tocsr(self) -> Any:
         """A as a scipy.sparse or cupyx.scipy.sparse csr_matrix, sorted; every entry of a block inside is stored."""
         if not on_gpu(self.blocks):
             csr = self.to_bsr().tocsr()
@@ -202,7 +205,7 @@ class StencilMatrix(BlockProducts):
         return csr
 
     @classmethod
-    def from_bsr(cls, B, shape_cells, periodic=(False, False, False)) -> StencilMatrix:
+    def from_bsr(cls, B: Any, shape_cells: Any, periodic: Any = (False, False, False)) -> StencilMatrix:
         """The StencilMatrix with the blocks of B, a scipy.sparse BSR matrix whose block rows are the cells, k fastest.
 
         A block that `periodic` lets close the grid counts as the neighbour inside where it could be both (2 cells).
@@ -239,13 +242,13 @@ class StencilMatrix(BlockProducts):
         blocks[place, rows] = B.data
         return cls(blocks.reshape(7, *shape, n, n), periodic)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         grid, device = " x ".join(map(str, self.shape_cells)), "GPU" if on_gpu(self.blocks) else "CPU"
         closed = f", periodic={self.periodic}" if any(self.periodic) else ""
         return f"StencilMatrix({grid} cells, n={self.n_block}, {self.dtype}, {device}{closed})"
 
 
-def _checked_periodic(periodic) -> tuple[bool, bool, bool]:
+def _checked_periodic(periodic: Any) -> tuple[bool, bool, bool]:
     values = tuple(periodic) if isinstance(periodic, tuple | list | np.ndarray) else ()
     if len(values) != 3 or not all(isinstance(v, bool | np.bool_) for v in values):
         raise MatrixError(f"periodic={periodic!r}; three booleans, for i, j and k, are needed.")
@@ -253,7 +256,7 @@ def _checked_periodic(periodic) -> tuple[bool, bool, bool]:
     return i, j, k
 
 
-def _without_outside(xp, blocks, periodic):
+def _without_outside(xp: Any, blocks: Any, periodic: Any) -> Any:
     """`blocks`, or a copy where a block that points outside is not zero, in which all such blocks are."""
     outside = []
     for place, offset in enumerate(OFFSETS):
