@@ -241,7 +241,10 @@ FAMILIES: dict[str, Family] = {
         "Inner products, norms, scaled gathers and scatters of vectors.",
         _all("dot dotu norm size_of_dot gather_scaled scatter_scaled")
         | _all("first_bad", reference="its kernels return the row itself"),
-        helpers={"reference": "length", "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products"},
+        helpers={
+            "reference": "length",
+            "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products",
+        },
     ),
 }
 
