@@ -11,7 +11,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
-	@echo "make test   run the tests (make test-all: the slow ones too)"
+	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff) and types (mypy)"
@@ -39,7 +39,7 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS)
 
 # A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
 INTEROP_VENV ?= build/interop

@@ -29,7 +29,7 @@ from finelu.errors import FileError
 
 # The records: names in benchmarks/results, without ending.
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
-SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times beside SciPy at its best settings
+SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
 CALLS: str | None = "calls-2-core-amd-epyc-2026-11-22"  # of benchmarks.claims.calls
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
@@ -48,7 +48,7 @@ GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
 @dataclass(frozen=True)
 class Figure:
-    """A row: what is called where, beside whom, and matrix -> the peer's time over ours.
+    """A row: what is called where, the peer, and matrix -> the peer's time over ours.
 
     kernel : of a kernel alone, on the GPU by CUDA events, and not of a call.  front : it stands in the README, too.
     sides : 2 where a matrix counts twice, with L and with U.
@@ -130,7 +130,7 @@ def bar(name: str, work: str) -> dict[str, float]:
 
 
 def once_on_the_cpu(threads: int = 2) -> dict[str, float]:
-    """Analysis and kernel of a single ILU(0) beside MKL's, which has no analysis."""
+    """Analysis and kernel of a single ILU(0), compared with MKL's, which has no analysis."""
     return dict(spine.ratios(load(SPINE_CPU), "ilu0", "cpu", "total_ms", threads))
 
 

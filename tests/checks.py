@@ -1,5 +1,6 @@
 """What several test files share: closeness in ulps, matrices in every dtype and index type, random patterns."""
 
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,15 @@ from finelu.matrix import CSR, as_csr
 # Of a test that takes `backend`: where there is a GPU only.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
+# Every dtype and every index type. Kernels know both by their types alone: the CPU is not asked to compile all pairs.
+TYPES = [*((dtype, "int32") for dtype in DTYPES), ("float64", "int64")]
+IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])
+EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 # The `backend` fixture keeps no state, so hypothesis may use one for all examples; a first example may compile kernels.
 PATTERNS = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -67,6 +74,12 @@ def perturbed(A, seed=1):
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     B.data = A.data * d[rows] * d[A.indices]
     return B
+
+
+def own_types(backend, dtype, index):
+    """Skips a pair that is not one of TYPES on the CPU; a GPU has an instance of its own for each."""
+    if backend.name == "cpu" and (dtype, np.dtype(index).name) not in TYPES:
+        pytest.skip("the CPU takes this index type in another dtype")
 
 
 def with_index(A, index):

@@ -74,6 +74,24 @@ def threads(monkeypatch):
 
 
 @pytest.fixture
+def patient(monkeypatch):
+    """No attempt and no factors are given up for others because this machine is busy."""
+    from finelu.auto import monitor, sequence
+
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
+    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
+    from finelu.kernels.cpu.runtime import row_blocks
+
+    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
+        monkeypatch.setattr(row_blocks, name, value)
+
+
+@pytest.fixture
 def look_every(monkeypatch):
     """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
     from finelu.krylov import progress

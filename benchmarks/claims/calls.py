@@ -1,10 +1,10 @@
 """Claim: as a user calls them, new values and solves of ILU(0) take less time than MKL's and ilupp's on two cores.
 
-The first factorization, which analyses the pattern, is measured beside theirs, too.
+The first factorization, which analyses the pattern, is compared with theirs, too.
 
     python -m benchmarks.claims.calls --budget 280                 # the suite, on two cores that do nothing else
     python -m benchmarks.claims.calls --quick
-    python -m benchmarks.claims.calls --from benchmarks/results/calls-....json   # its page again
+    python -m benchmarks.claims.calls --from benchmarks/results/calls-....json.gz   # its page again
 
 Each call begins with what a program has, a scipy.sparse CSR matrix or a vector, and ends with what it wants; checks,
 copies, analyses and Python are inside of the clock on every side:
@@ -86,7 +86,7 @@ class Inputs:
             raise LeftOut(f"ILU(0) meets a zero pivot in row {case.lu_bad_row}")
         self._factors = case.full_triangle("lower"), case.full_triangle("upper")
 
-    def error(self, x) -> float:
+    def error(self, x: Any) -> float:
         """How far x is from solving L U x = b with the factors of the first matrix and the first right-hand side."""
         (L, U), b = self._factors, self.right[0]
         with np.errstate(all="ignore"):
@@ -100,13 +100,13 @@ class Ours:
     def __init__(self, threads: int):
         finelu.set_num_threads(threads)
 
-    def factor(self, A):
+    def factor(self, A: Any) -> None:
         self.F = finelu.ILU0().factor(A)
 
-    def update(self, A):
+    def update(self, A: Any) -> None:
         self.F.update(A)
 
-    def solve(self, b):
+    def solve(self, b: Any) -> Any:
         return self.F.solve(b)
 
     def rest(self) -> None:
@@ -124,20 +124,20 @@ class MKLs:
         named = MKL if optimizing and not renewing else MKL_RENEWED if renewing else MKL_ALONE
         self.variants = dict.fromkeys(WORKS, named)
 
-    def factor(self, A):
+    def factor(self, A: Any) -> None:
         self.peer, self.pattern, self.stale = mkl.ILU0(A), A, True
         self.peer.factor()
         if self.optimizing:
             self._optimize()
 
-    def update(self, A):
+    def update(self, A: Any) -> None:
         self.peer.load(A.data)
         self.peer.factor()
         self.stale = True
         if self.renewing:
             self._optimize()
 
-    def solve(self, b):
+    def solve(self, b: Any) -> Any:
         if self.stale:  # in the check of an update, never inside of the clock
             self._optimize()
         lower, upper = self.handles
@@ -165,14 +165,14 @@ class Ilupp:
     def __init__(self, threads: int):
         """It runs on one thread, whatever the number."""
 
-    def factor(self, A):
+    def factor(self, A: Any) -> None:
         import ilupp
 
         self.P = ilupp.ILU0Preconditioner(A)
 
     update = factor
 
-    def solve(self, b):
+    def solve(self, b: Any) -> Any:
         return self.P @ b
 
     def rest(self) -> None:
@@ -196,19 +196,24 @@ def sides(run: Run, threads: int) -> list[tuple[Callable[[], Any], tuple[str, ..
     return found
 
 
-def timed(call: Callable[[Any], Any], inputs: Sequence[Any], seconds: list[float]) -> None:
+def timed(
+    call: Callable[[Any], Any],
+    inputs: Sequence[Any],
+    seconds: list[float],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Add the seconds of some calls to `seconds`, after WARM ones, or one where that takes longer than SECONDS."""
     estimate = 0.0
     for k in range(WARM):
         if estimate <= SECONDS:
-            begin = time.perf_counter()
+            begin = clock()
             call(inputs[k])
-            estimate = time.perf_counter() - begin
+            estimate = clock() - begin
     least = LEAST if estimate <= SECONDS else 1
     for k in range(min(max(least, int(SECONDS / max(estimate, 1e-9))), MOST)):
-        begin = time.perf_counter()
+        begin = clock()
         call(inputs[(k + 1) % BUFFERS])
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
 
 
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:
@@ -269,7 +274,7 @@ def summary(run: Run) -> str:
                     (OURS[work], CALLED[work, variant], len(found), mean(found.values()), median(found.values()),
                      found[worst], worst, lost)
                 )  # fmt: skip
-    header = ("called", "beside", "matrices", "mean", "median", "worst", "at", "slower on")
+    header = ("called", "compared with", "matrices", "mean", "median", "worst", "at", "slower on")
     return table(header, lines)
 
 
@@ -292,15 +297,15 @@ def wrong_table(run: Run) -> str:
 def page(run: Run) -> str:
     text = run.heading() + "\n## The peer's time over finelu's, as called\n\n" + summary(run)
     text += (
-        "\nMean: geometric. Medians of warm calls in ms below. What is inside of the clock: the head of "
-        "benchmarks/calls.py. The tridiagonal matrix, one row a level, is in no mean.\n"
+        "\nMean: geometric. Medians of warm calls in ms below. What the clock includes: the head of "
+        "benchmarks/claims/calls.py. The tridiagonal matrix, one row a level, is in no mean.\n"
     )
     for work in WORKS:
         text += f"\n## {OURS[work]}, ms\n\n" + work_table(run, work)
     return text + "\n## Wrong results, in no ratio\n\n" + wrong_table(run) + run.footing()
 
 
-def measured(options) -> Run:
+def measured(options: argparse.Namespace) -> Run:
     run = new_run("calls", gpu=False, machine_name=options.machine, options={"threads": options.threads})
     budget = Budget(options.budget)
     sides(run, options.threads)  # says what is not installed

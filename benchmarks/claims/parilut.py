@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -80,7 +81,7 @@ SLOW_MS = 2000.0
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def sweep_cost(A, copied: float) -> dict[str, float]:
+def sweep_cost(A: Any, copied: float) -> dict[str, float]:
     """Of a sweep of ParILU on the GPU: ms, and how many times what its bytes take at `copied` GB/s.
 
     It has to read the values of A and of F, their pattern once, and to write F; of SWEEPS in a row, from copies of F
@@ -103,7 +104,7 @@ def spd(S: sp.csr_matrix) -> bool:
     return bool(symmetric and (S.diagonal() > 0).all())
 
 
-def problems(options, names: Sequence[str] = NAMES) -> tuple[list[Problem], list[str]]:
+def problems(options: argparse.Namespace, names: Sequence[str] = NAMES) -> tuple[list[Problem], list[str]]:
     """The problems asked for, by default those of `names`; and which of those are not here."""
     if options.matrices or options.quick:
         return suite(options.matrix_folder, names_of(options.matrices), quick=options.quick), []
@@ -112,7 +113,9 @@ def problems(options, names: Sequence[str] = NAMES) -> tuple[list[Problem], list
     return suite(options.matrix_folder, [name for name in names if name not in absent]), absent
 
 
-def measure_one(run: Run, name: str, S: sp.csr_matrix, device: str, threads: int, kinds=tuple(RECIPES)) -> None:
+def measure_one(
+    run: Run, name: str, S: sp.csr_matrix, device: str, threads: int, kinds: Sequence[str] = tuple(RECIPES)
+) -> None:
     """These recipes on one matrix."""
     A = finelu.as_csr(S)
     A = to_gpu(A) if device == "gpu" else A
@@ -167,7 +170,7 @@ def symmetric_ratios(run: Run, device: str, threads: int) -> list[tuple[str, flo
 
 
 def gains_over_cpu(run: Run, threads: int) -> list[tuple[float, str]]:
-    """(time of ParILUT on so many CPU threads over that on the GPU, matrix), where one run has both."""
+    """(time of ParILUT on this number of CPU threads over that on the GPU, matrix), where one run has both."""
     pairs = [(r, run.one(work="ParILUT", matrix=r.matrix, device="gpu", threads=0)) for r in run.find(work="ParILUT")]
     return [
         (r.numeric_ms / on.numeric_ms, r.matrix) for r, on in pairs if on and r.device == "cpu" and r.threads == threads
@@ -283,7 +286,9 @@ def page(run: Run) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.parilut", description=__doc__)
     add_device(parser, "on the GPU", "on the CPU")
-    parser.add_argument("--beside", type=int, default=0, metavar="N", help="with --gpu: ParILUT on N CPU threads too")
+    parser.add_argument(
+        "--cpu-threads", type=int, default=0, metavar="N", help="with --gpu: ParILUT on N CPU threads too"
+    )
     parser.add_argument("--threads", default="2", help="numbers of threads on the CPU: 1,2,4 (default: %(default)s)")
     add_options(parser)
     options = parser.parse_args(argv)
@@ -313,9 +318,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if not gpu:
                     finelu.set_num_threads(count)
                 measure_one(run, problem.name, S, "gpu" if gpu else "cpu", count)
-            if gpu and options.beside:
-                finelu.set_num_threads(options.beside)
-                measure_one(run, problem.name, S, "cpu", options.beside, ("ParILUT",))
+            if gpu and options.cpu_threads:
+                finelu.set_num_threads(options.cpu_threads)
+                measure_one(run, problem.name, S, "cpu", options.cpu_threads, ("ParILUT",))
             if gpu:
                 with run.attempt(problem.name, "the rest of the run", fatal=True):
                     release_gpu()

@@ -5,12 +5,12 @@ This process starts the others: `mpiexec -n P python -m benchmarks.claims.petsc_
 mpiexec in the folder of this Python or in the PATH. Parts, all but the last two by default:
 
     agreement   iterations with PETSc's ILU(0) and with finelu's, for asm and bjacobi, on --ranks processes
-    overhead    one apply through petsc4py beside Factors.solve, one process
+    overhead    one apply through petsc4py compared with Factors.solve, one process
     fill        iterations of PETSc's ILU(k) and of finelu's recipes with at most its fill, real matrices, 2 processes
     failures    100 runs in which one process fails, in its set-up or while it is applied, for asm, bjacobi, the PC
                 alone and the smoother of gamg: whether all end, with what reason, after what time
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
-    weak        weak scaling: --rows rows a process; time an iteration beside the memory's bandwidth
+    weak        weak scaling: --rows rows a process; time of an iteration and bandwidth of the memory
     files       finelu solve --petsc: time of its parts for --file
 
     python -m benchmarks.claims.petsc_scaling --parts agreement,overhead,fill,failures,subdomains
@@ -28,7 +28,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,9 @@ LIMIT = 600  # seconds of one start of mpiexec
 
 
 def started(ranks: int, part: str, options: Sequence[str] = (), limit: float = LIMIT, **arguments) -> dict[str, Any]:
-    """What the worker of this part gives on so many processes; {"error": why} where it fails, or does not end.
+    """The result of the worker of this part on `ranks` processes; {"error": why} where it fails, or does not end.
 
-    Either with "status", that of mpiexec, None where it had to be ended.
+    Either has "status", the exit status of mpiexec, None where it had to be ended.
     """
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if mpiexec is None:
@@ -91,14 +91,14 @@ def started(ranks: int, part: str, options: Sequence[str] = (), limit: float = L
     for line in stdout.splitlines():
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT ")) | status
-    return {"error": (stderr.strip().splitlines() or ["nothing was said"])[-1]} | status
+    return {"error": (stderr.strip().splitlines() or ["no message"])[-1]} | status
 
 
-def said(text: str) -> None:
+def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def agreement(given) -> Iterator[dict[str, Any]]:
+def agreement(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in given.matrices or AGREEMENT:
         for ranks in given.ranks:
             for outer in ("asm", "bjacobi"):
@@ -106,16 +106,16 @@ def agreement(given) -> Iterator[dict[str, Any]]:
                 for who, inner in (("petsc", "-sub_pc_type ilu"), ("finelu", OURS)):
                     found = started(ranks, "solve", f"{TRUE} -pc_type {outer} {inner}".split(), matrix=name)
                     line |= {f"{who}_{key}": found.get(key) for key in ("iterations", "reason", "residual", "error")}
-                said(f"{name} {outer} on {ranks}: {line['petsc_iterations']} and {line['finelu_iterations']}")
+                report(f"{name} {outer} on {ranks}: {line['petsc_iterations']} and {line['finelu_iterations']}")
                 yield line
 
 
-def overhead(given) -> Iterator[dict[str, Any]]:
+def overhead(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for n in (8, 24, 46):
         yield started(1, "overhead", n=n)
 
 
-def fill(given) -> Iterator[dict[str, Any]]:
+def fill(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """For each level k of PETSc's ILU: what finelu's recipes reach with no more fill than it has."""
     ranks = 2
     for name in given.matrices or HARDER:
@@ -128,13 +128,13 @@ def fill(given) -> Iterator[dict[str, Any]]:
             }
             room = line["petsc"].get("fill")
             if room is None:  # nothing to compare with
-                said(f"{name} ILU({level}): no fill is known: {line['petsc'].get('error')}")
+                report(f"{name} ILU({level}): no fill is known: {line['petsc'].get('error')}")
             else:
                 line["parilut"] = first_that_fits(
                     ranks, name, room, "parilut", ({"fill": share * room} for share in (1.0, 0.99, 0.95, 0.9))
                 )
                 line["multilevel"] = best_multilevel(ranks, name, room)
-                said(
+                report(
                     f"{name} ILU({level}) {line['petsc'].get('iterations')} at {room:.3g}: "
                     + ", ".join(f"{who} {line[who].get('iterations')}" for who in ("parilut", "multilevel"))
                 )
@@ -151,7 +151,9 @@ def with_recipe(ranks: int, name: str, recipe: str, values: dict[str, float]) ->
     return started(ranks, "solve", options.split(), matrix=name) | values
 
 
-def first_that_fits(ranks: int, name: str, room: float, recipe: str, offers) -> dict[str, Any]:
+def first_that_fits(
+    ranks: int, name: str, room: float, recipe: str, offers: Iterable[dict[str, float]]
+) -> dict[str, Any]:
     """The first of the parameters that keep to the room; what fails without factors has no fill, and fails."""
     for values in offers:
         found = with_recipe(ranks, name, recipe, values)
@@ -173,7 +175,7 @@ def best_multilevel(ranks: int, name: str, room: float) -> dict[str, Any]:
     return best
 
 
-def failures(given) -> Iterator[dict[str, Any]]:
+def failures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Seconds from the failure's solve to the end of all processes are below the time of the whole start."""
     for k in range(RUNS):
         outer = list(OUTER)[k // 4 % len(OUTER)]
@@ -188,10 +190,10 @@ def failures(given) -> Iterator[dict[str, Any]]:
         found |= {"kind": kind, "ranks": ranks, "bad": bad, "outer": outer, "seconds": time.perf_counter() - begin}
         yield found
         if (k + 1) % 10 == 0:
-            said(f"{k + 1} failures")
+            report(f"{k + 1} failures")
 
 
-def subdomains(given) -> Iterator[dict[str, Any]]:
+def subdomains(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """On two processes, which share the subdomains: what counts is their number."""
     kinds = {
         "ILU(0)": "-sub_finelu_recipe ilu0",
@@ -205,7 +207,7 @@ def subdomains(given) -> Iterator[dict[str, Any]]:
                 options = f"{TRUE} -pc_type asm -pc_asm_blocks {blocks} -pc_asm_overlap {overlap} {OURS} {recipe}"
                 found = started(2, "solve", options.split(), matrix=name)
                 yield {"matrix": name, "subdomains": blocks, "recipe": what, "overlap": overlap} | found
-        said(f"{blocks} subdomains")
+        report(f"{blocks} subdomains")
     for size in (20, 40, 60):
         for what, outer in (
             ("asm alone", f"-pc_type asm {OURS}"),
@@ -215,7 +217,7 @@ def subdomains(given) -> Iterator[dict[str, Any]]:
             yield {"matrix": f"grid:{size}", "recipe": what, "coarse": True} | found
 
 
-def weak(given) -> Iterator[dict[str, Any]]:
+def weak(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     inner = f"{OURS} -sub_finelu_recipe {given.recipe} -sub_finelu_device {given.device}"
     for outer, who, options in (
         ("asm", "petsc ilu", "-pc_type asm -sub_pc_type ilu"),
@@ -225,11 +227,11 @@ def weak(given) -> Iterator[dict[str, Any]]:
         for ranks in given.ranks:
             device = given.device if who.startswith("finelu") else "cpu"
             found = started(ranks, "weak", options.split(), rows=given.rows, bind=given.bind, device=device)
-            said(f"{outer} {who} on {ranks}: {found.get('ms_an_iteration') or found}")
+            report(f"{outer} {who} on {ranks}: {found.get('ms_an_iteration') or found}")
             yield {"outer": outer, "who": who, "ranks": ranks} | found
 
 
-def from_files(given) -> Iterator[dict[str, Any]]:
+def from_files(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if given.file is None:
         raise ParameterError("the part files needs --file A.mtx.")
     for ranks in given.ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ def page(results: dict[str, list[dict[str, Any]]], facts: dict[str, Any]) -> str
     return text
 
 
-def converged(x, *who) -> bool:
+def converged(x: dict[str, Any], *who) -> bool:
     return all((x[f"{name}_reason"] or 0) > 0 for name in who)
 
 
-def agreement_table(lines):
+def agreement_table(lines: Sequence[dict[str, Any]]) -> str:
     both = [x for x in lines if converged(x, "petsc", "finelu")]
     same = sum(x["petsc_iterations"] == x["finelu_iterations"] for x in both)
     header = ("matrix", "outer", "processes", "PETSc's ilu", "finelu ILU0", "true residual")
@@ -40,7 +41,7 @@ def agreement_table(lines):
     return text
 
 
-def overhead_table(lines):
+def overhead_table(lines: Sequence[dict[str, Any]]) -> str:
     header = ("rows", "Factors.solve, us", "PCApply, us", "more, us", "of it the copy to y, us")
     rows = (
         (x["n"], x["solve_us"], x["apply_us"], x["apply_us"] - x["solve_us"], x["copy_us"])
@@ -51,8 +52,8 @@ def overhead_table(lines):
     return "Medians of many calls, one process, one thread, ILU0.\n\n" + table(header, rows)
 
 
-def fill_table(lines):
-    def told(found):
+def fill_table(lines: Sequence[dict[str, Any]]) -> str:
+    def shown(found):
         return (
             f"{found['iterations']}{'' if found.get('reason', 0) > 0 else ' *'}" if "iterations" in found else "fails"
         )
@@ -63,8 +64,8 @@ def fill_table(lines):
     header = ("matrix", "k", "fill", "PETSc ILU(k)", "ParILUT", "its fill", "MultilevelILU", "its fill", "drop_tol")
     skipped, lines = [x for x in lines if "parilut" not in x], [x for x in lines if "parilut" in x]
     rows = [
-        (x["matrix"], x["level"], x["petsc"].get("fill"), *(told(x[who]) for who in ("petsc", "parilut")),
-         x["parilut"].get("fill"), told(x["multilevel"]), x["multilevel"].get("fill"), x["multilevel"].get("drop_tol"))
+        (x["matrix"], x["level"], x["petsc"].get("fill"), *(shown(x[who]) for who in ("petsc", "parilut")),
+         x["parilut"].get("fill"), shown(x["multilevel"]), x["multilevel"].get("fill"), x["multilevel"].get("drop_tol"))
         for x in lines
     ]  # fmt: skip
     text = (
@@ -83,7 +84,7 @@ def fill_table(lines):
     return text
 
 
-def failures_table(lines):
+def failures_table(lines: Sequence[dict[str, Any]]) -> str:
     hung = [x for x in lines if "reasons" not in x]
     reasons = sorted({tuple(x["reasons"]) for x in lines if "reasons" in x})
     status = sum(x["status"] == 0 for x in lines)
@@ -107,7 +108,7 @@ def failures_table(lines):
     return text
 
 
-def subdomains_table(lines):
+def subdomains_table(lines: Sequence[dict[str, Any]]) -> str:
     plain = [x for x in lines if not x.get("coarse")]
     recipes = tuple(dict.fromkeys(x["recipe"] for x in plain))
     header = ("subdomains", "overlap", *recipes)
@@ -123,7 +124,7 @@ def subdomains_table(lines):
     return text + "\nWith a coarse space, 2 processes:\n\n" + table(header, rows)
 
 
-def weak_table(lines):
+def weak_table(lines: Sequence[dict[str, Any]]) -> str:
     header = ("outer", "inner", "processes", "GPUs", "rows", "set-up, s", "efficiency", "ms an iteration", "efficiency",
               "preconditioner, ms", "efficiency", "copies of it, ms", "GB/s of the solve", "GB/s triad",
               "iterations to 1e-8", "largest process, MiB")  # fmt: skip
@@ -153,7 +154,7 @@ def weak_table(lines):
     )
 
 
-def files_table(lines):
+def files_table(lines: Sequence[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for x in lines for name in x.get("seconds", {})))
     rows = ((x["ranks"], x.get("iterations"), *(x.get("seconds", {}).get(name) for name in names)) for x in lines)
     return table(("processes", "iterations", *(f"{name}, s" for name in names)), rows)

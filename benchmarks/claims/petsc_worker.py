@@ -33,7 +33,7 @@ class Worker:
         self.PETSc = PETSc
         self.comm = PETSc.COMM_WORLD.tompi4py()
 
-    def matrix(self, name: str):
+    def matrix(self, name: str) -> tuple[Any, Any, sp.csr_matrix]:
         """A spread over the processes: "grid:N", convection and diffusion on N^3 points, or a file of the suite."""
         PETSc = self.PETSc
         if name.startswith("grid:"):
@@ -53,7 +53,7 @@ class Worker:
         b.setArray(np.random.default_rng(7).uniform(-0.5, 0.5, n)[first:last])
         return A, b, S
 
-    def solver(self, A, rtol=1e-8, most=MAX_ITERATIONS):
+    def solver(self, A: Any, rtol: float = 1e-8, most: int = MAX_ITERATIONS) -> Any:
         ksp = self.PETSc.KSP().create()
         ksp.setOperators(A)
         ksp.setType("gmres")
@@ -62,13 +62,13 @@ class Worker:
         ksp.setFromOptions()
         return ksp
 
-    def blocks(self, ksp):
+    def blocks(self, ksp: Any) -> list[Any]:
         """The PC of each block of this process."""
         pc = ksp.getPC()
         inner = {"asm": "getASMSubKSP", "bjacobi": "getBJacobiSubKSP"}.get(pc.getType())
         return [sub.getPC() for sub in getattr(pc, inner)()] if inner and hasattr(pc, inner) else []
 
-    def filled(self, ksp) -> float | None:
+    def filled(self, ksp: Any) -> float | None:
         """Entries of all factors over those of the blocks; None where a block has none."""
         entries, stored, without = 0.0, 0.0, 0
         for pc in self.blocks(ksp):
@@ -271,7 +271,7 @@ class Worker:
             "mib": comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, op=MPI.MAX),
         }
 
-    def factor_bytes(self, ksp) -> float:
+    def factor_bytes(self, ksp: Any) -> float:
         """Values and indices of the factors of this process, which an application reads once."""
         total = 0.0
         for pc in self.blocks(ksp):
@@ -282,7 +282,7 @@ class Worker:
                 total += pc.getFactorMatrix().getInfo()["nz_used"] * 12
         return total
 
-    def copies(self, contexts) -> tuple[int, float]:
+    def copies(self, contexts: Sequence[Any]) -> tuple[int, float]:
         """How many GPUs there are, and ms of the copies of an application, of the slowest process."""
         import socket
 

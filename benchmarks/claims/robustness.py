@@ -4,8 +4,8 @@ Every matrix of a folder (FINELU_MATRICES, or ../shared/matrices) with b = A x, 
 500 iterations, ||b - A x||_2 <= 1e-8 ||b||_2, a limit of seconds for set-up and solve together. finelu's recipes and
 ilupp's multilevel ILU with finelu's gmres; SciPy's spilu with its own gmres, and splu; pyamg with its own fgmres. All
 with default parameters; ilupp also with the threshold that gives the fill of MultilevelILU, since its own is far lower.
-A solve is judged here, by the matrix as it was read. The solvers run in a process apart, which a crash or the limit
-ends.
+A solve is judged here, by the matrix as it was read. The solvers run in a process of their own, which a crash or the
+limit ends.
 
     python -m benchmarks.claims.robustness [--matrices memplus,fv2] [--limit 40] [--solvers MultilevelILU,ILU0]
 """
@@ -76,17 +76,17 @@ def timed(make: Callable[[], Any]) -> tuple[Any, list[float]]:
     return made, seconds
 
 
-def recipe(made, S, b, end: float, fill) -> dict[str, Any]:
+def recipe(made: Any, S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
     F, seconds = timed(lambda: made.factor(S))
     return finelu_gmres(S, b, F, end) | {"setup": seconds, "fill": F.nnz / S.nnz}
 
 
-def ilupp_default(S, b, end: float, fill) -> dict[str, Any]:
+def ilupp_default(S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
     M, seconds = timed(lambda: ilupp_multilevel(S, None))
     return finelu_gmres(S, b, M, end) | {"setup": seconds, "fill": M.total_nnz / S.nnz}
 
 
-def ilupp_matched(S, b, end: float, fill) -> dict[str, Any]:
+def ilupp_matched(S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
     """With the threshold, searched from above, that gives `fill` within 10%, or as near as could be."""
     if fill is None:
         return {"status": f"no {OURS}"}
@@ -113,7 +113,7 @@ def ilupp_matched(S, b, end: float, fill) -> dict[str, Any]:
     return result | {"setup": seconds, "fill": fill, "threshold": best[0], "seconds": seconds[0] + solve}
 
 
-def pyamg_solver(kind: str, S, b, end: float, fill) -> dict[str, Any]:
+def pyamg_solver(kind: str, S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
     """fgmres, as that of its methods whose stopping rule is the true residual; its gmres stops by that of M^-1."""
     import pyamg
 
@@ -158,13 +158,13 @@ SOLVERS: dict[str, Solver] = {
 }
 
 
-def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
+def outcome(solver: Solver, S: sp.csr_matrix, limit: float, fill: float | None) -> dict[str, Any]:
     """One solver on one matrix: status ("" if solved, else why not), iterations, seconds, setup, residual, fill."""
     b = S @ np.random.default_rng(SEED).standard_normal(S.shape[0])
     begin = time.perf_counter()
     try:
         with np.errstate(all="ignore"):
-            result = SOLVERS[solver](S.copy(), b, begin + limit, fill)  # whoever writes to it, S stays
+            result = solver(S.copy(), b, begin + limit, fill)  # a solver may write to its matrix
     except Exception as error:  # a peer may fail in any way
         return {"status": reason_of(error), "seconds": time.perf_counter() - begin}
     again = sum(result.get("setup", [])[1:])  # repeats of the set-up are no part of a solve
@@ -175,11 +175,11 @@ def outcome(solver: str, S, limit: float, fill: float | None) -> dict[str, Any]:
 
 def warm_up(solver: str) -> None:
     for name in WARM_UP:
-        outcome(solver, sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
+        outcome(SOLVERS[solver], sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
 
 
-def serve(pipe, threads: int) -> None:
-    serve_with(pipe, threads, outcome, warm_up)
+def serve(pipe: Any, threads: int) -> None:
+    serve_with(pipe, threads, lambda name, *rest: outcome(SOLVERS[name], *rest), warm_up)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
 
 
 def failure_table(run: Run) -> str | None:
-    """Matrices that something solves and MultilevelILU does not, and why; who solves them."""
+    """Matrices that something solves and MultilevelILU does not, and why; which solvers do."""
     lines = []
     for name in run.matrices:
         record = run.one(matrix=name, variant=OURS)
@@ -263,7 +263,7 @@ def page(run: Run) -> str:
     text = run.heading()
     text += (
         f"\nb = A x, x standard normal (seed {SEED}); GMRES({RESTART}), at most {MAXITER} iterations; solved where "
-        f"||b - A x||_2 <= {RTOL:g} ||b||_2, computed apart from the solvers. Cells: iterations, seconds of set-up and "
+        f"||b - A x||_2 <= {RTOL:g} ||b||_2, computed by the benchmark. Cells: iterations, seconds of set-up and "
         "solve together (kernels compiled before), or why there is no solution. All with default parameters; "
         f"`{MATCHED}`: ilupp's multilevel ILU with the threshold that gives the fill of {OURS}.\n"
     )
@@ -297,7 +297,7 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
         fill = found.get("fill") if solver == OURS else fill
 
 
-def measured(options, solvers: Sequence[str]) -> Run:
+def measured(options: argparse.Namespace, solvers: Sequence[str]) -> Run:
     run = new_run("robustness", gpu=False, machine_name=options.machine)
     solvers = installed(run, solvers)
     run.options = {"limit, seconds": options.limit, "threads": options.threads}

@@ -3,13 +3,14 @@ exact one takes at most twice that time, and both beat quickselect from 2^20 val
 
 Times by CUDA events, warm, medians, the search alone (plan and values are there); the rank is a third of n. Every
 result is checked by counting what is less and what is not more. "share" is the time in which a copy would have read the
-values, over the time taken. `--cpu` measures the CPU, beside NumPy's partition.
+values, over the time taken. `--cpu` measures the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ MAIN = {"approximate": {"exact": False}, "exact": {}, "quickselect": {"method": 
 COUNTINGS = ("lanes", "shared", "shared_aggregated", "global", "global_aggregated")
 
 
-def values(xp, kind: str, n: int, dtype: str):
+def values(xp: Any, kind: str, n: int, dtype: str) -> Any:
     """n numbers on the device of xp: uniform in 0..1, normal, or 16 different ones."""
     if xp is np:
         rng = np.random.default_rng(0)
@@ -42,7 +43,7 @@ def values(xp, kind: str, n: int, dtype: str):
     return xp.floor(16 * x) if kind == "ties" else x
 
 
-def rank_error(xp, x, found: float, rank: int) -> float:
+def rank_error(xp: Any, x: Any, found: float, rank: int) -> float:
     """How far `found` is from an element of that rank, as a share of n; 0 if it is one."""
     sizes = xp.abs(x)
     less, not_more = int(xp.count_nonzero(sizes < found)), int(xp.count_nonzero(sizes <= found))
@@ -54,7 +55,7 @@ def name(kind: str, dtype: str, exponent: int) -> str:
     return f"{kind} {dtype} 2^{exponent}"
 
 
-def record(run: Run, case, who: str, variant: str, timing, error: float, **detail) -> None:
+def record(run: Run, case: tuple, who: str, variant: str, timing: Timing, error: float, **detail) -> None:
     kind, dtype, exponent, device, threads = case
     size = 2**exponent * np.dtype(dtype).itemsize
     detail |= {"low_ms": timing.low, "high_ms": timing.high, "repeats": timing.repeats, "host_ms": timing.host_ms}
@@ -68,7 +69,7 @@ def record(run: Run, case, who: str, variant: str, timing, error: float, **detai
     run.records.append(found)
 
 
-def ours(run: Run, case, x, xp, clock: Callable, variants: dict[str, dict]) -> None:
+def ours(run: Run, case: tuple, x: Any, xp: Any, clock: Callable, variants: dict[str, dict]) -> None:
     """Every variant of finelu's Selection on one array."""
     from finelu.kernels import kernels_for
 
@@ -84,7 +85,7 @@ def ours(run: Run, case, x, xp, clock: Callable, variants: dict[str, dict]) -> N
             record(run, case, "finelu", variant, timing, error)
 
 
-def peers_gpu(run: Run, case, x, cupy) -> None:
+def peers_gpu(run: Run, case: tuple, x: Any, cupy: Any) -> None:
     rank = x.size // 3
     sizes = cupy.abs(x)
     with run.attempt(name(*case[:3]), "cupy.partition"):
@@ -102,7 +103,7 @@ def peers_gpu(run: Run, case, x, cupy) -> None:
         record(run, case, "torch", "kthvalue", timing, rank_error(cupy, x, found, rank))
 
 
-def torch_time(torch, call) -> Timing:
+def torch_time(torch: Any, call: Callable[[], Any]) -> Timing:
     """The call's time by torch's own events: its stream is not CuPy's."""
     measured = []
     for _ in range(6):

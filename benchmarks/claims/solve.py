@@ -5,8 +5,8 @@ everything, ||b - A x||_2 <= 1e-8 ||b||_2 by the matrix as it was read: `finelu.
 defaults (COLAMD), "splu symmetric" with permc_spec="MMD_AT_PLUS_A" and options={"SymmetricMode": True}, and spilu with
 defaults and its own gmres(50); pyamg's `solve`; ilupp's multilevel ILU and ILU(0) with defaults and finelu's gmres(50).
 What takes less than a second, or compiled kernels, runs again; the median of up to five warm runs counts.
-The solvers run in a process apart, which a crash or the limit ends. Then `import finelu` in fresh processes, and the
-first solve with and without compiled kernels in the cache.
+The solvers run in a process of their own, which a crash or the limit ends. Then `import finelu` in fresh processes,
+and the first solve with and without compiled kernels in the cache.
 
     python -m benchmarks.claims.solve [--matrices memplus,fv2] [--limit 60] [--parts systems,first] [--from RECORD]
     python -m benchmarks.claims.solve --parts systems --limit 20 --solvers "finelu.solve,splu,splu symmetric,spilu"
@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,7 +61,7 @@ PARTS = ("systems", "first")
 # The solvers ----------------------------------------------------------------------------------------------------------
 
 
-def finelu_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def finelu_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     solution = finelu.solve(S, b, rtol=RTOL, time_limit=max(end - time.perf_counter(), 0.0))
     said = solution.status.name.lower().replace("_", " ")
     tried = [
@@ -73,7 +73,7 @@ def finelu_solve(S, b, end: float, extra=None) -> dict[str, Any]:
     return result | {"said": said, "seen": list(solution.seen), "tried": tried}
 
 
-def pyamg_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def pyamg_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     """Its black box; as its stopping rule is a preconditioned residual, again from its x while that helps."""
     import pyamg
 
@@ -88,21 +88,21 @@ def pyamg_solve(S, b, end: float, extra=None) -> dict[str, Any]:
     return {"x": x, "iterations": iterations, "status": ""}
 
 
-def ilupp_solve(S, b, end: float, extra=None) -> dict[str, Any]:
+def ilupp_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     return finelu_gmres(S, b, ilupp_multilevel(S, None), end, ITERATIONS)
 
 
-def spilu_gmres(S, b, end: float, extra=None) -> dict[str, Any]:
+def spilu_gmres(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     return scipy_spilu(S, b, end, extra, ITERATIONS)
 
 
-def ilupp_ilu0(S, b, end: float, extra=None) -> dict[str, Any]:
+def ilupp_ilu0(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     import ilupp
 
     return finelu_gmres(S, b, ilupp.ILU0Preconditioner(int32_csr(S)), end, ITERATIONS)
 
 
-def splu_symmetric(S, b, end: float, extra=None) -> dict[str, Any]:
+def splu_symmetric(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
     """With the setting that SuperLU's guide has for patterns that are nearly symmetric."""
     return scipy_splu(S, b, end, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
 
@@ -122,16 +122,18 @@ def right_hand_side(n: int) -> np.ndarray:
     return np.random.default_rng(SEED).uniform(-0.5, 0.5, n)
 
 
-def once(solver: str, S, b, limit: float) -> dict[str, Any]:
+def once(
+    solver: Solver, S: sp.csr_matrix, b: Any, limit: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """One run of one solver, judged: status ("" if solved in time, else why not), seconds, residual, iterations."""
-    handed, rhs = S.copy(), b.copy()  # whoever writes to them, S and b stay
-    begin = time.perf_counter()
+    handed, rhs = S.copy(), b.copy()  # a solver may write to them
+    begin = clock()
     try:
         with np.errstate(all="ignore"), compile_clock() as compiling:
-            result = SOLVERS[solver](handed, rhs, begin + limit)
+            result = solver(handed, rhs, begin + limit)
     except Exception as error:  # a peer may fail in any way
-        return {"status": reason_of(error), "seconds": time.perf_counter() - begin}
-    result["seconds"], result["compiling"] = time.perf_counter() - begin, compiling()
+        return {"status": reason_of(error), "seconds": clock() - begin}
+    result["seconds"], result["compiling"] = clock() - begin, compiling()
     result.pop("setup", None)
     judge(S, b, result)
     if result["status"] == "" and result["seconds"] > limit:
@@ -139,17 +141,19 @@ def once(solver: str, S, b, limit: float) -> dict[str, Any]:
     return result
 
 
-def outcome(solver: str, S, limit: float, extra=None) -> dict[str, Any]:
+def outcome(
+    solver: Solver, S: sp.csr_matrix, limit: float, extra: Any = None, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """As `once`; a cheap solve runs up to RUNS times more, and the median of these counts; one whose first run compiled
     kernels, or loaded compiled ones, runs again whatever it costs. Each run is judged: the first that does not solve
     the system is the outcome."""
     b = right_hand_side(S.shape[0])
-    result = once(solver, S, b, limit)
+    result = once(solver, S, b, limit, clock)
     first, seconds = result["seconds"], []
     wanted = RUNS if first < CHEAP else 1 if result.get("compiling") else 0
-    begin = time.perf_counter()
-    while result["status"] == "" and len(seconds) < wanted and (not seconds or time.perf_counter() - begin < AGAIN):
-        result = once(solver, S, b, limit)
+    begin = clock()
+    while result["status"] == "" and len(seconds) < wanted and (not seconds or clock() - begin < AGAIN):
+        result = once(solver, S, b, limit, clock)
         seconds.append(result["seconds"])
     if result["status"] == "" and seconds:
         result |= {"seconds": median(seconds), "runs": seconds}
@@ -160,10 +164,10 @@ def warm_up(solver: str) -> None:
     """Compile, or load, what a solver may need: for finelu.solve every rung with every method that it may take."""
     for name in LARGER if solver == OURS else ():
         S = sp.csr_matrix(finelu.gallery.problem(name))
-        once(solver, S, right_hand_side(S.shape[0]), 5.0)
+        once(SOLVERS[solver], S, right_hand_side(S.shape[0]), 5.0)
     for name in WARM_UP if solver == OURS else WARM_UP[:2]:  # ILU++ crashes where the diagonal is zero
         S = sp.csr_matrix(finelu.gallery.problem(name))
-        once(solver, S, right_hand_side(S.shape[0]), READING)
+        once(SOLVERS[solver], S, right_hand_side(S.shape[0]), READING)
         if solver != OURS:
             continue
         for recipe in RECIPES:
@@ -174,8 +178,8 @@ def warm_up(solver: str) -> None:
                     break
 
 
-def serve(pipe, threads: int) -> None:
-    serve_with(pipe, threads, outcome, warm_up)
+def serve(pipe: Any, threads: int) -> None:
+    serve_with(pipe, threads, lambda name, *rest: outcome(SOLVERS[name], *rest), warm_up)
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
         run.records.append(record)
 
 
-def measured(options, solvers: Sequence[str], parts: Sequence[str]) -> Run:
+def measured(options: argparse.Namespace, solvers: Sequence[str], parts: Sequence[str]) -> Run:
     paths = chosen_files(options) if "systems" in parts else {}
     run = new_run("solve", gpu=False, machine_name=options.machine)
     solvers = installed(run, solvers)

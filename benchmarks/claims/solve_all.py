@@ -30,7 +30,7 @@ from benchmarks.harness.suite import files, matrix_folder
 from benchmarks.harness.table import table
 from finelu.errors import FileError, MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
-from finelu.properties import suggest
+from finelu.matrix.traits import traits
 
 SEED, RTOL, MAXITER, RESTART = 0, 1e-8, 2000, 30
 RULE, FALLBACK, ALTERNATIVE = "rule", "fallback", "alternative"
@@ -67,7 +67,7 @@ def reason_of(error: MatrixError | ZeroPivot) -> str:
     return f"no diagonal entry in {missing[2] or 1} rows (first: {missing[1]})" if missing else str(error)
 
 
-def attempt(part: str, S, b, factors, recipe, method: str, seconds: float) -> Outcome:
+def attempt(part: str, S: Any, b: Any, factors: Any, recipe: Any, method: str, seconds: float) -> Outcome:
     """Solve with `factors`, a pair of the factors of `recipe` and the ms they took, or the error they ended in."""
     name = f"{method}({RESTART})" if method == "gmres" else method
     if isinstance(factors, Exception):
@@ -88,7 +88,7 @@ def attempt(part: str, S, b, factors, recipe, method: str, seconds: float) -> Ou
     return Outcome(part, repr(recipe), name, status, solved, "", factor_ms, solution.iterations, residual)
 
 
-def factored(recipe, A):
+def factored(recipe: Any, A: Any) -> Any:
     """(factors, ms), or the error that says why there are none; timed at the second time."""
     try:
         recipe.factor(A)
@@ -99,12 +99,12 @@ def factored(recipe, A):
     return F, 1e3 * (time.perf_counter() - start)
 
 
-def solve_one(S, seconds: float) -> Iterator[Outcome]:
+def solve_one(S: Any, seconds: float) -> Iterator[Outcome]:
     """The attempts at one matrix (scipy.sparse, as it was read)."""
     b = np.random.default_rng(SEED).uniform(-0.5, 0.5, S.shape[0])
     A = as_csr(S, diagonal=False)
     ilu0 = factored(fl.ILU0(), A)
-    if suggest(A).recipe == "ic0":
+    if traits(A).definite:
         first = attempt(RULE, S, b, factored(fl.IC0(), A), fl.IC0(), "cg", seconds)
         yield first
         if not first.solved:
@@ -139,7 +139,7 @@ def counts(results: dict[str, dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def page(facts: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
-    """The Markdown page: the rule and its fallback beside bicgstab, the matrices without factors, the counts."""
+    """The Markdown page: the rule and its fallback, bicgstab, the matrices without factors, the counts."""
     lines, without = [], []
     for name, result in results.items():
         outcomes = [Outcome(**o) for o in result["outcomes"]]
@@ -147,11 +147,11 @@ def page(facts: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
         if all(o.status == "no factors" for o in outcomes):
             without.append((name, result["n"], result["nnz"], "; ".join(dict.fromkeys(o.reason for o in outcomes))))
             continue
-        beside = (other.iterations, other.residual, "no factors" if other.reason else other.status)
+        columns = (other.iterations, other.residual, "no factors" if other.reason else other.status)
         for k, o in enumerate(outcomes[:-1]):
             status = f"no factors: {o.reason}" if o.reason else o.status
             ours = (o.recipe, o.factor_ms, o.method, o.iterations, o.residual, status)
-            lines.append((name, result["n"], result["nnz"], *ours, *(beside if k == 0 else ("", "", ""))))
+            lines.append((name, result["n"], result["nnz"], *ours, *(columns if k == 0 else ("", "", ""))))
     header = ("matrix", "n", "nnz", "recipe", "factor ms", "method", "iterations", "residual", "status")
     header += ("bicgstab: iterations", "residual", "status")
     heading = [f"# Every real matrix: what converges, {facts['name']}, {facts['date']}", ""]

@@ -19,7 +19,7 @@ OURS = "finelu.solve"
 SCIPY = ("splu", "splu symmetric", "spilu")
 ORDER = (OURS, *SCIPY, "pyamg", "ilupp", "ilupp ILU0")  # of the columns
 SINGULAR = finelu.Status.SINGULAR.name.lower()
-ITERATIONS = 2000  # of the gmres beside spilu and ilupp, as many as an attempt of finelu.solve has
+ITERATIONS = 2000  # of gmres with spilu and ilupp, as many as an attempt of finelu.solve has
 CHEAP, AGAIN = 1.0, 3.0  # seconds up to which a solve runs again, how often, and seconds for all of that
 
 
@@ -110,12 +110,12 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
         records = run.find(work=MEASURED, variant=what)
         slowest = max((r.numeric_ms / 1e3 for r in records), default=None)
         lines.append((text, f"< {bar:g}", cell(slowest), verdict(None if slowest is None else slowest < bar)))
-    told = [r.detail["said"] for r in run.find(work=MEASURED, variant=EMPTY)]
-    if told:
-        words = sum("compil" in text.lower() for text in told)
+    texts = [r.detail["said"] for r in run.find(work=MEASURED, variant=EMPTY)]
+    if texts:
+        words = sum("compil" in text.lower() for text in texts)
         lines.append(
-            ("first solves with a word about compilation on the terminal", str(len(told)), str(words),
-             verdict(words == len(told)))
+            ("first solves with a word about compilation on the terminal", str(len(texts)), str(words),
+             verdict(words == len(texts)))
         )  # fmt: skip
     return lines
 
@@ -139,7 +139,7 @@ def tried_table(run: Run) -> str:
 
 
 def failure_table(run: Run) -> str | None:
-    """Systems that finelu.solve does not solve: why, and who does."""
+    """Systems that finelu.solve does not solve: why, and which solvers do."""
     lines = []
     for name in run.matrices:
         record = solve_record(run, name, OURS)
@@ -149,7 +149,7 @@ def failure_table(run: Run) -> str | None:
 
 
 def singular_table(run: Run) -> str | None:
-    """Systems that finelu.solve calls singular, with what it has seen, and who solves them all the same."""
+    """Systems that finelu.solve calls singular, with its evidence, and which solvers solve them."""
     lines = []
     for name in called_singular(run):
         seen = solve_record(run, name, OURS).detail["seen"]
@@ -159,13 +159,13 @@ def singular_table(run: Run) -> str | None:
 
 def time_table(run: Run) -> str | None:
     lines: list[Sequence[Any]] = []
-    beside_scipy, beside_all = ratios(run, SCIPY, 0), ratios(run, peers(run), 0)
-    for name in sorted(beside_all, key=lambda name: beside_all[name]):
+    over_scipy, over_all = ratios(run, SCIPY, 0), ratios(run, peers(run), 0)
+    for name in sorted(over_all, key=lambda name: over_all[name]):
         ours, (scipy_ms, scipy_name) = best(run, name, (OURS,))[0], best(run, name, SCIPY)
         other_ms, other = best(run, name, peers(run))
         lines.append(
-            (name, run.matrices[name]["n"], ours, scipy_ms, scipy_name or "-", beside_scipy.get(name), other_ms, other,
-             beside_all[name])
+            (name, run.matrices[name]["n"], ours, scipy_ms, scipy_name or "-", over_scipy.get(name), other_ms, other,
+             over_all[name])
         )  # fmt: skip
     header = ("matrix", "n", "ours, ms", "SciPy's best", "by", "over ours", "best of all", "by", "over ours")
     return table(header, lines) if lines else None
@@ -189,7 +189,7 @@ def page(run: Run) -> str:
     text += (
         f"\nb uniform in [-0.5, 0.5] (seed {SEED}); solved where ||b - A x||_2 <= {RTOL:g} ||b||_2, computed apart "
         f"from the solvers, within the limit. All with default parameters{symmetric}; gmres({RESTART}) with at most "
-        f"{ITERATIONS} iterations beside spilu and "
+        f"{ITERATIONS} iterations with spilu and "
         "ilupp; pyamg's `solve` is called again from its x while that halves the residual. "
         "Cells: iterations, seconds of everything (kernels compiled before), or why there is no solution. What takes "
         f"less than {CHEAP:g} s: the median of up to {RUNS} further runs.\n"

@@ -305,8 +305,9 @@ def page(run: Run) -> str:
     """The whole result as Markdown: the bars first, then a row a matrix, then every variant."""
     text = run.heading() + "\n## Bars: peer's time over ours, geometric mean and least\n\n" + bar_table(run)
     text += (
-        "\nTimes are medians in ms; each matrix counts once, solves with L and U apart. Errors: of factors relative to "
-        "the sequential CPU factors, of solves backward. The tridiagonal matrix, one row a level, is in no mean.\n"
+        "\nTimes are medians in ms; each matrix counts once, solves with L and with U are two cases. Errors: of "
+        "factors relative to the sequential CPU factors, of solves backward. The tridiagonal matrix, one row a level, "
+        "is in no mean.\n"
     )
 
     def add(title: str, body: str):
@@ -407,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if complete else 1
 
 
-def whole_solves(run: Run, options, budget: Budget, cases: Sequence[Case]) -> bool:
+def whole_solves(run: Run, options: argparse.Namespace, budget: Budget, cases: Sequence[Case]) -> bool:
     """GMRES on every case, those with fewest entries first; False if interrupted."""
     try:
         for case in sorted(cases, key=lambda case: case.A.nnz):
@@ -432,8 +433,8 @@ def summary(run: Run, matrix: str, parts: Sequence[str] = ("trsv_lower", "trsv_u
         peer = best_peer(run, matrix, work, device, "numeric_ms", threads)
         if record:
             factor = ratio(peer, record.numeric_ms)
-            beside = f" ({factor:.2f}x)" if factor else ""
-            pieces.append(f"{work}{f'@{threads}' if threads else ''} {record.numeric_ms:.3g} ms{beside}")
+            gain = f" ({factor:.2f}x)" if factor else ""
+            pieces.append(f"{work}{f'@{threads}' if threads else ''} {record.numeric_ms:.3g} ms{gain}")
     return ", ".join(pieces)
 
 

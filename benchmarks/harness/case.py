@@ -5,9 +5,11 @@ The references are the sequential factors of the CPU (relative error) and the de
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,13 +22,13 @@ from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 
 
-def relative_error(x, reference) -> float:
+def relative_error(x: Any, reference: Any) -> float:
     """The 2-norm of x - reference over that of reference, on the host; NaN if x holds one."""
     with np.errstate(all="ignore"):
         return float(np.linalg.norm(x - reference) / np.linalg.norm(reference))
 
 
-def backward_error(T, b, x) -> float:
+def backward_error(T: Any, b: Any, x: Any) -> float:
     """max |T x - b| over max(|T| |x| + |b|): a few ulps for any correct solve, however ill-conditioned T is."""
     with np.errstate(all="ignore"):
         return float(np.max(np.abs(T @ x - b)) / np.max(abs(T) @ np.abs(x) + np.abs(b)))
@@ -126,7 +128,7 @@ class Case:
         return [rng.standard_normal(self.A.n) for _ in range(BUFFERS)]
 
 
-def over_suite(run: Run, options, budget: Budget, measure_one: Callable[[Case], None]) -> bool:
+def over_suite(run: Run, options: argparse.Namespace, budget: Budget, measure_one: Callable[[Case], None]) -> bool:
     """Call measure_one on each matrix that `options` names and that has an ILU(0), saving `run` after each.
 
     What is left out is written down with the reason. False if the run had to end, because measure_one raised (a GPU
@@ -173,7 +175,7 @@ def release_gpu() -> None:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def to_gpu(M) -> CSR:
+def to_gpu(M: Any) -> CSR:
     """A CSR (finelu's or scipy's) as a CSR of CuPy arrays."""
     import cupy
 
@@ -181,5 +183,5 @@ def to_gpu(M) -> CSR:
     return CSR(cupy.asarray(M.indptr), cupy.asarray(M.indices), cupy.asarray(M.data), diag)
 
 
-def host(array) -> np.ndarray:
+def host(array: Any) -> np.ndarray:
     return array.get() if hasattr(array, "get") else array

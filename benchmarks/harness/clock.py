@@ -32,11 +32,11 @@ def repeats_for(ms: float) -> int:
     return 20 if ms < 20 else 10 if ms < 150 else 5 if ms < 500 else 3 if ms < 2000 else 1
 
 
-def cpu_time(call: Callable[[int], Any], repeats: int | None = None) -> Timing:
-    """Time call(i) on the host after two warm calls; repeats=None: as often as `repeats_for` says."""
-    call(0)
-    start = time.perf_counter()
-    call(1)
+def cpu_time(call: Callable[[int], Any], repeats: int | None = None, *, warm: int = 2) -> Timing:
+    """Time call(i) on the host after `warm` calls, one or more; repeats=None: as often as `repeats_for` says."""
+    for i in range(warm):
+        start = time.perf_counter()
+        call(i)
     repeats = repeats or repeats_for(1e3 * (time.perf_counter() - start))
     times = []
     for i in range(repeats):
@@ -63,8 +63,9 @@ def gpu_time(
     *,
     before: Callable[[int], Any] | None = None,
     host: bool = False,
+    warm: int = 2,
 ) -> Timing:
-    """Time call(i) on CuPy's current stream by CUDA events after two warm calls; before(i) is not timed.
+    """Time call(i) on CuPy's current stream by CUDA events after `warm` calls; before(i) is not timed.
 
     host=False: a short kernel keeps the GPU busy while the call is queued, so that the launch itself costs nothing, as
     in the loop of a Krylov method. host=True: from an idle device, so that the host's work counts too (an analysis).
@@ -95,8 +96,8 @@ def gpu_time(
         stream.synchronize()
         return [elapsed(first, last) for first, last, _ in measured]
 
-    milliseconds([one(0)])
-    (estimate,) = milliseconds([one(1)])
+    for i in range(warm):
+        (estimate,) = milliseconds([one(i)])
     measured = [one(i) for i in range(repeats or repeats_for(estimate))]
     return Timing.of(milliseconds(measured), [queued for *_, queued in measured])
 

@@ -25,7 +25,7 @@ APPROXIMATE_SOLVES = ("jacobi", "isai")
 
 
 def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0) -> None:
-    """Every variant of finelu's "ilu0" or "ic0" on "gpu" or "cpu", analysis and numeric part apart."""
+    """Every variant of finelu's "ilu0" or "ic0" on "gpu" or "cpu", analysis and numeric part timed separately."""
     pattern, reference = (case.A, case.lu) if work == "ilu0" else (case.lower_triangle, case.cholesky)
     clock = _clocks(device)
     pattern = to_gpu(pattern) if device == "gpu" else pattern

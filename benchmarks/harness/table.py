@@ -16,7 +16,7 @@ def table(header: Sequence[str], lines: Iterable[Iterable[Any]]) -> str:
     return "\n".join([padded[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *padded[1:]]) + "\n"
 
 
-def cell(value) -> str:
+def cell(value: Any) -> str:
     """A value as a table shows it: three significant digits, whole numbers as they are, "-" for nothing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"

@@ -37,7 +37,7 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:60]
 
 
-def judge(S, b, result: dict[str, Any]) -> None:
+def judge(S: Any, b: Any, result: dict[str, Any]) -> None:
     """Replace the x of a result by its residual, and its status by what that says; "claimed": a claim was false."""
     x = result.pop("x", None)
     if x is None:
@@ -51,7 +51,9 @@ def judge(S, b, result: dict[str, Any]) -> None:
         result["status"], result["claimed"] = f"residual {residual:.2g}", True
 
 
-def serve_with(pipe, threads: int, outcome: Callable[..., dict[str, Any]], warm_up: Callable[[str], object]) -> None:
+def serve_with(
+    pipe: Any, threads: int, outcome: Callable[..., dict[str, Any]], warm_up: Callable[[str], object]
+) -> None:
     """The loop of the process: receives (path, solver, limit, extra); sends the seconds of warm_up(solver), which is
     called at the first turn of a solver, and then outcome(solver, S, limit, extra)."""
     for stream in (1, 2):  # ILU++ reports each of its inner errors there, without end
@@ -79,13 +81,14 @@ class Worker:
     """A process that solves one system after another, and is started again after a crash or a time limit.
 
     serve : serve(pipe, threads), what the process runs; a function of a module, as another process is to find it.
+    grace : seconds over its limit in which a solver may notice that itself.
     """
 
-    def __init__(self, threads: int, serve: Callable[[Any, int], None]):
-        self.threads, self.serve, self.child, self.pipe = threads, serve, None, None
+    def __init__(self, threads: int, serve: Callable[[Any, int], None], grace: float = GRACE):
+        self.threads, self.serve, self.grace, self.child, self.pipe = threads, serve, grace, None, None
         self.first: dict[str, float] = {}  # seconds of the first calls of a solver, which compile
 
-    def ask(self, path: Path, solver: str, limit: float, extra=None, *, more: float = 0.0) -> dict[str, Any]:
+    def ask(self, path: Path, solver: str, limit: float, extra: Any = None, *, more: float = 0.0) -> dict[str, Any]:
         """What `solver` made of the matrix in `path`, within limit + more seconds."""
         if self.child is None:
             context = multiprocessing.get_context("spawn")  # a forked child would inherit threads that wait for ever
@@ -99,7 +102,7 @@ class Worker:
             if compiled is None:
                 return {"status": "not read"}
             self.first.setdefault(solver, compiled)
-            found = self._receive(limit + more + GRACE)
+            found = self._receive(limit + more + self.grace)
         except EOFError:
             self.stop()
             return {"status": "crashed"}

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 import finelu
 from benchmarks.harness.case import relative_error
@@ -35,11 +36,13 @@ def patient_cpu_time(call: Callable[[int], Any]) -> Timing:
 
 
 def copies(array: np.ndarray) -> list[np.ndarray]:
-    """The array and so many copies that they take FLUSH bytes together."""
+    """The array and copies of it that together take FLUSH bytes."""
     return [array] + [array.copy() for _ in range(min(40, -(-FLUSH // array.nbytes)) - 1)]
 
 
-def add(run: Run, name: str, work: str, device: str, who: str, variant: str, timing: Timing, error, **more) -> None:
+def add(
+    run: Run, name: str, work: str, device: str, who: str, variant: str, timing: Timing, error: float | None, **more
+) -> None:
     analysis, threads = more.pop("analysis", None), more.pop("threads", 0)
     detail = {"numeric": vars(timing)} | more
     if isinstance(analysis, Timing):
@@ -69,7 +72,7 @@ class Reference:
         }
         self.times = {work: clock(call) for work, call in calls.items()}
 
-    def error(self, work: str, value) -> float:
+    def error(self, work: str, value: Any) -> float:
         """How far a result is from the sequential one: relative, the residual relative to what it started from."""
         expected = {"factor": self.d, "solve": self.x, "residual": self.r}[work].ravel()
         if work == "residual":
@@ -148,9 +151,7 @@ def scalar_peers(run: Run, name: str, A: StencilMatrix, b: np.ndarray, threads: 
         add(run, name, "factor", "cpu", "ilupp", "ILU0", timing, reference.error("solve", made[0] @ b), threads=1)
 
 
-def scalar_mkl(run: Run, name: str, S, b: np.ndarray, threads: int, reference: Reference) -> None:
-    import scipy.sparse as sp
-
+def scalar_mkl(run: Run, name: str, S: sp.csr_matrix, b: np.ndarray, threads: int, reference: Reference) -> None:
     peer = mkl.ILU0(S)
     factor = patient_cpu_time(lambda i, p=peer: p.factor())
     LU = sp.csr_matrix((peer.lu, S.indices, S.indptr), shape=S.shape)

@@ -36,11 +36,11 @@ def _tick(fact: dict[str, Any], across: str) -> str:
     return f"{fact['shape'][0]}^3" if across == "cells" else str(fact[across])
 
 
-def figure_9(run: Run, figure) -> bool:
+def figure_9(run: Run, figure: Any) -> bool:
     return _panels(run, figure, "sizes", "cells", "cells")
 
 
-def figure_10(run: Run, figure) -> bool:
+def figure_10(run: Run, figure: Any) -> bool:
     return _panels(run, figure, "unknowns", "n", "unknowns n")
 
 

@@ -51,7 +51,7 @@ class Device:
         self.solution = None if reference is None else cupy.asarray(reference.x.reshape(-1))
         self.scale = float(cupy.linalg.norm(b))
 
-    def of_solve(self, x) -> float | None:
+    def of_solve(self, x: Any) -> float | None:
         """The relative difference from the reference's M^-1 b; the first result becomes the reference if none is."""
         import cupy
 
@@ -62,7 +62,7 @@ class Device:
             return None
         return float(cupy.linalg.norm(x - self.solution) / cupy.linalg.norm(self.solution))
 
-    def of_residual(self, r) -> float:
+    def of_residual(self, r: Any) -> float:
         """How far r is from b - A x of CuPy's own products, over the norm of b."""
         import cupy
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,9 @@ from finelu.matrix.stencil import StencilMatrix
 STEPS, CORRECTIONS = 20, 3  # of Table 1; of Figures 9 and 10
 
 
-def measure_matrix(run: Run, part: str, shape, n: int, options, *, on_cpu: bool, peers: bool) -> None:
+def measure_matrix(
+    run: Run, part: str, shape: Sequence[int], n: int, options: argparse.Namespace, *, on_cpu: bool, peers: bool
+) -> None:
     """Every column of Figure 9 or 10 for one matrix. on_cpu : also the columns of the CPU; peers : other libraries."""
     name = name_of(shape, n, part)
     A, b = system(shape, n, "cuda" if options.gpu else "cpu")
@@ -43,7 +47,7 @@ def measure_matrix(run: Run, part: str, shape, n: int, options, *, on_cpu: bool,
             cusparse_peers(run, name, on, B)
 
 
-def scalar_only(run: Run, shape, n: int, options) -> None:
+def scalar_only(run: Run, shape: Sequence[int], n: int, options: argparse.Namespace) -> None:
     """The scalar peers of a matrix whose other columns were measured before, in a run with a GPU."""
     name = name_of(shape, n, "sizes")
     A, b = on_host(*system(shape, n, "cuda"))
@@ -52,7 +56,7 @@ def scalar_only(run: Run, shape, n: int, options) -> None:
     scalar_peers(run, name, A, b, min(2, max(options.threads)), reference)
 
 
-def cpu_unknowns(run: Run, shape, n: int, options) -> None:
+def cpu_unknowns(run: Run, shape: Sequence[int], n: int, options: argparse.Namespace) -> None:
     """The columns of the CPU in Figure 10, in a run with a GPU."""
     name = name_of(shape, n, "unknowns")
     A, b = on_host(*system(shape, n, "cuda"))
@@ -61,7 +65,7 @@ def cpu_unknowns(run: Run, shape, n: int, options) -> None:
         on_threads(run, name, A, b, threads, reference)
 
 
-def history(factor: Callable, solve: Callable, residual: Callable, b, steps: int = STEPS) -> list[float]:
+def history(factor: Callable, solve: Callable, residual: Callable, b: Any, steps: int = STEPS) -> list[float]:
     """Sums of squares of b - A x after the first estimate and after each correction of equation (3), `steps` in all.
 
     factor() -> F; solve(F, r) -> M^-1 r and residual(x) -> b - A x, new arrays. Sums are taken on the host by NumPy.
@@ -99,13 +103,13 @@ def sequential_history(A: StencilMatrix, b: np.ndarray, steps: int = STEPS) -> l
     return history(factor, solve, residual, b, steps)
 
 
-def finelu_history(A: StencilMatrix, b, steps: int = STEPS, *, pivoting: bool = False) -> list[float]:
+def finelu_history(A: StencilMatrix, b: Any, steps: int = STEPS, *, pivoting: bool = False) -> list[float]:
     """The same by BlockILU0, where A lives."""
     recipe = finelu.BlockILU0(pivoting=pivoting)
     return history(lambda: recipe.factor(A), lambda F, r: F.solve(r), lambda x: A.residual(b, x), b, steps)
 
 
-def acc_history(A: StencilMatrix, b, steps: int = STEPS) -> list[float]:
+def acc_history(A: StencilMatrix, b: Any, steps: int = STEPS) -> list[float]:
     import cupy
 
     from benchmarks.papers import fgbilu_acc
@@ -123,7 +127,7 @@ def acc_history(A: StencilMatrix, b, steps: int = STEPS) -> list[float]:
     return history(factor, solve, lambda x: A.residual(b, x), b, steps)
 
 
-def measure_steps(run: Run, shape, options) -> None:
+def measure_steps(run: Run, shape: Sequence[int], options: argparse.Namespace) -> None:
     """Table 1."""
     name = name_of(shape, 6, "steps")
     A, b = system(shape, 6, "cuda" if options.gpu else "cpu")

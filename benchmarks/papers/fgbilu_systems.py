@@ -26,7 +26,7 @@ def flow(shape: Sequence[int], n: int, device: str) -> tuple[StencilMatrix, Any]
 
 
 @cache
-def channel_flow():
+def channel_flow() -> Any:
     """The module examples/channel_flow.py of this checkout."""
     spec = spec_from_file_location("channel_flow", ROOT / "examples" / "channel_flow.py")
     module = sys.modules[spec.name] = module_from_spec(spec)
@@ -92,12 +92,12 @@ def facts(shape: Sequence[int], n: int, part: str) -> dict[str, Any]:
     return {"part": part, "shape": list(shape), "n": n, "cells": math.prod(shape)}
 
 
-def on_host(A: StencilMatrix, b) -> tuple[StencilMatrix, np.ndarray]:
+def on_host(A: StencilMatrix, b: Any) -> tuple[StencilMatrix, np.ndarray]:
     """A and b on the host; themselves if they are there."""
     return (A if isinstance(A.blocks, np.ndarray) else StencilMatrix(to_host(A.blocks))), to_host(b)
 
 
-def residual_by_arrays(A: StencilMatrix, x, b):
+def residual_by_arrays(A: StencilMatrix, x: Any, b: Any) -> Any:
     """b - A x, block by block along the seven directions, by the array module's own products."""
     from finelu.matrix.stencil import OFFSETS
 

@@ -1,4 +1,4 @@
-"""Tables 1 to 4 and Figures 9 and 10 of the block ILU paper from a record, beside the paper's numbers."""
+"""Tables 1 to 4 and Figures 9 and 10 of the block ILU paper from a record, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def bars(run: Run) -> list[tuple]:
 
 
 def bar_table(run: Run) -> str | None:
-    header = ("work", "matrix", "beside", "wanted", "peer's ms", "our ms", "reached", "holds")
+    header = ("work", "matrix", "compared with", "wanted", "peer's ms", "our ms", "reached", "holds")
     lines = bars(run)
     return table(header, lines) if lines else None
 
@@ -282,7 +282,7 @@ def table_3(run: Run) -> str | None:
 
 
 def table_4(run: Run) -> str | None:
-    """Per thread in the paper's counting, and beside it what has to move, and its share of a copy's bandwidth."""
+    """Per thread in the paper's counting, then what has to move, and its share of a copy's bandwidth."""
     lines: list[tuple] = []
     for work in WORKS:
         for name in of_part(run, "sizes"):
@@ -316,7 +316,7 @@ def table_4(run: Run) -> str | None:
 
 
 def peer_table(run: Run) -> str | None:
-    """cuSPARSE by policy and storage, with the analyses, beside ours: ms."""
+    """cuSPARSE by policy and storage, with the analyses, and ours: ms."""
     lines: list[tuple] = []
     for name in of_part(run, "sizes"):
         factors = run.find(matrix=name, work="factor", who="cusparse")

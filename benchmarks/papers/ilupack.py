@@ -1,7 +1,7 @@
-"""Claim: beside the paper's GPU version, M^-1 and all of GMRES are 3 times faster and Gram-Schmidt 10 times.
+"""Claim: M^-1 and all of GMRES are 3 times faster than the paper's GPU version, Gram-Schmidt is 10 times faster.
 
 Tables 2 to 5 of J. I. Aliaga, E. Dufrechou, P. Ezzatti, E. S. Quintana-Ortí, "An efficient GPU version of the
-preconditioned GMRES method", 2019, for the matrices at hand, the paper's numbers beside ours. GMRES(30), float64, with
+preconditioned GMRES method", 2019, for the matrices at hand, with the paper's numbers. GMRES(30), float64, with
 MultilevelILU; right-hand side, tolerance and drop tolerance are not in the paper: b = A x, x standard normal, 1e-8 and
 our default (`--drop-tol`). M stands on the right of A here, on the left there.
 
@@ -37,7 +37,7 @@ from benchmarks.papers.ilupack_tables import VARIANTS, claim_table, gain_table, 
 from finelu.device import on_gpu, to_host
 from finelu.krylov.operators import as_operator
 
-AGREE = 1e-6  # relative: how far two ways to apply the same M may be apart
+AGREE = 1e-6  # relative: how far two ways to apply the same M may differ
 ENOUGH = 2.0  # seconds after which a solve is not repeated
 FIRST = ("parabolic_fem_nat", "cage11", "apache2_like", "ecology2_like", "atmosmodd_like", "g3_circuit_like")
 
@@ -65,7 +65,9 @@ def repeated(call: Callable[[], Any], *, warm: bool) -> list[tuple[float, Any]]:
     return found
 
 
-def measure_variant(run: Run, name: str, S, b, variant: str, F, apply=None) -> Record:
+def measure_variant(
+    run: Run, name: str, S: sp.csr_matrix, b: Any, variant: str, F: Any, apply: Callable[[Any], Any] | None = None
+) -> Record:
     """One variant on one matrix.  F : the factors where it works (those of the host for (b)).  apply : (b)'s M^-1."""
     gpu, on_host = variant != "a", variant == "b"
     A_here, b_here, elsewhere = S, b, lambda: None
@@ -110,7 +112,7 @@ def measure_variant(run: Run, name: str, S, b, variant: str, F, apply=None) -> R
     return record
 
 
-def agreement(apply, F, b) -> float:
+def agreement(apply: Callable[[Any], Any], F: Any, b: Any) -> float:
     """How far the baseline's M^-1 b is from the factors' own, relative; RuntimeError if it is another M."""
     ours, other = to_host(F.solve(b)), to_host(apply(b if not on_gpu(apply.last) else apply.xp.asarray(b)))
     apart = float(np.linalg.norm(ours - other) / np.linalg.norm(ours))
@@ -119,7 +121,7 @@ def agreement(apply, F, b) -> float:
     return apart
 
 
-def measure_one(run: Run, name: str, S, recipe, gpu: bool) -> None:
+def measure_one(run: Run, name: str, S: sp.csr_matrix, recipe: Any, gpu: bool) -> None:
     """All variants on one matrix."""
     b = S @ np.random.default_rng(SEED).standard_normal(S.shape[0])
     begin = time.perf_counter()
@@ -149,7 +151,7 @@ def measure_one(run: Run, name: str, S, recipe, gpu: bool) -> None:
         record = measure_variant(run, name, S, b, "c", F)
         run.records.append(record)
         record.detail["fill"] = F.report["fill"]
-        # the same parts by SpSV, so that what the kernels gain stands apart from what another formula does
+        # the same parts by SpSV, so that the gain of the kernels is not mixed with that of another formula
         baseline = Baseline(F, cupy)
         record.detail["apart"] = agreement(baseline, F, cupy.asarray(b))
         R = cupy.asarray(b)
@@ -161,7 +163,7 @@ def measure_one(run: Run, name: str, S, recipe, gpu: bool) -> None:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def chosen(options) -> list[Problem]:
+def chosen(options: argparse.Namespace) -> list[Problem]:
     """The problems asked for; else the paper's and its kind first, then the real matrices, small files first."""
     if options.matrices or options.quick:
         return suite(options.matrix_folder, names_of(options.matrices), quick=options.quick)
@@ -173,7 +175,7 @@ def chosen(options) -> list[Problem]:
     return first + [p for p in real if p.name not in taken and p.name != WORST_CASE]
 
 
-def measured(options) -> Run:
+def measured(options: argparse.Namespace) -> Run:
     gpu = wants_gpu(options)
     run = new_run("ilupack", gpu=gpu, machine_name=options.machine)
     recipe = finelu.MultilevelILU(**({} if options.drop_tol is None else {"drop_tol": options.drop_tol}))

@@ -37,13 +37,13 @@ class Parts:
 
     @staticmethod
     def _level(level) -> SimpleNamespace:
-        B, n_B = sp.csr_matrix(to_host(level._B)), level.pivots
+        B, n_B = sp.csr_matrix(to_host(level.B)), level.pivots
         F, G = (sp.csr_matrix(to_host(part["N"])) for part in (level._F, level._G))
-        D = None if level._D is None else sp.csr_matrix(to_host(level._D))
+        D = None if level.D is None else sp.csr_matrix(to_host(level.D))
         U = sp.triu(B, 0 if D is None else 1, format="csr")
         L = sp.tril(B, -1, format="csr") if D is None else sp.csr_matrix(U.conj().T)
         names = ("rows", "columns", "row_scale", "column_scale")
-        vectors = {name: to_host(getattr(level, f"_{name}")) for name in names}
+        vectors = {name: to_host(getattr(level.arranged, name)) for name in names}
         return SimpleNamespace(n_B=n_B, L=L, U=U, D=D, F=F, G=G, **vectors)
 
 
@@ -194,7 +194,17 @@ class Clock:
         return totals
 
 
-def staged(A, apply, b, clock: Clock, *, on_host: bool = False, rtol=RTOL, restart=RESTART, maxiter=MAXITER):
+def staged(
+    A: Any,
+    apply: Callable[[Any], Any],
+    b: Any,
+    clock: Clock,
+    *,
+    on_host: bool = False,
+    rtol: float = RTOL,
+    restart: int = RESTART,
+    maxiter: int = MAXITER,
+) -> tuple[Any, int]:
     """(x, iterations) by the steps of `finelu.gmres`, each under its stage of `clock`.
 
     A : `A @ x`; apply(x) : M^-1 x; both where b lives.  on_host : with the basis, Gram-Schmidt and the small problem on
@@ -271,7 +281,7 @@ def _basis(n: int, columns: int, home, *, pinned: bool):
     return empty_pinned((n, columns), np.float64, order="F")
 
 
-def copy(source, target) -> None:
+def copy(source: Any, target: Any) -> None:
     """Between host and device, or on one of them; waits for a copy to the host."""
     if on_gpu(source) and not on_gpu(target):
         source.get(out=target)

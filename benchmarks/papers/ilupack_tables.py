@@ -1,4 +1,4 @@
-"""Tables 2 to 5 of the paper on ILUPACK's GMRES from a record, beside the paper's numbers."""
+"""Tables 2 to 5 of the paper on ILUPACK's GMRES from a record, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -232,8 +232,9 @@ def page(run: Run) -> str:
     text += (
         "\n`=`: the paper's matrix (parabolic_fem in another order of its nodes). `~`: of its kind, other entries. "
         f"Milliseconds, the paper's too. GMRES({RESTART}), b = A x with x standard normal (seed {SEED}), "
-        f"||b - A x|| <= {RTOL:g} ||b||, computed apart, at most {MAXITER} iterations (`>`: not converged); the paper "
-        "does not give its right-hand side and tolerance. Its nnz is that of one triangle where A is symmetric. "
+        f"||b - A x|| <= {RTOL:g} ||b||, computed by the benchmark, at most {MAXITER} iterations (`>`: not converged); "
+        "the paper does not give its right-hand side and tolerance. Its nnz is that of one triangle where A is "
+        "symmetric. "
         f"Its matrices that are not at hand: {', '.join(sorted(set(TABLE_2) - {theirs(m) for m in run.matrices}))}. "
         "Stages come from a run with a clock around each, the total from one without, so that they do not quite add "
         "up. Copies are those of the basis vectors of (b), a column of their own.\n"

@@ -2,13 +2,13 @@
 
 The tables and figures of H. Anzt, E. Chow, J. Dongarra, "ParILUT - a new parallel threshold ILU factorization", 2018,
 and the figures of the experiments of H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra, "ParILUT - a parallel
-threshold ILU for GPUs", 2019, with finelu, the papers' numbers beside ours where the matrix is theirs.
+threshold ILU for GPUs", 2019, with finelu, with the papers' numbers where the matrix is theirs.
 
 As in 2018: float64, the right-hand side uniform in [-0.5, 0.5] (fixed seed), x0 = 0, relative residual 1e-10, GMRES not
 restarted, matrices in reverse Cuthill-McKee order of A + A^T, scaled to a unit diagonal, synchronous sweeps, classical
 ILUT and ICT with as many entries as A. ">k": stopped after k iterations, by their limit or that of time; "-": no
-factors, or a breakdown; the reasons are in a list. `--from a.json b.json` draws again from what was measured, the
-second file giving what the first has not (another device).
+factors, or a breakdown; the reasons are in a list. `--from a.json.gz b.json.gz` draws again from what was
+measured; the second file gives what the first has not (another device).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SERIES = (*(f"anisotropic_triangles:{k}" for k in range(3, 8)), "ani4", "ani5", 
 EXACTNESS = ("ani5", "anisotropic_triangles:6")  # 2019, Figure 10
 
 
-def in_order(options) -> list[Problem]:
+def in_order(options: argparse.Namespace) -> list[Problem]:
     """The problems asked for; else the papers' own first, then all others, small files first, generated ones last."""
     if options.matrices or options.quick:
         return problems(options)[0]
@@ -63,7 +63,7 @@ def page(run: Run, out: Path) -> str:
     text = run.heading()
     text += (
         "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM: as stored, and `again` by "
-        "SciPy's). `~`: of its kind, with other entries, so that no number of theirs stands beside it. Right-hand side "
+        "SciPy's). `~`: of its kind, with other entries, so that the papers have no numbers for it. Right-hand side "
         f"uniform in [-0.5, 0.5], x0 = 0, relative residual {RTOL:g}, full GMRES of up to {LONGEST} iterations, "
         "synchronous sweeps. `>k`: stopped after k iterations, `-`: no factors or a breakdown.\n"
     )
@@ -82,7 +82,7 @@ def page(run: Run, out: Path) -> str:
     return text + numbers(run) + run.footing()
 
 
-def measured(options, parts: Sequence[str]) -> Run:
+def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
     gpu = wants_gpu(options)
     device = "gpu" if gpu else "cpu"
     run = new_run("parilut-papers", gpu=gpu, machine_name=options.machine)

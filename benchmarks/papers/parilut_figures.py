@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def _known(values: Sequence) -> list[float]:
     return [np.nan if v is None else v for v in values]
 
 
-def figure_1(run: Run, figure) -> bool:
+def figure_1(run: Run, figure: Any) -> bool:
     records = run.find(work="steps")
     left, right = figure.subplots(1, 2)
     for record in records:
@@ -43,7 +44,7 @@ def figure_1(run: Run, figure) -> bool:
     return bool(records)
 
 
-def figure_2(run: Run, figure) -> bool:
+def figure_2(run: Run, figure: Any) -> bool:
     records = [r for r in run.find(work="steps") if len(r.detail["norms"]) > 1]
     ax = figure.subplots()
     for k, record in enumerate(records):
@@ -55,7 +56,7 @@ def figure_2(run: Run, figure) -> bool:
     return bool(records)
 
 
-def figure_3(run: Run, figure) -> bool:
+def figure_3(run: Run, figure: Any) -> bool:
     found = run.find(work="step 3")
     left, right = figure.subplots(1, 2)
     for theirs, style in ((False, "o-"), (True, "x")):
@@ -76,7 +77,7 @@ def figure_3(run: Run, figure) -> bool:
     return bool(found)
 
 
-def figure_8(run: Run, figure) -> bool:
+def figure_8(run: Run, figure: Any) -> bool:
     records = run.find(work="selection")
     left, right = figure.subplots(1, 2, sharey=True)
     for variant in dict.fromkeys(r.variant for r in records):
@@ -95,7 +96,7 @@ def figure_8(run: Run, figure) -> bool:
     return bool(records)
 
 
-def figure_9(run: Run, figure) -> bool:
+def figure_9(run: Run, figure: Any) -> bool:
     records = run.find(work="selection kernels")
     names = list(dict.fromkeys(name for r in records for name, _ in r.detail["kernels"]))
     ax = figure.subplots()
@@ -108,7 +109,7 @@ def figure_9(run: Run, figure) -> bool:
     return bool(records)
 
 
-def figure_10(run: Run, figure) -> bool:
+def figure_10(run: Run, figure: Any) -> bool:
     records = run.find(work="exactness")
     names = list(dict.fromkeys((r.matrix, r.device) for r in records))
     axes = figure.subplots(max(len(names), 1), 1, sharex=True, squeeze=False)[:, 0]
@@ -136,7 +137,7 @@ def _stacked(ax, columns: list[tuple[str, dict[str, float]]]) -> None:
     ax.set_ylabel("share of the time")
 
 
-def figure_11(run: Run, figure) -> bool:
+def figure_11(run: Run, figure: Any) -> bool:
     device = "gpu" if run.find(work="factor", device="gpu") else "cpu"
     columns = [
         (f"{name} {short}", record.detail["blocks"])
@@ -148,7 +149,7 @@ def figure_11(run: Run, figure) -> bool:
     return bool(columns)
 
 
-def figure_12(run: Run, figure) -> bool:
+def figure_12(run: Run, figure: Any) -> bool:
     columns = [
         (f"{name} {device}", record.detail["blocks"])
         for name in run.matrices
@@ -159,7 +160,7 @@ def figure_12(run: Run, figure) -> bool:
     return bool(columns)
 
 
-def figure_13(run: Run, figure) -> bool:
+def figure_13(run: Run, figure: Any) -> bool:
     def speedup(name: str, device: str) -> float | None:
         peer = run.one(matrix=name, work="factor", who="superlu")
         ours = run.one(matrix=name, work="factor", device=device, variant="ParILUT")

@@ -109,7 +109,7 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
     }
 
 
-def solve(run: Run, case: Case, method: str, variant: str, recipe, seconds: float) -> Record:
+def solve(run: Run, case: Case, method: str, variant: str, recipe: Any, seconds: float) -> Record:
     """Factor and solve once; the residual is computed here, by SciPy, from the matrix itself."""
     record = Record(case.name, method, case.device, "finelu", variant, None, threads=run.options["threads"])
     options: dict[str, Any] = {"maxiter": MAXITER}
@@ -177,12 +177,12 @@ def measure_tables(run: Run, case: Case, limit: float, budget: Budget) -> None:
 # 2018, Figures 1 to 3; 2019, Figure 10 --------------------------------------------------------------------------------
 
 
-def residual_norm(S, L) -> float:
+def residual_norm(S: sp.csr_matrix, L: Any) -> float:
     """||A - L L^T||_F."""
     return float(splinalg.norm(S - L @ L.T))
 
 
-def discrepancy(P, Q) -> int:
+def discrepancy(P: Any, Q: Any) -> int:
     """2018, section 4.1: how many places one of the patterns has and the other has not."""
     P, Q = ((M != 0).astype(np.int64) for M in (P, Q))
     return int(P.sum() + Q.sum() - 2 * P.multiply(Q).sum())
@@ -261,7 +261,7 @@ def _spilu(S, fill_factor: float, drop_tol: float, results) -> None:
         results.put((None, None, str(error)))
 
 
-def superlu(S, wanted: int, limit: float) -> dict[str, Any]:
+def superlu(S: sp.csr_matrix, wanted: int, limit: float) -> dict[str, Any]:
     """SciPy's spilu in the order of S with `wanted` entries, within 2% after up to four tries at fill_factor.
 
     Where its default drop_tol=1e-4 leaves much fewer than fill_factor allows, it is set to 0. Returns seconds, nnz,

@@ -1,4 +1,4 @@
-"""The tables of the ParILUT papers from a record, beside the papers' numbers."""
+"""The tables of the ParILUT papers from a record, with the papers' numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Tables I to III and Figures 4 to 9 of Freire, Dufrechou and Ezzatti, "A synchronization-free incomplete LU
-factorization for GPUs with level-set analysis", for this suite: finelu's kernels beside cuSPARSE's csrilu02 and MKL's
+factorization for GPUs with level-set analysis", for this suite: finelu's kernels, cuSPARSE's csrilu02 and MKL's
 dcsrilu0.
 
 `finelu bench syncfree` measures (float64, a speed-up of x over y is y's time over x's) and draws; `--from a.json.gz`
@@ -7,8 +7,8 @@ draws again from what was measured, also by `benchmarks.claims.spine`; a second 
 machine. Without a GPU only MKL and finelu's CPU variants are measured, and the page says which parts are absent.
 
 As in the paper, csrilu02 with NO_LEVEL and the routines shared, vect and adapt count by their computing stage, and
-csrilu02 with USE_LEVEL and levs by the sum of analysis and computing stage, unless a figure parts the two. cuSPARSE
-asks for a call of its analysis under NO_LEVEL too; its cost is in the JSON. "auto" is finelu's choice among the
+csrilu02 with USE_LEVEL and levs by the sum of analysis and computing stage, unless a figure shows the two. cuSPARSE
+asks for a call of its analysis under NO_LEVEL too; its cost is in the record. "auto" is finelu's choice among the
 variants, which the paper leaves as future work. The tridiagonal worst case is in the list of times only.
 """
 
@@ -182,7 +182,7 @@ FIGURES: dict[int, tuple[str, str, Callable[[Run], list[Points]]]] = {
     5: ("speed-up over cusparse NO_LEVEL, computing stage", "rows per level", figure_5),
     6: ("speed-up over MKL, analysis and computing stage", "nonzeros", figure_6),
     7: ("speed-up over cusparse USE_LEVEL, analysis and computing stage", "nonzeros", figure_7),
-    8: ("levs over cusparse USE_LEVEL, the stages apart", "nonzeros", figure_8),
+    8: ("levs over cusparse USE_LEVEL, each stage", "nonzeros", figure_8),
     9: ("with analysis, over cusparse NO_LEVEL without", "nonzeros", figure_9),
 }
 
@@ -255,7 +255,7 @@ def milliseconds(run: Run) -> str:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def measured(options) -> Run:
+def measured(options: argparse.Namespace) -> Run:
     """ILU(0) of every matrix by every routine that this machine has."""
     import finelu
 

@@ -32,8 +32,8 @@ class _OutOfTime(Exception):
     pass
 
 
-def right_hand_side(S) -> np.ndarray:
-    """b = A x for a random x, the same for everyone who solves this matrix."""
+def right_hand_side(S: Any) -> np.ndarray:
+    """b = A x for a random x, the same for every solver of this matrix."""
     return S @ np.random.default_rng(7).standard_normal(S.shape[0])
 
 
@@ -51,7 +51,7 @@ def run_apart(problem: Problem, limit: float) -> dict[str, Any]:
     return json.loads(child.stdout.splitlines()[-1])
 
 
-def solve(A, b, limit: float) -> dict[str, Any]:
+def solve(A: Any, b: Any, limit: float) -> dict[str, Any]:
     """One solve from the matrix to x on the GPU, timed from an idle device to an idle device."""
     import cupy
     import cupyx.scipy.sparse.linalg as splinalg

@@ -1,12 +1,13 @@
 """cuSPARSE's block ILU(0) and block triangular solves, bsrilu02 and bsrsv2, through ctypes: float64, int32 indices.
 
-Signatures and constants are those of cusparse.h in CUDA 13.0, where both are deprecated but still there. They stand
-apart from `cusparse.py`, so that a later version without them leaves the other peers as they are.
+Signatures and constants are those of cusparse.h in CUDA 13.0, where both are deprecated but still there. They have a
+file of their own, so that a later version without them leaves the other peers as they are.
 """
 
 from __future__ import annotations
 
 from ctypes import POINTER, byref, c_double, c_int, c_void_p
+from typing import Any
 
 from benchmarks.peers import PeerError, cusparse
 from benchmarks.peers.cusparse import (
@@ -161,11 +162,11 @@ class BlockILU0:
             self._buffers[side].data.ptr,
         )
 
-    def lower(self, b, y) -> None:
+    def lower(self, b: Any, y: Any) -> None:
         """L y = b."""
         self._solve("lower", b, y)
 
-    def upper(self, y, x) -> None:
+    def upper(self, y: Any, x: Any) -> None:
         """U x = y."""
         self._solve("upper", y, x)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -153,11 +154,11 @@ class ILU0:
         self._dpar[30] = 0.0  # only a pivot of exactly 0 stops it
         self._error = c_int(0)
 
-    def load(self, data) -> None:
+    def load(self, data: Any) -> None:
         """New values (nnz,) float64, in the order of the old ones; they are read where they are."""
         self._data = np.ascontiguousarray(data, np.float64)
 
-    def factor(self):
+    def factor(self) -> np.ndarray:
         """Compute the factors; PeerError if MKL refuses the matrix."""
         self._lib.dcsrilu0(
             byref(self._n),
@@ -204,7 +205,7 @@ class TriangularSolve:
         )
         _check(lib.mkl_sparse_optimize(self._handle), "mkl_sparse_optimize")
 
-    def solve(self, b, out):
+    def solve(self, b: Any, out: Any) -> Any:
         """out = T^-1 b, both (n,) float64 and contiguous. A NaN in `out` beforehand stays: MKL multiplies it by 0."""
         status = self._lib.mkl_sparse_d_trsv(
             OPERATION_NON_TRANSPOSE, 1.0, self._handle, self._descr, b.ctypes.data, out.ctypes.data
@@ -212,7 +213,7 @@ class TriangularSolve:
         _check(status, "mkl_sparse_d_trsv")
         return out
 
-    def close(self):
+    def close(self) -> None:
         """Free MKL's copy of the matrix."""
         if self._handle:
             self._lib.mkl_sparse_destroy(self._handle)

@@ -25,7 +25,7 @@ class OutOfTime(Exception):
     """Raised in the callback of a peer, since the limit was reached."""
 
 
-def finelu_gmres(S, b, M, end: float, maxiter: int = MAXITER) -> dict[str, Any]:
+def finelu_gmres(S: sp.csr_matrix, b: Any, M: Any, end: float, maxiter: int = MAXITER) -> dict[str, Any]:
     solution = finelu.gmres(
         S,
         b,
@@ -40,19 +40,19 @@ def finelu_gmres(S, b, M, end: float, maxiter: int = MAXITER) -> dict[str, Any]:
     return {"x": solution.x, "iterations": solution.iterations, "status": status}
 
 
-def int32_csr(S) -> sp.csr_matrix:
+def int32_csr(S: sp.csr_matrix) -> sp.csr_matrix:
     """S as ilupp takes it."""
     return sp.csr_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
 
 
-def ilupp_multilevel(S, threshold: float | None):
+def ilupp_multilevel(S: sp.csr_matrix, threshold: float | None) -> Any:
     import ilupp
 
     A = int32_csr(S)
     return ilupp.ILUppPreconditioner(A) if threshold is None else ilupp.ILUppPreconditioner(A, threshold=threshold)
 
 
-def scipy_spilu(S, b, end: float, extra=None, maxiter: int = MAXITER) -> dict[str, Any]:
+def scipy_spilu(S: sp.csr_matrix, b: Any, end: float, extra: Any = None, maxiter: int = MAXITER) -> dict[str, Any]:
     begin, count = time.perf_counter(), 0
     F = splinalg.spilu(sp.csc_matrix(S))
     setup = time.perf_counter() - begin
@@ -70,7 +70,7 @@ def scipy_spilu(S, b, end: float, extra=None, maxiter: int = MAXITER) -> dict[st
     return {"x": x, "iterations": count, "status": status, "setup": [setup], "fill": F.nnz / S.nnz}
 
 
-def scipy_splu(S, b, end: float, extra=None, **settings) -> dict[str, Any]:
+def scipy_splu(S: sp.csr_matrix, b: Any, end: float, extra: Any = None, **settings) -> dict[str, Any]:
     begin = time.perf_counter()
     F = splinalg.splu(sp.csc_matrix(S), **settings)
     setup = time.perf_counter() - begin

@@ -37,7 +37,9 @@ from finelu.krylov import cg as cg
 from finelu.krylov import fgmres as fgmres
 from finelu.krylov import gmres as gmres
 from finelu.krylov import minres as minres
+from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
+from finelu.krylov.richardson import correct as correct
 from finelu.matrix import as_csr as as_csr
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
@@ -55,9 +57,9 @@ from finelu.preconditioners import ParIC as ParIC
 from finelu.preconditioners import ParICT as ParICT
 from finelu.preconditioners import ParILU as ParILU
 from finelu.preconditioners import ParILUT as ParILUT
+from finelu.preconditioners import Recipe as Recipe
 from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
-from finelu.preconditioners import correct as correct
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status
 from finelu.threads import get_num_threads as get_num_threads

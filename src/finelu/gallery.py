@@ -511,7 +511,7 @@ def problem(text: str) -> sp.csr_matrix:
         call = ast.parse(f"f({given})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise SyntaxError
-        keywords = {str(k.arg): _literal(k.triangular.value) for k in call.keywords}
+        keywords = {str(k.arg): _literal(k.value) for k in call.keywords}
         bound = inspect.signature(function).bind(*map(_literal, call.args), **keywords)
         return function(*bound.args, **bound.kwargs)
     except ParameterError:

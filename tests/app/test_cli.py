@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 import finelu
 from finelu import krylov, report
-from finelu.auto import ladder
+from finelu.auto import cost, ladder, monitor
 from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu
@@ -62,7 +62,7 @@ def gpu_is_there():
 @pytest.fixture
 def patient(monkeypatch):
     """finelu.solve does not change to another recipe by the clock."""
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
 
 
 # Good input
@@ -371,8 +371,8 @@ def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
     A = (A + A.T).tolil()
     A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
     path = write_matrix(tmp_path / "A.mtx", A)
-    monkeypatch.setattr(ladder, "free_memory", lambda array: 0)
-    monkeypatch.setattr(ladder, "UNASKED", 0)  # so that it is asked for a small matrix, too
+    monkeypatch.setattr(cost, "free_memory", lambda array: 0)
+    monkeypatch.setattr(cost, "ALWAYS_FREE", 0)  # so that it is asked for a small matrix, too
     status, out, _ = run(capsys, "inspect", path)
     assert status == 0 and "too little memory is free" in " ".join(out.split())
     assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}
@@ -714,13 +714,17 @@ def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch,
         (package / "__init__.py").touch()
     (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
     (folder.parent / "part.py").write_text("SHARED = 1\n")  # without a main: not a benchmark
+    (folder.parent / "claims").mkdir()
+    (folder.parent / "claims" / "other.py").write_text("def main(arguments):\n    pass\n")
     for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert run(capsys, "bench", "toy", "--quick") == (0, "measured ['--quick']\n", "")
     status, _, err = run(capsys, "bench", "tyo")
     assert status == 2
-    assert "one of toy is needed" in err
+    assert "one of other, toy is needed" in err
+    for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
+        del sys.modules[module]  # those of tmp_path
 
 
 # The report's own pieces

@@ -7,7 +7,7 @@ from checks import one_line, values
 
 import finelu as fl
 from finelu import gallery
-from finelu.auto import ladder
+from finelu.auto import ladder, monitor
 from finelu.errors import NotConverged, ParameterError
 from finelu.interop import adjoint
 from finelu.interop.adjoint import Options, System
@@ -57,7 +57,7 @@ def factored(monkeypatch):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """No rung is given up for another because this machine is busy."""
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
 
 
 @pytest.mark.parametrize("trans", ["T", "H"])

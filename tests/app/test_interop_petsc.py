@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +26,7 @@ from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError
 from finelu.io import read_vector
 from finelu.preconditioners import RECIPES
+from finelu.preconditioners.recipe import Recipe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -231,6 +232,20 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
         assert made == replace(recipe, **{field.name: want}), field.name
         assert type(getattr(made, field.name)) is type(want)
         assert device == "cpu"
+
+
+def test_a_recipe_that_is_registered_is_an_option(monkeypatch):
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class Scaled(Recipe):
+        factor_of: float = 1.0
+
+        def factor(self, A):
+            return fl.Jacobi().factor(self.factor_of * A)
+
+    monkeypatch.setitem(RECIPES, "scaled", Scaled)
+    pc = Alone(A, *words("scaled", {"factor_of": "2"}))
+    np.testing.assert_array_equal(pc.apply(b), fl.Jacobi().factor(2.0 * A).solve(b))
+    assert pc.context.recipe == Scaled(factor_of=2.0)
 
 
 def given(name, values):

@@ -108,7 +108,7 @@ def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(name, me
 
 
 def test_modules_are_found_without_an_import_of_their_own():
-    names = ("ordering", "scaling", "selection", "triangular", "krylov", "interop", "io", "gallery", "blocks")
+    names = ("ordering", "scaling", "selection", "triangular", "krylov", "interop", "io", "gallery", "matrix")
     code = (
         f"import sys, finelu; before = set(sys.modules); names = {names}; assert set(names) <= set(dir(finelu)); "
         "assert all(f'finelu.{name}' not in before for name in names); "
@@ -119,7 +119,7 @@ def test_modules_are_found_without_an_import_of_their_own():
 
 
 def test_every_module_that_is_not_hidden_is_offered_for_completion():
-    hidden = ["ladder", "residual", "singular", "start", "warmup"]
+    hidden = ["residual", "start", "warmup"]
     private = {"__init__", "__main__", "cli", "kernels", *hidden}
     assert {unit(path) for path in SOURCES} - private == MODULES
 
@@ -156,7 +156,7 @@ def test_import_is_light(statement):
 @pytest.mark.parametrize("folder", [CUDA, ROOT / "benchmarks" / "papers"], ids=str)
 def test_every_kernel_has_a_launcher_and_instances(folder):
     tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
-    instances = runpy.run_path(str(folder / "instances.py"))["INSTANCES"]
+    instances = runpy.run_path(str(folder / "runtime" / "instances.py"))["INSTANCES"]
     stems = [path.stem for path in folder.glob("*.cu")]
     assert stems
     assert tool["missing_instances"](stems, instances) == []

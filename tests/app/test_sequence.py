@@ -7,16 +7,11 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import sequence
+from finelu.auto import sequence as module
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 
 N = 30 * 20
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No factors are given up because this machine is busy."""
-    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def convection(t=0.0):
@@ -120,7 +115,7 @@ def test_factors_that_no_longer_help_are_replaced(monkeypatch):
     b = values(N, "float64")
     sequence = Sequence(convection(), recipe="sparse_lu")
     sequence.step(b=b)
-    monkeypatch.setattr(sequence, "MAXITER", 3)  # enough for complete factors only
+    monkeypatch.setattr(module, "MAXITER", 3)  # enough for complete factors only
     B = perturbed(convection())
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)

@@ -14,19 +14,14 @@ from conftest import real_matrix
 
 import finelu
 from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, solve
-from finelu.auto import ladder, singular
+from finelu.auto import attempt, ladder, singular
+from finelu.auto.choose import Rung
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import as_csr
-from finelu.residual import Residual
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No rung is given up for another because this machine is busy."""
-    monkeypatch.setattr(ladder, "worth", lambda cost, elapsed, rest: False)
-
-
+pytestmark = pytest.mark.usefixtures("patient")
 METHODS = {name: getattr(krylov, name) for name in krylov.METHODS}
 TRIANGLE = np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]])
 
@@ -407,19 +402,19 @@ def test_a_recurrence_that_parts_from_the_truth_is_seen():
 
 def test_x_recipe_and_residual_are_of_one_attempt(monkeypatch):
     """The second attempt makes nothing better, so the answer is the first one's."""
-    monkeypatch.setattr(ladder, "MAXITER", 3)
-    monkeypatch.setattr(ladder.Ladder, "_at_limit", lambda *_: False)
-    rungs = {"cheap": (ILU0(),), "threshold": (Jacobi(),)}
-    monkeypatch.setattr(ladder.Ladder, "_rungs", lambda self: rungs)
+    monkeypatch.setattr(attempt, "MAXITER", 3)
+    monkeypatch.setattr(singular, "at_limit", lambda *_: False)
+    rungs = {"cheap": Rung((ILU0(),), ""), "threshold": Rung((Jacobi(),), "")}
+    monkeypatch.setattr(ladder, "rungs", lambda traits: rungs)
     original = ladder.Ladder._improve
 
-    def improve(self, rung, b, x, *rest):
-        found, judge = original(self, rung, b, x, *rest)
+    def improve(self, column, rung, left):
+        found, switch = original(self, column, rung, left)
         if rung == "threshold":
             found = type(found)(
-                x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history
+                column.x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history
             )
-        return found, judge
+        return found, switch
 
     monkeypatch.setattr(ladder.Ladder, "_improve", improve)
     A, b = gallery.poisson5(30), values(900, "float64")
@@ -509,7 +504,7 @@ def test_corrections_do_not_converge_out_of_noise():
         n, b = len(A), np.eye(len(A))[0]
         M = finelu.BlockMatrix.from_csr(sp.csr_matrix(A), n)
         try:
-            solution = finelu.correct(M, finelu.BlockILU0(block_size=n).factor(M), b, rtol=1e-8)
+            solution = finelu.richardson(M, b, M=finelu.BlockILU0(block_size=n).factor(M), rtol=1e-8, maxiter=20)
         except finelu.SingularBlock:
             continue
         true = exact_residual(A, b, solution.x)

@@ -56,14 +56,12 @@ def test_the_check_tells_a_solution_from_another():
     assert not inputs.error(x) <= calls.SOUND
 
 
-def test_every_input_is_taken_and_slow_calls_are_fewer(monkeypatch):
+def test_every_input_is_taken_and_slow_calls_are_fewer():
     taken, seconds = [], []
-    monkeypatch.setattr(calls.time, "perf_counter", iter(np.arange(0.0, 1e3, 0.01)).__next__)
-    calls.timed(taken.append, list("abcd"), seconds)
+    calls.timed(taken.append, list("abcd"), seconds, iter(np.arange(0.0, 1e3, 0.01)).__next__)
     assert len(seconds) == calls.MOST and set(taken) == set("abcd")
-    monkeypatch.setattr(calls.time, "perf_counter", iter(np.arange(100.0)).__next__)
     taken, seconds = [], []
-    calls.timed(taken.append, list("abcd"), seconds)
+    calls.timed(taken.append, list("abcd"), seconds, iter(np.arange(100.0)).__next__)
     assert taken == ["a", "b"] and seconds == [1.0]
 
 

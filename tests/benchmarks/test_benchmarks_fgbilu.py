@@ -142,7 +142,7 @@ def test_the_reference_is_block_ilu_by_definition():
 def test_table_1_is_the_correction_iteration():
     A, b = stencil((4, 3, 5), 6)
     F = finelu.BlockILU0(pivoting=False).factor(A)
-    expected = finelu.correct(A, F, b, steps=3, rtol=0.0).history[1:] ** 2
+    expected = finelu.richardson(A, b, M=F, maxiter=3, rtol=0.0).history[1:] ** 2
     for sums in (fgbilu_measure.sequential_history(A, b, 3), fgbilu_measure.finelu_history(A, b, 3)):
         assert len(sums) == 3
         np.testing.assert_allclose(sums, expected, rtol=1e-6)
@@ -503,18 +503,18 @@ def acc(flow, monkeypatch):
     fgbilu_gpu._scratch.cache_clear()
 
 
-def on_a_gpu(out, *arguments) -> Run:
+def on_a_gpu(out, *arguments, **more) -> Run:
     """The run that these arguments ask for, with what a machine with a GPU would say of itself."""
     options = fgbilu.parsed(["--gpu", "--quick", "--threads", "1", "--out", str(out), *arguments])
+    vars(options).update(more)
     run = Run("fgbilu", {"name": "box"}, "2026-01-02", {"copy GB/s": 4000.0})
     fgbilu.measure(run, options)
     assert fgbilu.page(run, out)
     return Run.load(out / "fgbilu-box-2026-01-02.json.gz")
 
 
-def test_the_part_on_the_gpu_fills_every_column(acc, monkeypatch, tmp_path):
-    monkeypatch.setattr(fgbilu, "LARGEST_ON_CPU", 30)  # so that 4^3 is one of the large grids
-    run = on_a_gpu(tmp_path, "--edges", "3,4", "--unknowns", "4,10")
+def test_the_part_on_the_gpu_fills_every_column(acc, tmp_path):
+    run = on_a_gpu(tmp_path, "--edges", "3,4", "--unknowns", "4,10", largest_on_cpu=30)  # so that 4^3 is large
     assert not run.failures and not fgbilu_tables.wrong_table(run) and fgbilu_tables.bandwidth(run) == 4000
     columns = fgbilu_tables.columns(run)
     every = {c for c, which in columns.items() if fgbilu_tables.per_point(run, "3x3x3", "factor", **which)}

@@ -338,7 +338,7 @@ def test_set_up_times_are_compared_at_near_fill_only():
     assert cells(robustness.setup_table(run), "large")[6] == "4"
 
 
-def test_a_solver_is_judged_by_the_matrix_as_it_was_read(monkeypatch):
+def test_a_solver_is_judged_by_the_matrix_as_it_was_read():
     S = sp.csr_matrix(finelu.gallery.problem("poisson5:12,12"))
     before = S.copy()
 
@@ -346,38 +346,40 @@ def test_a_solver_is_judged_by_the_matrix_as_it_was_read(monkeypatch):
         S.data[:] = 1.0
         return {"x": np.zeros(b.size), "iterations": 1, "status": ""}
 
-    monkeypatch.setitem(robustness.SOLVERS, "boasting", boasting)
-    found = robustness.outcome("boasting", S, 10.0, None)
+    found = robustness.outcome(boasting, S, 10.0, None)
     assert found["status"] == "residual 1" and found["claimed"] and abs(S - before).nnz == 0
-    monkeypatch.setitem(
-        robustness.SOLVERS, "raising", lambda *_: (_ for _ in ()).throw(RuntimeError("exactly singular"))
-    )
-    assert robustness.outcome("raising", S, 10.0, None)["status"] == "singular"
+
+    def raising(*_):
+        raise RuntimeError("exactly singular")
+
+    assert robustness.outcome(raising, S, 10.0, None)["status"] == "singular"
 
 
 @pytest.mark.parametrize("solver", [s for s in robustness.SOLVERS if s.split()[0] not in ("ilupp", "pyamg")])
 def test_every_solver_solves_an_easy_system_and_keeps_to_its_time(solver):
     S = sp.csr_matrix(finelu.gallery.problem("convection_diffusion:20,20"))
-    found = robustness.outcome(solver, S, 60.0, None)
+    found = robustness.outcome(robustness.SOLVERS[solver], S, 60.0, None)
     assert found["status"] == "" and found["residual"] <= 1.01e-8 and found["seconds"] > 0 and found["setup"][0] > 0
     if solver != "splu (direct)":
-        assert found["iterations"] > 0 and robustness.outcome(solver, S, 0.0, None)["status"] == "time"
+        assert (
+            found["iterations"] > 0 and robustness.outcome(robustness.SOLVERS[solver], S, 0.0, None)["status"] == "time"
+        )
 
 
 def test_ilupp_reaches_the_fill_that_is_asked_for():
     pytest.importorskip("ilupp")
     S = sp.csr_matrix(finelu.gallery.problem("convection_diffusion:40,40,1"))
     for fill in (1.5, 3.0):
-        found = robustness.outcome(robustness.MATCHED, S, 60.0, fill)
+        found = robustness.outcome(robustness.SOLVERS[robustness.MATCHED], S, 60.0, fill)
         assert found["status"] == "" and abs(found["fill"] / fill - 1) < 0.15
-    assert robustness.outcome(robustness.MATCHED, S, 60.0, None)["status"] == "no MultilevelILU"
+    assert robustness.outcome(robustness.SOLVERS[robustness.MATCHED], S, 60.0, None)["status"] == "no MultilevelILU"
 
 
 @pytest.mark.parametrize("solver", robustness.AMG)
 def test_pyamg_solves_and_counts(solver):
     pytest.importorskip("pyamg")
     S = sp.csr_matrix(finelu.gallery.problem("poisson5:30,30"))
-    found = robustness.outcome(solver, S, 60.0, None)
+    found = robustness.outcome(robustness.SOLVERS[solver], S, 60.0, None)
     assert found["status"] == "" and 2 < found["iterations"] < 30
 
 
@@ -391,11 +393,10 @@ def hang(S, b, end, fill):
     time.sleep(1000)
 
 
-def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path, monkeypatch):
+def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path):
     path = tmp_path / "one.mtx"
     scipy.io.mmwrite(path, finelu.gallery.poisson5(6), symmetry="general")
-    monkeypatch.setattr(worker, "GRACE", 0.2)
-    child = worker.Worker(1, serve_with_faults)
+    child = worker.Worker(1, serve_with_faults, grace=0.2)
     try:
         assert child.ask(path, "crash", 250.0, None)["status"] == "crashed"
         assert child.ask(path, "hang", 0.3, None) == {"status": "time", "seconds": 0.3}

@@ -52,15 +52,15 @@ class Line:
 
     cheap: dict = field(default_factory=dict)  # parameters that make it small work, and leave no part of it unused
     skip: dict = field(default_factory=dict)  # case -> why it is not taken
-    zero_pivot: str = r"the pivot of row 3 .*Try .*shift=1e-3"  # what the error for `singular()` says
+    zero_pivot: str = r"the pivot of row 4 .*Try .*shift=1e-3"  # what the error for `singular()` says
     warning: str | None = None  # instead of an error: there are factors, and the warning of their report says this
     needs_diagonal: bool = True  # a row that stores no diagonal entry is an error that names it
     same_update: bool = True  # an update has the bits of a fresh factorization; else it goes on from the old pattern
 
 
-SIDE = {"one row": "a block of 2 rows does not fit into 1"}
-BLOCK = r"block row 1 \(from row 2 on\).*Try shift=1e-3"
-REFUSED = r"updates were refused, the first in row 3: .*Try shift=1e-2"
+SIDE = dict.fromkeys(("chain", "diagonal", "one row"), "blocks of 3 rows do not fit")
+BLOCK = r"block row 1 \(from row 3 on\).*Try shift=1e-3"
+REFUSED = r"updates were refused, the first in row 4: .*Try shift=1e-2"
 LINES = {
     "parilu": Line({"sweeps": 8}, warning=REFUSED),
     "paric": Line({"sweeps": 8}, warning=REFUSED),
@@ -72,8 +72,8 @@ LINES = {
         needs_diagonal=False,
     ),
     "jacobi": Line(warning=""),  # its rows have nothing to do with one another: nothing is divided by but A_ii
-    "block_jacobi": Line({"block_size": 2}, SIDE, BLOCK),
-    "block_ilu0": Line({"block_size": 2}, SIDE, BLOCK, needs_diagonal=False),
+    "block_jacobi": Line({"block_size": 3}, zero_pivot=BLOCK),
+    "block_ilu0": Line({"block_size": 3}, SIDE, BLOCK, needs_diagonal=False),
     "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0", needs_diagonal=False),
 }
 
@@ -107,10 +107,10 @@ def matrices() -> tuple[Case, ...]:
 
 
 def singular(dtype="float64"):
-    """Rows 2 and 3 are alike: whatever eliminates one from the other has a pivot of 0 there."""
-    A = sp.block_diag([2 * np.eye(2), np.ones((2, 2)), gallery.poisson5(4, 4)], format="csr").astype(dtype)
+    """Rows 3 and 4 are alike: whatever eliminates one from the other has a pivot of 0 there."""
+    A = sp.block_diag([2 * np.eye(3), np.ones((2, 2)), [[2.0]], gallery.poisson5(4, 6)], format="csr").astype(dtype)
     if A.dtype.kind == "c":
-        A[2, 3], A[3, 2] = 1j, -1j
+        A[3, 4], A[4, 3] = 1j, -1j
     return A
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
+from checks import PATTERNS
 from conftest import real_matrix
 from contract_cases import EVERY_METHOD, EVERY_METHOD_AND_SYSTEM
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from krylov_cases import DTYPES, METHODS, kind_for, name, operator, residual, system
 
@@ -80,7 +81,7 @@ def test_the_exact_operator_inverse_takes_one_iteration(method):
     assert method(A, b, rtol=1e-10).iterations > 10
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@PATTERNS
 @given(st.integers(1, 40), st.floats(0.0, 0.5), st.integers(0, 2**31), st.sampled_from(METHODS), st.booleans())
 def test_diagonally_dominant_systems_are_solved(n, density, seed, method, complex_values):
     rng = np.random.default_rng(seed)
@@ -97,7 +98,7 @@ def test_diagonally_dominant_systems_are_solved(n, density, seed, method, comple
     np.testing.assert_array_equal(A, kept)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@PATTERNS
 @given(st.integers(1, 8), st.integers(0, 2**31), st.integers(0, 8), st.sampled_from(METHODS), st.integers(0, 30))
 def test_whatever_the_matrix_the_answer_is_finite_and_no_worse_than_x0(n, seed, rank, method, maxiter):
     rng = np.random.default_rng(seed)

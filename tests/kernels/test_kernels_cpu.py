@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from finelu import gallery, threads
 from finelu.errors import ParameterError
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu import elimination, triangular
+from finelu.kernels.cpu import triangular
+from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.runtime import atomics
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import triangle
@@ -420,10 +420,9 @@ def test_elimination_is_shared_where_it_pays_only():
         cpu.elimination.ilu0_analysis(small, "levs")
 
 
-def test_a_long_list_of_meetings_is_not_made(monkeypatch):
-    A = matrix(np.ones((60, 60), bool))
-    assert cpu.elimination.ilu0_analysis(A).first is not None
-    monkeypatch.setattr(elimination, "MEETINGS_PER_ENTRY", 2)
+def test_a_long_list_of_meetings_is_not_made():
+    assert cpu.elimination.ilu0_analysis(matrix(np.ones((60, 60), bool))).first is not None
+    A = matrix(np.ones((110, 110), bool))  # an entry meets 37 others
     assert cpu.elimination.ilu0_analysis(A).first is None
     check_ilu0(A)
     check_ic0(A)

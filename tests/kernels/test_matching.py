@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, in_dtype, one_line, with_index
+from checks import DTYPES, PATTERNS, in_dtype, one_line, own_types, with_index
 from conftest import MATRICES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,6 +208,7 @@ def test_powers_of_two_lose_at_most_a_factor_of_4(A):
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_and_index_type_and_a_hermitian_matrix(backend, dtype, index):
+    own_types(backend, dtype, index)
     A = gallery.random_dominant(40, 0.1, 1)
     H = in_dtype(sp.csr_matrix(A + A.T), dtype)
     for symmetric in (False, True):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from block_cases import own_path
 from checks import DTYPES, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +115,7 @@ def test_a_wider_right_hand_side_widens_the_product():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 3, 9])
 def test_the_residual_is_its_twin(backend, n, dtype):
+    own_path(backend, n, dtype)
     blocks = random_blocks((3, 4, 2), n, dtype)
     for periodic in (OPEN, (True, False, True), (True, True, True)):
         A = StencilMatrix(blocks, periodic).blocks

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from checks import (
     DTYPES,
+    IN_TYPES,
     PATTERNS,
     assert_close,
     dominant_matrices,
@@ -182,8 +183,7 @@ def test_the_bits_are_those_of_the_reference(problem, method, kind):
         np.testing.assert_array_equal(solver.solve(b), by_reference(A, b, **kind))
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", DTYPES)
+@IN_TYPES
 def test_the_bits_are_those_of_the_reference_in_every_dtype(kind, dtype, index):
     A = with_index(well_conditioned(in_dtype(gallery.arrow(70), dtype), kind["unit"]), index)
     for method, shape in product(EXACT_ON_CPU, SHAPES):

@@ -18,12 +18,13 @@ from krylov_cases import (
 )
 
 import finelu.kernels
+from finelu import gallery
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
-from finelu.kernels.cpu.runtime import sharing
 from finelu.krylov import bicgstab, cg, gmres, progress
-from finelu.residual import PROBES
+from finelu.krylov.residual import PROBES
+from finelu.krylov.system import System
 from finelu.result import Status
 
 
@@ -100,7 +101,7 @@ def test_a_new_cycle_begins_from_the_better_of_the_last_and_the_best_iterate(bac
     A, b = 2 * np.eye(4), np.arange(1.0, 5.0)
     exact = b / 2
     solve = progress.Progress(
-        "cg", backend.move(sp.csr_matrix(A)), backend.move(b), None, rtol=1e-9, atol=0.0, maxiter=99, M=None,
+        "cg", System.checked(backend.move(sp.csr_matrix(A)), backend.move(b)), rtol=1e-9, atol=0.0, maxiter=99,
         callback=None, watch=None,
     )  # fmt: skip
     best, (r,) = solve.keeps_best(), solve.vectors(1)
@@ -147,17 +148,18 @@ def test_the_cuda_header_numbers_the_monitor_as_python_does():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_a_product_shared_by_threads_has_the_bits_of_one_thread(threads, monkeypatch, count, dtype):
-    monkeypatch.setattr(sharing, "CALL", 0.0)  # so small products are shared, too
-    monkeypatch.setattr(sharing, "GRAIN", 50.0)
+def test_a_product_shared_by_threads_has_the_bits_of_one_thread(threads, count, dtype):
     threads(count)
-    A = sp.random(300, 300, 0.03, format="csr", random_state=3)
-    A = sp.csr_matrix(sp.vstack([A[:299], np.ones((1, 300))])).astype(dtype)  # rows without entries, and a long one
+    A = gallery.poisson7(50)  # with rows without entries, and a long one
+    A = sp.csr_matrix(sp.diags(np.minimum(np.arange(A.shape[0]) % 5, 1.0)) @ A)
+    A.eliminate_zeros()
+    n = A.shape[0]
+    A = sp.csr_matrix(sp.vstack([A[: n - 1], np.ones((1, n))])).astype(dtype)
     if A.dtype.kind == "c":
         A.data *= np.exp(1j * np.arange(A.nnz)).astype(dtype)
     A.sort_indices()
-    x = np.random.default_rng(0).standard_normal(600).astype(dtype)[::2]
+    x = np.random.default_rng(0).standard_normal(2 * n).astype(dtype)[::2]
     product = products.Product(A)
-    assert product.threads == count and product.items[0] == 0 and product.items[-1] == 300
+    assert product.threads == count and product.items[0] == 0 and product.items[-1] == n
     for _ in range(5):
         np.testing.assert_array_equal(product(x), A @ x)

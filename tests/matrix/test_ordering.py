@@ -16,6 +16,7 @@ from checks import (
     in_dtype,
     long_rows,
     one_line,
+    own_types,
     perturbed,
     values,
     with_index,
@@ -437,6 +438,7 @@ def test_unit_diagonal_leaves_a_zero_alone(backend):
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scale_is_its_twin_and_by_definition(backend, dtype, index):
+    own_types(backend, dtype, index)
     A = with_index(in_dtype(long_rows(150), dtype), index)
     real = A.data.real.dtype
     a, b, c, d = (values(A.n, real, seed) for seed in range(4))
@@ -460,6 +462,7 @@ def test_scale_is_its_twin_and_by_definition(backend, dtype, index):
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_use_new_pivots_is_its_twin(backend, dtype, index):
+    own_types(backend, dtype, index)
     F = with_index(in_dtype(long_rows(150), dtype), index)
     new = values(F.nnz, dtype)
     new[F.diag] += 3

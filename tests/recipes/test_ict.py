@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 from checks import (
     DTYPES,
+    IN_TYPES,
     PATTERNS,
     assert_close,
     dominant_matrices,
@@ -146,8 +147,7 @@ def test_the_bits_are_those_of_the_reference(problem):
     assert_same_bits_as_the_reference(problem.A, 5e-3, 10.0)
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", DTYPES)
+@IN_TYPES
 def test_the_bits_are_those_of_the_reference_in_every_dtype(dtype, index):
     for name in SPREAD:
         assert_same_bits_as_the_reference(with_index(in_dtype(gallery.problem(name), dtype), index), 5e-3, 1.5)
@@ -307,7 +307,7 @@ def test_values_that_overflow_are_found(rows, dtype, row):
     [
         ({"drop_tol": -0.1}, "drop_tol"),
         ({"fill": 0}, "fill"),
-        ({"nnz": 26}, "nnz must be an integer of at least 27"),
+        ({"nnz": 26}, "nnz must be an integer >= 27"),
         ({"shift": -0.1}, "shift"),
         ({"precision": "float16"}, "precision"),
         ({"triangular": "direct"}, "direct"),

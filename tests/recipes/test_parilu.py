@@ -25,7 +25,6 @@ import finelu as fl
 from finelu import IC0, ILU0, MatrixError, ParameterError, ParIC, ParILU, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import reference
-from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr, lower_triangle
 from finelu.ordering import rcm
 
@@ -33,13 +32,6 @@ BOTH = pytest.mark.parametrize("Recipe", [ParILU, ParIC])
 SPREAD = {ParILU: ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70"), ParIC: ("poisson7:5,4,3",)}
 ONES = sp.csr_matrix(np.ones((2, 2)))  # its second pivot is 0
 KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))  # no IC(0), row 3
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
 
 
 def fetched(backend, F):
@@ -449,10 +441,10 @@ def test_update_gives_the_bits_of_a_fresh_factorization(backend, Recipe, options
     A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
     B = perturbed(A)
     F = Recipe(**options).factor(backend.move(A))
-    solver = F._solver(F._sequence("N")[0])
+    solver = F.solvers()[0]
     G = Recipe(**options).factor(backend.move(B))
     assert F.update(backend.move(B)) is F
-    assert F._solver(F._sequence("N")[0]) is solver  # the pattern has not changed: no new analysis
+    assert F.solvers()[0] is solver  # the pattern has not changed: no new analysis
     for mine, other in zip(fetched(backend, F), fetched(backend, G), strict=True):
         np.testing.assert_array_equal(mine.data, other.data)
     r = backend.move(values(A.shape[0], "complex128"))

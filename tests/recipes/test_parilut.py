@@ -13,7 +13,6 @@ import finelu as fl
 from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import cpu
-from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr
 from finelu.ordering import rcm
 
@@ -26,13 +25,6 @@ SPREAD = {
 ALL = 1e3  # a fill that drops nothing
 KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))
 SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """On the CPU several threads share even a small matrix, some rows at a time."""
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
 
 
 def fetched(backend, F):
@@ -715,16 +707,16 @@ def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
 
 
 def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(monkeypatch):
-    import finelu.kernels
+    import finelu.device
 
     A = gallery.poisson5(12, 11)
     want = ParILUT().factor(A)
-    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
     np.testing.assert_array_equal(ParILUT().factor(A).L.data, want.L.data)
 
 
 def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch):
-    import finelu.kernels
+    import finelu.device
 
     n = 600  # an arrow: all of it is filled, more than room is made for at first
     A = sp.lil_matrix(sp.eye(n) * 4.0)
@@ -732,7 +724,7 @@ def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch
     A[0, 0] = 40.0
     A = sp.csr_matrix(A)
     assert max(ParILUT(steps=1).factor(A).report["candidates"]) > 100_000
-    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
     with pytest.raises(MemoryError, match=r"candidates take .* GiB, .*free; give memory_limit") as error:
         ParILUT(steps=1).factor(A)
     one_line(error)

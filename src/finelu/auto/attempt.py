@@ -12,8 +12,8 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.device import namespace
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR
-from finelu.residual import Residual
 from finelu.result import Attempt, Solution, Status
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)

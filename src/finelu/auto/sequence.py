@@ -17,9 +17,10 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
-from finelu.matrix import CSR, as_csr, check_vector, norm, number
-from finelu.residual import Residual
+from finelu.krylov.residual import Residual
+from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.result import Solution, Status
+from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from finelu.device import namespace, to_host
 from finelu.kernels import kernels_for
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr, norm
-from finelu.residual import Residual
 from finelu.result import Status
 
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision

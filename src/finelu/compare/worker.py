@@ -27,9 +27,9 @@ from finelu.errors import FineluError
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr
 from finelu.properties import density, level_sizes
-from finelu.residual import Residual
 from finelu.result import Solution, Status
 from finelu.threads import set_num_threads
 

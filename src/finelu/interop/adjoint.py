@@ -1,6 +1,6 @@
 """A linear system and its transpose solved with one factorization, as derivatives of a solve need them.
 
-x = A^-1 b has the adjoints b' = A^-H x' and A' = -b' x^H, of which the stored entries of A take theirs.
+x = A^-1 b has the adjoints b' = A^-H x' and A' = -b' x^H, of which only the stored entries of A are needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from finelu.auto.ladder import Ladder
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.factors import Factors
-from finelu.krylov.progress import count
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
+from finelu.result import Solution
+from finelu.validation import count
 
 SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
 NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint system A^H y = g"}
@@ -34,11 +35,11 @@ class Options:
     """How to solve.
 
     recipe : a recipe, its class or name, Factors that exist already (of a matrix near A, on its device), or "auto":
-        what `finelu.solve` tries, one after the other until one solves. The gradients are then solved for with the
-        factors that solved, transposed, and where that does not converge, by trying anew with A^H.
+        those that `finelu.solve` tries, one after the other until one converges. Gradients are then computed with its
+        factors, transposed, and if that does not converge, by a new search for A^H.
     method : the name of a function of `finelu.krylov`, or "auto": what `finelu.solve` takes; with a recipe, cg where A
-        is Hermitian with a positive diagonal and the recipe keeps that, else gmres. With a recipe, too, a function with
-        their arguments.
+        is Hermitian with a positive diagonal and the recipe keeps that, else gmres. With a recipe it may also be a
+        function with the same arguments.
     rtol : both solves end with ||b - A x||_2 <= rtol ||b||_2; None: 1e-10 in double precision, 1e-5 in single.
     maxiter : as in `finelu.krylov`, of each solve; with a recipe only.
     """
@@ -48,7 +49,7 @@ class Options:
     rtol: float | None = None
     maxiter: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.recipe, type) or not (hasattr(self.recipe, "factor") or isinstance(self.recipe, Factors)):
             object.__setattr__(self, "recipe", recipe_of(self.recipe, "auto"))
         names = (*krylov.METHODS, "auto")
@@ -73,7 +74,7 @@ class System:
     def __init__(self, A: CSR, options: Options):
         self.A, self.options = A, options
         self._ladders: dict[str, Ladder] = {}  # for recipe="auto": of A, "N", and of A^H, "H"
-        self._solved: dict[str, tuple[Any, str]] = {}  # the factors and the method that solved last, of each
+        self._solved: dict[str, tuple[Any, str]] = {}  # the factors and the method that solved each last
         self._lock = Lock()
         if options.recipe == "auto":
             return
@@ -83,7 +84,7 @@ class System:
         fixed = options.method != "auto"
         self._methods: tuple[Any, ...] = (options.method,) if fixed else choose(traits(A), self.M.recipe).methods
 
-    def solve(self, B, trans: str = "N"):
+    def solve(self, B: Any, trans: str = "N") -> Any:
         """A^-1 B, A^-T B or A^-H B, for B (n,) or (n, k) on the device of A, column by column; NotConverged if not."""
         B = check_vector(B, self.A.n, self.A.data, "b" if trans == "N" else "the gradient that comes in")
         if trans == "T":
@@ -94,7 +95,7 @@ class System:
         xp = namespace(B)
         return xp.stack(columns, axis=1) if columns else xp.empty(B.shape, np.result_type(self.A.dtype, B.dtype))
 
-    def _column(self, b, trans: str, what: str):
+    def _column(self, b: Any, trans: str, what: str) -> Any:
         dtype, rtol = np.result_type(self.A.dtype, b.dtype), self.options.rtol
         if rtol is None:
             rtol = 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
@@ -107,19 +108,19 @@ class System:
             raise NotConverged(what, solution, rtol)
         return solution.x
 
-    def _with_factors(self, b, trans: str, rtol: float):
+    def _with_factors(self, b: Any, trans: str, rtol: float) -> Solution:
         """By the first method, or by the next where that breaks down."""
         for method in self._methods:
             same = trans == "N" or method in SELF_ADJOINT
             A, M = (self.A, self.M) if same else (self._adjoint, _Adjoint(self.M))
             function = method if callable(method) else getattr(krylov, method)
-            solution = function(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
+            solution: Solution = function(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
             if solution.converged or solution.status not in BROKEN + INDEFINITE:
                 break
         return solution
 
-    def _automatic(self, b, trans: str, rtol: float):
-        """By the factors that have solved the other of the two systems, transposed, or else by a ladder of its own."""
+    def _automatic(self, b: Any, trans: str, rtol: float) -> Solution:
+        """By the factors that solved the adjoint system, transposed; if they do not converge, by a new ladder."""
         other = "H" if trans == "N" else "N"
         if trans not in self._ladders and other in self._solved:
             F, method = self._solved[other]
@@ -128,6 +129,7 @@ class System:
             if solution.converged:
                 return solution
         if trans not in self._ladders:
+            assert isinstance(self.options.method, str)  # Options refuses a function here
             self._ladders[trans] = Ladder(self._matrix(trans), rtol, method=self.options.method)
         ladder = self._ladders[trans]
         solution = ladder.solve(b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from finelu.device import namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
-from finelu.matrix import DTYPES, as_csr, sparse_module
+from finelu.matrix import CSR, DTYPES, as_csr, sparse_module
 
 try:
     import jax
@@ -23,27 +24,37 @@ try:
 except ImportError as error:
     raise ImportError("finelu.interop.jax needs JAX: pip install 'finelu[jax]'.") from error
 
-KEPT = 4  # factorizations that wait for their gradients
+KEPT = 4  # factorizations that are kept for gradients
 NO_TOKEN = np.zeros(2, np.uint32)
+
+How = tuple[Options, Any]
 
 _systems: OrderedDict[bytes, System] = OrderedDict()  # by token, those used last at the end
 _lock = threading.Lock()
 
 
-def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
+def solve(
+    A: sparse.BCSR | sparse.BCOO | tuple[Any, Any, Any],
+    b: Any,
+    *,
+    recipe: Any = "auto",
+    method: str | Callable[..., Any] = "auto",
+    rtol: float | None = None,
+    maxiter: int | None = None,
+) -> jax.Array:
     """x with A x = b, differentiable in reverse mode as often as wanted.
 
     A : (n, n), a BCSR or BCOO of jax.experimental.sparse, or a tuple (data, indices, indptr) of arrays, as in SciPy.
     b : (n,) or (n, k); k solves with the same factors.
     recipe, method, rtol, maxiter : as in `finelu.interop.adjoint.Options`; gradients are solved for in the same way.
     Returns x of b's shape, in the wider dtype of A and b.
-    Raises NotConverged rather than return what is no solution or no gradient; MatrixError, DeviceError and
-    ParameterError for what cannot be worked with; what `recipe.factor` raises. Under jit, JAX wraps what is raised
-    while the program runs into an error of its own, which has this text.
+    Raises NotConverged rather than return something that is no solution or no gradient; MatrixError, DeviceError and
+    ParameterError for arguments that it cannot work with; what `recipe.factor` raises. Under jit, JAX wraps exceptions
+    of the running program into an error of its own, which has the same text.
     Outside of jit and vmap, arrays are read where they are, through DLPack on a GPU. Under jit and vmap the solve is a
-    `jax.pure_callback`, which hands arrays over on the host; on a GPU they are copied back to it, and solved there: to
-    that of the arrays that are constants of the program, else to that of `jax.default_device` when it is traced, else
-    to CuPy's current one. What is committed to another GPU than these is solved on them all the same.
+    `jax.pure_callback`, which hands arrays over on the host. If the program runs on a GPU they are copied to one, and
+    solved there: the GPU of the arrays that are constants of the program, else that of `jax.default_device` when it is
+    traced, else CuPy's current one; arrays that are committed to yet another GPU are solved there, too.
     vmap over b alone factors A once.
     Cost: the factors, k solves, and k more for the gradients, with the same factors if these are among the last 4 made.
     """
@@ -69,26 +80,27 @@ def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _solve(how, trans, data, places, b, token):
+def _solve(how: How, trans: str, data: Any, places: Any, b: Any, token: Any) -> tuple[Any, Any]:
     """(A^-1 b, or A^-T b if trans is "T"; the token of the factors).
 
-    how : the options, and the device that a program is expected to run on.  token : of factors that have been made.
+    how : the options, and the device that a program is expected to run on.  token : names factors, so that they can be
+    found again; NO_TOKEN: they are yet to be made.
     """
     return _call(how, trans, data, places, b, token)
 
 
-def _forward(how, trans, data, places, b, token):
+def _forward(how: How, trans: str, data: Any, places: Any, b: Any, token: Any) -> tuple[Any, Any]:
     x, token = _solve(how, trans, data, places, b, token)  # itself: a second derivative goes through it
     return (x, token), (data, places, x, token)
 
 
-def _backward(how, trans, residual, gradients):
+def _backward(how: How, trans: str, residual: Any, gradients: Any) -> tuple[Any, ...]:
     """JAX's gradients are not conjugated: b' = A^-T x' and A' = -b' x^T; of x = A^-T b, A' = -x b'^T."""
     (data, places, x, token), (gradient, _) = residual, gradients
     of_b, _ = _solve(how, "T" if trans == "N" else "N", data, places, gradient, token)
     left, right = (of_b, x) if trans == "N" else (x, of_b)
     rows, columns = _coordinates(places, data.shape[0])
-    take = partial(jnp.take, axis=0, mode="fill", fill_value=0)  # what pads a BCOO lies outside, and has no gradient
+    take = partial(jnp.take, axis=0, mode="fill", fill_value=0)  # padding of a BCOO lies outside: no gradient
     of_data = -(take(left, rows) * take(right, columns)).reshape(data.shape[0], -1).sum(axis=1)
     of_data = of_data if jnp.iscomplexobj(data) else of_data.real
     return of_data.astype(data.dtype), None, of_b, None
@@ -97,7 +109,7 @@ def _backward(how, trans, residual, gradients):
 _solve.defvjp(_forward, _backward)
 
 
-def _call(how, trans, data, places, b, token):
+def _call(how: How, trans: str, data: Any, places: Any, b: Any, token: Any) -> tuple[Any, Any]:
     """(x, the token of the factors)."""
     arguments = (data, *places, b, token)
     if not any(isinstance(part, jax.core.Tracer) for part in arguments):
@@ -109,17 +121,19 @@ def _call(how, trans, data, places, b, token):
     shapes = jax.ShapeDtypeStruct(b.shape, b.dtype), jax.ShapeDtypeStruct(token.shape, token.dtype)
     ranks = tuple(part.ndim for part in arguments)
 
-    def callback(on_gpu, *arguments):
+    def callback(on_gpu: bool, *arguments: Any) -> Any:
         return jax.pure_callback(
             partial(_on_host, *how, trans, ranks, on_gpu), shapes, *arguments, vmap_method="expand_dims"
         )
 
-    return jax.lax.platform_dependent(*arguments, cpu=partial(callback, False), cuda=partial(callback, True))
+    where = {"cpu": partial(callback, False), "cuda": partial(callback, True)}
+    found: tuple[Any, Any] = jax.lax.platform_dependent(*arguments, **where)
+    return found
 
 
-def _expected(arguments):
-    """The device on which a program will run, as far as that is known when it is traced; else None: that of constants
-    of the program, or JAX's default device. Devices of what is traced are not known before it runs, nor in a callback.
+def _expected(arguments: tuple[Any, ...]) -> Any:
+    """The device on which a program will run, as far as that is known when it is traced: that of constants of the
+    program, or JAX's default device, or None. JAX does not say where traced arrays will be, not even to a callback.
     """
     for part in arguments:
         if isinstance(part, jax.Array) and not isinstance(part, jax.core.Tracer) and len(part.devices()) == 1:
@@ -128,13 +142,17 @@ def _expected(arguments):
     return jax.local_devices(backend=default)[0] if isinstance(default, str) else default
 
 
-def _on_host(options, device, trans, ranks, on_gpu: bool, *arguments):
-    """What the callback does: arguments with the axes of vmap in front, 1 long where they are not mapped over."""
+def _on_host(
+    options: Options, device: Any, trans: str, ranks: tuple[int, ...], on_gpu: bool, *arguments: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The callback: its arguments have the axes of vmap in front, of length 1 where they are not mapped over."""
     with _current(device) if on_gpu else nullcontext():
         return _solved_each(options, trans, ranks, on_gpu, arguments)
 
 
-def _solved_each(options, trans, ranks, on_gpu: bool, arguments):
+def _solved_each(
+    options: Options, trans: str, ranks: tuple[int, ...], on_gpu: bool, arguments: tuple[Any, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     given = [_view(part) for part in arguments]
     batches = [part.shape[: part.ndim - rank] for part, rank in zip(given, ranks, strict=True)]
     batch, b = np.broadcast_shapes(*batches), given[-2]
@@ -154,7 +172,7 @@ def _solved_each(options, trans, ranks, on_gpu: bool, arguments):
     return x, tokens
 
 
-def _solved(options, trans, arrays, token):
+def _solved(options: Options, trans: str, arrays: list[Any], token: np.ndarray) -> tuple[Any, np.ndarray]:
     """(x, token), for (data, *places, b) on one device."""
     *matrix, b = arrays
     with _lock:
@@ -171,7 +189,7 @@ def _solved(options, trans, arrays, token):
     return x, token
 
 
-def _matrix(data, indices, indptr=None, *, n: int):
+def _matrix(data: Any, indices: Any, indptr: Any = None, *, n: int) -> CSR:
     module = sparse_module(data)
     if indptr is not None:
         return as_csr(module.csr_matrix((data, indices, indptr), shape=(n, n)), diagonal=False)
@@ -184,7 +202,7 @@ def _matrix(data, indices, indptr=None, *, n: int):
     return as_csr(module.coo_matrix((data, (indices[:, 0], indices[:, 1])), shape=(n, n)), diagonal=False)
 
 
-def _parts(A):
+def _parts(A: Any) -> tuple[Any, tuple[Any, ...]]:
     """(data, places): places (indices, indptr) by rows, or (indices (nse, 2),)."""
     if isinstance(A, sparse.BCSR | sparse.BCOO):
         if A.ndim != 2 or A.shape[0] != A.shape[1] or A.n_batch or A.n_dense:
@@ -204,14 +222,15 @@ def _parts(A):
     return data, (indices, indptr)
 
 
-def _coordinates(places, nnz: int):
+def _coordinates(places: tuple[Any, ...], nnz: int) -> tuple[Any, Any]:
+    """The row and the column of each entry."""
     if len(places) == 1:
         return places[0][:, 0], places[0][:, 1]
     indices, indptr = places
     return jnp.repeat(jnp.arange(indptr.shape[0] - 1), jnp.diff(indptr), total_repeat_length=nnz), indices
 
 
-def _device(x):
+def _device(x: Any) -> Any:
     """The one device that a JAX array lies on, which finelu can work on."""
     if len(x.devices()) != 1:
         raise DeviceError(f"A lies on {len(x.devices())} devices; put A and b on one.")
@@ -221,14 +240,17 @@ def _device(x):
     return device
 
 
-def _current(device) -> AbstractContextManager[Any]:
-    """CuPy's current device made that of JAX; None: left as it is."""
+def _current(device: Any) -> AbstractContextManager[Any]:
+    """Makes the device of JAX CuPy's current one, unless it is None."""
     on_cpu = device is None or device.platform == "cpu"
-    return nullcontext() if on_cpu else require_gpu().cuda.Device(device.local_hardware_id)
+    current: AbstractContextManager[Any] = (
+        nullcontext() if on_cpu else require_gpu().cuda.Device(device.local_hardware_id)
+    )
+    return current
 
 
-def _array(x, device):
-    """The memory of x as a NumPy or CuPy array. What is committed to no device, as a gradient of ones, moves there."""
+def _array(x: Any, device: Any) -> Any:
+    """The memory of x as a NumPy or CuPy array. An array that is committed to no device moves to this one."""
     x = x if isinstance(x, jax.Array) and x.committed else jax.device_put(x, device)
     if _device(x) != device:
         raise DeviceError(f"A's values are on {device}, but an array that belongs to them is on {_device(x)}.")
@@ -236,15 +258,15 @@ def _array(x, device):
 
 
 class _Memory:
-    """Memory that others own, without their note that it is not to be written."""
+    """Memory that JAX owns and marks as read-only, without that mark."""
 
     def __init__(self, owner: np.ndarray):
         self.owner = owner
         self.__array_interface__ = owner.__array_interface__ | {"data": (owner.ctypes.data, False)}
 
 
-def _view(x) -> np.ndarray:
+def _view(x: Any) -> np.ndarray:
     """x as a NumPy array that is not marked as read-only, though nothing writes to it: Numba would compile every
-    kernel once more for the mark."""
+    kernel once more for read-only arrays."""
     x = np.asarray(x)
     return x if x.flags.writeable else np.asarray(_Memory(x))

@@ -1,5 +1,7 @@
-"""`finelu solve A.mtx --petsc`: a module outside of `finelu.interop.petsc`, since PETSc reads its options when that is
-imported."""
+"""`finelu solve A.mtx --petsc`.
+
+Outside of the package `finelu.interop.petsc`: importing that starts PETSc, which takes its options only then.
+"""
 
 from __future__ import annotations
 

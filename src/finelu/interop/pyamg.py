@@ -1,37 +1,44 @@
-"""Smoothers and coarse solvers for PyAMG's multigrid hierarchies, made of any recipe."""
+"""Smoothers and coarse solvers for PyAMG's multigrid hierarchies, from any recipe."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from finelu.errors import ParameterError
-from finelu.factors import TRANSPOSES, Factors
-from finelu.krylov.progress import count
+from finelu.factors import Factors
+from finelu.factors.base import TRANSPOSES
 from finelu.preconditioners import MultilevelILU, recipe_of
+from finelu.validation import count
+
+Smoother = Callable[[Any, np.ndarray, np.ndarray], None]
 
 
 class _OfMatrix:
-    """The factors of each matrix that comes along, made when it comes first, kept as long as it lives."""
+    """The factors of a matrix, made when they are first asked for and kept as long as the matrix lives."""
 
     def __init__(self, recipe: Any):
         named = isinstance(recipe, type) or not hasattr(recipe, "factor")
         self.recipe = recipe_of(recipe) if named else recipe
         self._known: dict[int, tuple[Any, Factors]] = {}
 
-    def __call__(self, A) -> Factors:
+    def __call__(self, A: Any) -> Factors:
         known, key = self._known, id(A)
         if key not in known:
             known[key] = weakref.ref(A, lambda _: known.pop(key, None)), self.recipe.factor(A)
         return known[key][1]
 
 
-def smoother(recipe, *, iterations: int = 1, trans: str = "N"):
+def smoother(recipe: Any, *, iterations: int = 1, trans: str = "N") -> Smoother:
     """A function f(A, x, b) that does x <- x + M^-1 (b - A x), in place, as the levels of a PyAMG hierarchy take it.
 
-    recipe : makes M of the matrix of each level, when it is smoothed first; values changed in place go unnoticed.
-    iterations : how often.  trans : "H" takes M^-H, for a postsmoother: with M^-1 before and M^-H after it a cycle
-        for a Hermitian A is Hermitian, too, as cg needs it of a preconditioner. A Hermitian M, as of IC0, is its own.
+    recipe : makes M from the matrix of each level when that is first smoothed; later changes of its values in place
+        are not noticed.
+    iterations : number of steps.  trans : "H" takes M^-H, for a postsmoother: with M^-1 before and M^-H after the
+        coarse correction the cycle is Hermitian if A is, as cg needs it. A Hermitian M, as of IC0, needs no "H".
 
         ml = pyamg.smoothed_aggregation_solver(A)
         for level in ml.levels[:-1]:
@@ -43,12 +50,12 @@ def smoother(recipe, *, iterations: int = 1, trans: str = "N"):
     return _smoother(_OfMatrix(recipe), iterations, trans)
 
 
-def _smoother(factors: _OfMatrix, iterations: int, trans: str):
+def _smoother(factors: _OfMatrix, iterations: int, trans: str) -> Smoother:
     count("iterations", iterations, 1)
     if trans not in TRANSPOSES:
         raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
 
-    def smooth(A, x, b):
+    def smooth(A: Any, x: np.ndarray, b: np.ndarray) -> None:
         M = factors(A)
         for _ in range(iterations):
             x += M.solve(b - A @ x, trans)
@@ -57,11 +64,11 @@ def _smoother(factors: _OfMatrix, iterations: int, trans: str):
     return smooth
 
 
-def change_smoothers(ml, recipe, *, iterations: int = 1):
+def change_smoothers(ml: Any, recipe: Any, *, iterations: int = 1) -> Any:
     """Smooth all levels of `ml` but the coarsest with M before the coarse correction and with M^H after it. Returns ml.
 
     ml : a MultilevelSolver of PyAMG, changed in place; a cycle is then Hermitian where A is.  recipe, iterations : as
-    in `smoother`. M is made here, once for each level; what `recipe.factor` raises comes from here.
+    in `smoother`. M is made here, once for each level. Raises what `recipe.factor` raises.
     """
     factors = _OfMatrix(recipe)
     for level in ml.levels[:-1]:
@@ -72,17 +79,18 @@ def change_smoothers(ml, recipe, *, iterations: int = 1):
     return ml
 
 
-def coarse_solver(recipe=None):
+def coarse_solver(recipe: Any = None) -> Callable[[Any, np.ndarray], np.ndarray]:
     """A function f(A, b) that gives M^-1 b, as PyAMG's `coarse_solver=` takes it.
 
-    recipe : makes M of the coarsest matrix at the first cycle; None: MultilevelILU(), which is LAPACK's LU up to 500
-        rows, and needs little memory beyond them.
+    recipe : makes M from the coarsest matrix at the first cycle; None: MultilevelILU(), which is LAPACK's LU up to 500
+        rows, and needs little memory for more.
 
         ml = pyamg.ruge_stuben_solver(A, max_coarse=5000, coarse_solver=coarse_solver())
     """
     factors = _OfMatrix(MultilevelILU() if recipe is None else recipe)
 
-    def solve(A, b):
-        return factors(A).solve(b)
+    def solve(A: Any, b: np.ndarray) -> np.ndarray:
+        x: np.ndarray = factors(A).solve(b)
+        return x
 
     return solve

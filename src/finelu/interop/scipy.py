@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,33 +12,33 @@ import scipy.sparse as sp
 
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
-from finelu.factors import Factors
-from finelu.kernels import kernels_for
-from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.factors import Arrangement, Factors, LUFactors
+from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
-from finelu.preconditioners.ilut import ILUT, ILUTFactors
-from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, checked_threshold
+from finelu.preconditioners.ilut import ILUT, runs
+from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
 from finelu.scaling import equilibrate, matching, times_power
+from finelu.validation import count, number
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
 DROP_RULES = ({"basic", "area"}, {"basic"})
-FIRST = 1e-4  # a threshold to try where that of the caller leaves too much
-FULL = 0.75  # of the entries that are allowed, from which on a threshold is fine enough
-CLOSE_TOLS, FEW = 1.1, 7  # the ratio of two thresholds, and the number of attempts, that end the search for one
+FIRST = 1e-4  # the smallest threshold that the search for one tries
+FULL = 0.75  # the search ends once L + U have this part of the allowed entries,
+CLOSE_TOLS, FEW = 1.1, 7  # or two thresholds this ratio, or after this number of attempts with one that fits
 ADVICE = "Try a smaller drop_tol, a larger fill_factor, another permc_spec, or MultilevelILU."
 
 
 def spilu(
-    A,
-    drop_tol=None,
-    fill_factor=None,
-    drop_rule=None,
-    permc_spec=None,
-    diag_pivot_thresh=None,
-    relax=None,
-    panel_size=None,
-    options=None,
+    A: Any,
+    drop_tol: float | None = None,
+    fill_factor: float | None = None,
+    drop_rule: str | Sequence[str] | None = None,
+    permc_spec: str | None = None,
+    diag_pivot_thresh: float | None = None,
+    relax: int | None = None,
+    panel_size: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> MatchedILUTFactors:
     """An incomplete LU of A as SciPy's and CuPy's `spilu` give it: Pr A Pc ~ L U; change the import, keep the program.
 
@@ -44,16 +46,16 @@ def spilu(
     drop_tol : 1e-4 by default. An entry is dropped if its magnitude is at most drop_tol times the 2-norm of its row of
         the scaled A; SuperLU measures by columns.
     fill_factor : 10 by default, at least 1. L + U get at most fill_factor times A's entries: where drop_tol leaves
-        more, a larger one is searched for that leaves at least 3/4 of them, if 7 attempts find one.
-    drop_rule : "basic,area", which this is, by default; "basic": by drop_tol alone, fill_factor means nothing then.
+        more, a search of about 7 attempts looks for a larger one that leaves at least 3/4 of them.
+    drop_rule : "basic,area", the default: by drop_tol and fill_factor; "basic": by drop_tol alone.
     permc_spec : None, the best guess of `finelu.ordering.automatic`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's
         orderings, "mmd", "amd", "nd", "rcm", "auto". It orders rows and columns alike, so "COLAMD" is refused.
     diag_pivot_thresh : None: rows are permuted so that the product of the diagonal is the largest that can be, once
         and before the elimination; 0: rows are not permuted, apart from their order.
-    relax, panel_size : accepted and not used: they tune SuperLU's supernodes.  options : must be empty.
-    Raises ParameterError for parameters of SuperLU's that have no counterpart, StructurallySingular (a MatrixError)
-    where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
-    Cost: matching, ordering and elimination on the CPU, on one thread, for A on the GPU too, where M is applied then.
+    relax, panel_size : accepted and not used, as they tune SuperLU's supernodes.  options : must be empty.
+    Raises ParameterError for values of SuperLU's parameters that have no counterpart, StructurallySingular (a
+    MatrixError) where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
+    Cost: matching, ordering and elimination on the CPU, on one thread, also for A on the GPU, where M is applied.
     Source: ILUT, with the scaling and matching that `finelu.scaling.matching` names.
     """
     recipe = MatchedILUT(
@@ -63,16 +65,14 @@ def spilu(
         matching=_matched(diag_pivot_thresh),
     )
     for name, value in (("relax", relax), ("panel_size", panel_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise ParameterError(
-                f"spilu: {name}={value!r}; an integer >= 1, which is not used here, or None is needed."
-            )
+        if value is not None:
+            count(f"spilu: {name}", value, 1)
     if options:
         raise ParameterError(f"spilu: options={options!r} are SuperLU's own and mean nothing here; leave options out.")
     return (recipe if _by_area(drop_rule) else replace(recipe, fill_factor=float("inf"))).factor(A)
 
 
-def _ordering(permc_spec) -> str | None:
+def _ordering(permc_spec: Any) -> str | None:
     if permc_spec is None or isinstance(permc_spec, str):
         if permc_spec in PERMC_SPECS:
             return PERMC_SPECS[permc_spec]
@@ -85,7 +85,7 @@ def _ordering(permc_spec) -> str | None:
     )
 
 
-def _matched(diag_pivot_thresh) -> bool:
+def _matched(diag_pivot_thresh: Any) -> bool:
     if diag_pivot_thresh is None:
         return True
     if not isinstance(diag_pivot_thresh, bool) and diag_pivot_thresh == 0:
@@ -96,7 +96,7 @@ def _matched(diag_pivot_thresh) -> bool:
     )
 
 
-def _by_area(drop_rule) -> bool:
+def _by_area(drop_rule: Any) -> bool:
     """Whether fill_factor bounds the entries."""
     if drop_rule is None:
         return True
@@ -115,17 +115,17 @@ class MatchedILUT(Recipe):
     matching : bring large entries to the diagonal, and scale by the dual variables; else A is equilibrated.
     """
 
+    factored_on = ON_CPU
+
     drop_tol: float = 1e-4
     fill_factor: float = 10.0
     ordering: str | None = "auto"
     matching: bool = True
 
-    def factor(self, A) -> MatchedILUTFactors:
+    def factor(self, A: Any) -> MatchedILUTFactors:
         """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
-        for name, least in (("drop_tol", 0), ("fill_factor", 1)):
-            value = getattr(self, name)
-            if not (is_number(value) and value >= least):
-                raise ParameterError(f"{self!r}: {name} must be a number >= {least}.")
+        number("drop_tol", self.drop_tol, infinite=True, of=self)
+        number("fill_factor", self.fill_factor, 1, infinite=True, of=self)
         if self.ordering not in ORDERINGS or not isinstance(self.matching, bool):
             orderings = ", ".join(map(repr, ORDERINGS))
             raise ParameterError(f"{self!r}: ordering must be one of {orderings}, and matching True or False.")
@@ -133,13 +133,13 @@ class MatchedILUT(Recipe):
 
 
 class MatchedILUTFactors(Factors):
-    """Pr A Pc ~ L U, with SuperLU's attributes besides those of all `Factors`.
+    """Pr A Pc ~ L U, with SuperLU's attributes and those of all `Factors`.
 
     shape.  L, U : (n, n), SciPy's csc_array on the host, as SciPy has it, and CuPy's csr_matrix on a GPU, as CuPy has
     it; L has a unit diagonal, which is stored.  perm_r, perm_c : (n,) int32; row i of A is row perm_r[i] of Pr A Pc,
     column j of A its column perm_c[j].  nnz : entries of L and U, the diagonal counted once.  solve(rhs, trans).
     update : keeps the permutations and the scaling, and factors anew.
-    report : that of `ILUT`; drop_tol is the one that was used.
+    report : that of `ILUT`, with the drop_tol that was used.
     """
 
     def __init__(self, recipe: MatchedILUT, A: CSR):
@@ -158,13 +158,14 @@ class MatchedILUTFactors(Factors):
         rows, columns = order, columns[order]
         self._exponents = tuple(np.frexp(scale[at])[1] - 1 for scale, at in zip(scales, (rows, columns), strict=True))
         index = np.int32 if A.indices.dtype == np.int32 else np.int64
-        self._rows, self._columns = (xp.asarray(at.astype(index)) for at in (rows, columns))
-        self._scales = tuple(xp.asarray(scale[at]) for scale, at in zip(scales, (rows, columns), strict=True))
-        self._inner: ILUTFactors | None = None
+        self._arranged = Arrangement(rows.astype(index), columns.astype(index), scales[0][rows], scales[1][columns]).on(
+            xp
+        )
+        self._inner: LUFactors | None = None
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
-        rows, columns = to_host(self._rows), to_host(self._columns)
+        rows, columns = to_host(self._arranged.rows), to_host(self._arranged.columns)
         S = sp.csr_matrix((to_host(A.data), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
         S = S[rows][:, columns].tocoo()
         r, c = self._exponents
@@ -173,7 +174,7 @@ class MatchedILUTFactors(Factors):
             scaled = sparse_module(A.data).csr_matrix(scaled)
         try:
             if self._inner is None:
-                self._inner = _BoundedILUT(self.recipe, A.nnz, scaled)
+                self._inner = _bounded_ilut(self.recipe, A.nnz, scaled)
             else:
                 self._inner.update(scaled)
         except ZeroPivot as error:
@@ -184,15 +185,9 @@ class MatchedILUTFactors(Factors):
             raise UnstableFactors(self.recipe, advice=ADVICE) from None
         self.report = self._inner.report
 
-    def _apply(self, R, trans: str):
-        kernels = kernels_for(R)
-        into, out = (self._rows, self._scales[0]), (self._columns, self._scales[1])
-        if trans != "N":
-            into, out = out, into
+    def _apply(self, R: Any, trans: str) -> Any:
         assert self._inner is not None
-        return kernels.vectors.scatter_scaled(
-            *out, self._inner.solve(kernels.vectors.gather_scaled(*into, R), trans), None, None
-        )
+        return self._arranged.scatter_scaled(self._inner.solve(self._arranged.gather_scaled(R, trans), trans), trans)
 
     @property
     def nnz(self) -> int:
@@ -200,24 +195,24 @@ class MatchedILUTFactors(Factors):
         return self._inner.nnz
 
     @property
-    def perm_r(self):
-        return _inverse(self._rows)
+    def perm_r(self) -> Any:
+        return _inverse(self._arranged.rows)
 
     @property
-    def perm_c(self):
-        return _inverse(self._columns)
+    def perm_c(self) -> Any:
+        return _inverse(self._arranged.columns)
 
     @property
-    def L(self):
+    def L(self) -> Any:
         r, _ = self._exponents
         return self._unscaled("L", -r, r)
 
     @property
-    def U(self):
+    def U(self) -> Any:
         r, c = self._exponents
         return self._unscaled("U", -r, -c)
 
-    def _unscaled(self, name: str, left, right):
+    def _unscaled(self, name: str, left: np.ndarray, right: np.ndarray) -> Any:
         self._require_valid()
         S = to_host(getattr(self._inner, name)).tocoo()
         with np.errstate(over="ignore"):
@@ -233,33 +228,34 @@ class MatchedILUTFactors(Factors):
         return sp.csc_array((data, place), shape=self.shape)
 
 
-class _BoundedILUT(ILUTFactors):
+def _bounded_ilut(recipe: MatchedILUT, nnz: int, A: Any) -> LUFactors:
     """ILUT with the threshold of the recipe, or with a larger one where that leaves more entries than are allowed.
 
-    nnz : of the matrix to which fill_factor refers.
+    nnz : number of entries to which fill_factor refers.
     """
-
-    def __init__(self, recipe: MatchedILUT, nnz: int, A):
-        most = recipe.fill_factor * nnz
-        self._most = LARGEST if most >= LARGEST else int(most)
-        inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
-        super().__init__(inner, checked_threshold(inner, A))
-
-    def _chosen(self, attempt):
-        made = attempt(self.recipe.drop_tol, self._most)
-        if made.good or made.broken:
-            return made, 1
-        made, attempts = _fitting(attempt, self._most, made.drop_tol)
-        if not made.good and not made.broken:
-            raise ParameterError(
-                f"spilu: no drop_tol that was tried leaves at most {self._most} entries in L + U; raise fill_factor."
-            )
-        return made, attempts + 1
+    most = recipe.fill_factor * nnz
+    inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
+    A = checked_threshold(inner, A)
+    numeric = Threshold(inner, runs, partial(_within, LARGEST if most >= LARGEST else int(most)))
+    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, probed=True)
 
 
-def _fitting(attempt, most: int, too_fine: float) -> tuple[Attempt, int]:
-    """A threshold above `too_fine` that leaves at most `most` entries, and no fewer than FULL of them if one is found
-    in few steps: the attempt, and how many there were. Steps of 10, then bisection of the logarithm."""
+def _within(most: int, recipe: ILUT, trial: Trial, guess: float) -> tuple[Attempt, int]:
+    """The attempt with at most `most` entries that is kept, or broke down, and how many there were."""
+    made = trial(recipe.drop_tol, most)
+    if made.good or made.broken:
+        return made, 1
+    made, attempts = _fitting(trial, most, made.drop_tol)
+    if not made.good and not made.broken:
+        raise ParameterError(
+            f"spilu: no drop_tol that was tried leaves at most {most} entries in L + U; raise fill_factor."
+        )
+    return made, attempts + 1
+
+
+def _fitting(attempt: Callable[[float, int], Attempt], most: int, too_fine: float) -> tuple[Attempt, int]:
+    """The attempt with a threshold above `too_fine` that leaves at most `most` entries, and at least FULL of them if
+    few attempts find one; and the number of attempts. Steps of factor 10, then bisection of the logarithm."""
     low, high, best, drop_tol = too_fine, np.inf, None, max(10 * too_fine, FIRST)
     for attempts in range(1, ATTEMPTS + 1):
         made = attempt(drop_tol, most)
@@ -277,7 +273,7 @@ def _fitting(attempt, most: int, too_fine: float) -> tuple[Attempt, int]:
     return best or made, attempts
 
 
-def _inverse(order) -> Any:
+def _inverse(order: Any) -> Any:
     """Where each row of A goes, int32."""
     xp = namespace(order)
     inverse = xp.empty(order.size, np.int32)

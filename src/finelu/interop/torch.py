@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,17 +17,26 @@ except ImportError as error:
     raise ImportError("finelu.interop.torch needs PyTorch: pip install 'finelu[torch]'.") from error
 
 
-def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
+def solve(
+    A: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    b: torch.Tensor,
+    *,
+    recipe: Any = "auto",
+    method: str | Callable[..., Any] = "auto",
+    rtol: float | None = None,
+    maxiter: int | None = None,
+) -> torch.Tensor:
     """x with A x = b, differentiable as often as wanted.
 
     A : (n, n), a sparse CSR or COO tensor, or a tuple (crow_indices, col_indices, values) of dense tensors.
     b : (n,) or (n, k), on the device of A; k solves with the same factors.
     recipe, method, rtol, maxiter : as in `finelu.interop.adjoint.Options`; gradients are solved for in the same way.
     Returns x of b's shape, in the wider dtype of A and b. Tensors are read where they are, through DLPack on a GPU.
-    Raises NotConverged, in the backward pass too, rather than return what is none; MatrixError, DeviceError and
-    ParameterError for what cannot be worked with; what `recipe.factor` raises.
-    Gradients: with x' that of x, b' = A^-H x' by a solve with the same factors, and a_ij' = -b'_i conj(x_j) for each
-    entry that A stores. Cost: the factors, k solves, and k more for the gradients; memory of the factors until then.
+    Raises NotConverged rather than return something that is no solution, or in the backward pass no gradient;
+    MatrixError, DeviceError and ParameterError for arguments that it cannot work with; what `recipe.factor` raises.
+    Gradients: with x' the gradient of x, b' = A^-H x' by a solve with the same factors, and a_ij' = -b'_i conj(x_j)
+    for each entry that A stores. Cost: the factors, k solves, and k more for the gradients; the factors are kept until
+    then.
     """
     crow, columns, values = _parts(A)
     if not isinstance(b, torch.Tensor):
@@ -49,22 +59,24 @@ def solve(A, b, *, recipe="auto", method="auto", rtol=None, maxiter=None):
     return _Solve.apply(values, b, system, (crow, columns), False)
 
 
-class _Solve(torch.autograd.Function):
-    """A^-1 b, or A^-H b if `adjoint`, as a function of A's values and b; its backward pass is made of itself."""
+class _Solve(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """A^-1 b, or A^-H b if `adjoint`, as a function of A's values and b; its backward pass is another such solve."""
 
     @staticmethod
-    def forward(values, b, system, places, adjoint):
+    def forward(
+        values: torch.Tensor, b: torch.Tensor, system: System, places: tuple[Any, Any], adjoint: bool
+    ) -> torch.Tensor:
         with _device(values):
             return _tensor(system.solve(_array(b), "H" if adjoint else "N"), b)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         values, b, ctx.system, ctx.places, ctx.adjoint = inputs
         ctx.b_is_complex = b.is_complex()
         ctx.save_for_backward(values, output)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, x = ctx.saved_tensors
         of_b = _Solve.apply(values, gradient, ctx.system, ctx.places, not ctx.adjoint)
         of_values = None
@@ -82,8 +94,8 @@ class _Solve(torch.autograd.Function):
         return of_values, of_b if ctx.b_is_complex else of_b.real, None, None, None
 
 
-def _parts(A):
-    """(crow_indices, col_indices, values) of A, whose gradients lead to A."""
+def _parts(A: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(crow_indices, col_indices, values) of A, through which gradients reach A."""
     if isinstance(A, tuple | list):
         if len(A) != 3 or not all(isinstance(part, torch.Tensor) and part.ndim == 1 for part in A):
             raise MatrixError("A as a tuple must be (crow_indices, col_indices, values), one-dimensional tensors.")
@@ -107,22 +119,23 @@ def _parts(A):
     return crow, columns, A.values()
 
 
-def _device(tensor) -> AbstractContextManager[Any]:
-    """CuPy's current device made that of the tensor."""
+def _device(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Makes the device of the tensor CuPy's current one."""
     if tensor.device.type == "cpu":
         return nullcontext()
     if tensor.device.type != "cuda" or torch.version.cuda is None:
         raise DeviceError(f"A is on {tensor.device}; finelu works on the CPU and on NVIDIA GPUs: move A and b there.")
-    return require_gpu().cuda.Device(tensor.device.index)
+    device: AbstractContextManager[Any] = require_gpu().cuda.Device(tensor.device.index)
+    return device
 
 
-def _array(tensor):
-    """The memory of the tensor as a NumPy or CuPy array; of what torch negates or conjugates when read, a copy."""
+def _array(tensor: torch.Tensor) -> Any:
+    """The memory of the tensor as a NumPy or CuPy array; a copy if torch conjugates or negates it only when read."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.device.type == "cpu":
         return tensor.numpy()
     return require_gpu().from_dlpack(tensor.contiguous())  # orders the work of torch's stream before that of CuPy's
 
 
-def _tensor(array, like):
+def _tensor(array: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(array) if like.device.type == "cpu" else torch.from_dlpack(array)

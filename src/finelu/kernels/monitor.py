@@ -28,6 +28,9 @@ BREAKDOWN = 5
 INDEFINITE = 6
 INDEFINITE_PRECONDITIONER = 7
 NOT_FINITE = 8
+DIVERGED = 9
+
+GROWN = 100_000_000  # how many times its first size the residual of a stationary iteration may have
 
 # Places in the array `lanczos` of minres: the recurrence; then, from BETA_1 on, what tells how far the true residual is
 # from the recurrence's at most: a norm of the tridiagonal T, squares and products of w and of x since the cycle began.

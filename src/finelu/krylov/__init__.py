@@ -1,6 +1,8 @@
-"""Krylov methods: cg, minres, sqmr, gmres, fgmres, bicg, bicgstab. One set of arguments, one kind of answer.
+"""Krylov methods: cg, minres, sqmr, gmres, fgmres, bicg, bicgstab; and richardson. One set of arguments and answers.
 
-The names of the arguments are SciPy's.
+The names of the arguments are SciPy's. Each method is a function of this package, and the file of its name holds it:
+`finelu.krylov.cg` is the function, which hides the module on purpose. The module is only needed for what else is in it:
+`from finelu.krylov.gmres import ORTHOGONALIZATIONS` finds it.
 
 All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None):
 
@@ -24,14 +26,22 @@ recurrence has lost touch with the true residual, since that is computed anew on
 Wrong shapes, NaN or Inf raise MatrixError, meaningless parameters ParameterError, mixed devices DeviceError.
 """
 
+from importlib import import_module
+from typing import Any
+
 from finelu.krylov.bicg import bicg
 from finelu.krylov.bicgstab import bicgstab
 from finelu.krylov.cg import cg
 from finelu.krylov.fgmres import fgmres
 from finelu.krylov.gmres import RESTART, gmres
 from finelu.krylov.minres import minres
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.richardson import richardson
 from finelu.krylov.sqmr import sqmr
+from finelu.krylov.system import System
+from finelu.result import Solution
 
+# The methods that `solve` and `compare` offer; richardson converges for few A and M only.
 METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 RESTARTED = ("gmres", "fgmres")  # in cycles of RESTART iterations unless `restart` is given
 CYCLE = 50  # what `solve`, `Sequence` and `compare` give
@@ -47,5 +57,26 @@ __all__ = [
     "fgmres",
     "gmres",
     "minres",
+    "richardson",
     "sqmr",
 ]
+
+
+def iterate(
+    method: str,
+    system: System,
+    *,
+    rtol: float,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    callback: Callback = None,
+    watch: Watch = None,
+    **options: Any,
+) -> Solution:
+    """A method on a system that has been checked: for callers that are `judged` and have been at the door themselves.
+
+    options : restart and orthogonalization of gmres and fgmres, hermitian of sqmr.
+    """
+    progress = Progress(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    solution: Solution = import_module(f"finelu.krylov.{method}").iterate(progress, **options)
+    return solution

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.arithmetic import judged
-from finelu.krylov.progress import Progress
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
 from finelu.result import Solution
 
 
 @judged
-def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None) -> Solution:
+def bicgstab(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+) -> Solution:
     """Solve A x = b for any nonsingular A by right-preconditioned BiCGSTAB.
 
     Arguments as in `finelu.krylov`; callback(x) is called after each iteration. Cost of an iteration: two products with
@@ -18,31 +32,38 @@ def bicgstab(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callba
     Source: van der Vorst 1992; Saad 2003, Alg. 7.7.
     """
     progress = Progress(
-        "bicgstab", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch
+        "bicgstab", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
     )
+    return iterate(progress)
+
+
+def iterate(progress: Progress) -> Solution:
+    """Saad 2003, Alg. 7.7, for A M^-1 and x = M^-1 u: p_hat = M^-1 p and s_hat = M^-1 s; shadow is his r0*."""
     A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, p, shadow = progress.vectors(3)
     rho, sigma, ts = progress.scalars(3)
     shadow_norm, t_norm = progress.real_scalar(), progress.real_scalar()
-    while progress.cycle(r):
+    while progress.cycle(r):  # line 1: r = b - A x, r0* = r
         shadow[:] = r
-        p[:] = r
+        p[:] = r  # line 2
         k.vectors.norm(shadow, shadow_norm)
         k.vectors.dot(shadow, r, rho)
-        while progress.goes_on():
+        while progress.goes_on():  # line 3
             p_hat = M @ p
             v = A @ p_hat
-            k.vectors.dot(shadow, v, sigma)
-            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # r becomes s = r - alpha v
+            k.vectors.dot(shadow, v, sigma)  # line 4: alpha = (r, r0*) / (A p_hat, r0*)
+            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # line 5: s = r - alpha A p_hat, in the place of r
             s_hat = M @ r
             t = A @ s_hat
-            k.vectors.dot(t, r, ts)
+            k.vectors.dot(t, r, ts)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)
             k.vectors.norm(t, t_norm)
+            # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat
             k.recurrences.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
             k.vectors.norm(r, progress.norm)
-            k.vectors.dot(shadow, r, rho)
+            k.vectors.dot(shadow, r, rho)  # line 9: beta = (r, r0*) / (r_old, r0*) alpha / omega
             k.recurrences.bicgstab_record(state, norms, progress.history, rho, sigma, ts, t_norm, shadow_norm)
             progress.tell()
+            # line 10: p = r + beta (p - omega A p_hat)
             k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
     return progress.end()

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.arithmetic import judged
-from finelu.krylov.progress import Progress
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
 from finelu.result import Solution
 
 
 @judged
-def cg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None) -> Solution:
+def cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+) -> Solution:
     """Solve A x = b for a Hermitian positive definite A by preconditioned conjugate gradients.
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite too (IC0, Jacobi). callback(x) is called
@@ -17,24 +31,31 @@ def cg(A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=Non
     Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """
-    progress = Progress("cg", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
+    progress = Progress(
+        "cg", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    )
+    return iterate(progress)
+
+
+def iterate(progress: Progress) -> Solution:
+    """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
     A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, p = progress.vectors(2)
     rho, rho_old, curvature = progress.scalars(3)
-    while progress.cycle(r):
-        z = M @ r
-        p[:] = z
+    while progress.cycle(r):  # line 1: r = b - A x,
+        z = M @ r  # z = M^-1 r,
+        p[:] = z  # p = z
         k.vectors.dot(r, z, rho)
-        while progress.goes_on():
+        while progress.goes_on():  # line 2
             q = A @ p
-            k.vectors.dot(p, q, curvature)
-            k.recurrences.cg_step(state, rho, curvature, p, q, x, best, r)  # x += alpha p, r -= alpha q
+            k.vectors.dot(p, q, curvature)  # line 3: alpha = (r, z) / (A p, p)
+            k.recurrences.cg_step(state, rho, curvature, p, q, x, best, r)  # lines 4, 5: x += alpha p, r -= alpha A p
             k.vectors.norm(r, progress.norm)
             k.recurrences.cg_record(state, norms, progress.history, rho, curvature)
             progress.tell()
-            z = M @ r
+            z = M @ r  # line 6
             rho, rho_old = rho_old, rho
-            k.vectors.dot(r, z, rho)
-            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # p = z + beta p
+            k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
+            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
     return progress.end()

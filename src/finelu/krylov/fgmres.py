@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.arithmetic import judged
-from finelu.krylov.gmres import arnoldi_solve
+from finelu.krylov.gmres import iterate as iterate_gmres
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
 from finelu.result import Solution
 
 
 @judged
 def fgmres(
-    A,
-    b,
-    x0=None,
+    A: Any,
+    b: Any,
+    x0: Any = None,
     *,
-    rtol=1e-5,
-    atol=0.0,
-    restart=None,
-    maxiter=None,
-    M=None,
-    callback=None,
-    watch=None,
-    orthogonalization="mgs",
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+    orthogonalization: str = "mgs",
 ) -> Solution:
     """`gmres` for an M that may change from one application to the next, such as a solver or a function of a vector.
 
     Arguments as in `gmres`. The preconditioned vectors are kept: memory 2 restart + 6 vectors, and one application of
     M less in each cycle. Source: Saad 1993; Saad 2003, Alg. 9.6.
     """
-    return arnoldi_solve("fgmres", A, b, x0, rtol, atol, restart, maxiter, M, callback, watch, orthogonalization)
+    progress = Progress(
+        "fgmres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    )
+    return iterate(progress, restart=restart, orthogonalization=orthogonalization)
+
+
+def iterate(progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
+    """Saad 2003, Alg. 9.6."""
+    return iterate_gmres(progress, restart=restart, orthogonalization=orthogonalization, flexible=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.arithmetic import judged
 from finelu.errors import ParameterError, meant
-from finelu.krylov.progress import Progress
-from finelu.matrix import count
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
 from finelu.result import Solution
+from finelu.validation import count
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given
@@ -14,18 +17,18 @@ RESTART = 30  # iterations of a cycle where `restart` is not given
 
 @judged
 def gmres(
-    A,
-    b,
-    x0=None,
+    A: Any,
+    b: Any,
+    x0: Any = None,
     *,
-    rtol=1e-5,
-    atol=0.0,
-    restart=None,
-    maxiter=None,
-    M=None,
-    callback=None,
-    watch=None,
-    orthogonalization="mgs",
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+    orthogonalization: str = "mgs",
 ) -> Solution:
     """Solve A x = b for any nonsingular A by right-preconditioned, restarted GMRES.
 
@@ -39,53 +42,59 @@ def gmres(
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 6
     vectors. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in
     Status.BREAKDOWN, if starting again does not help.
-    Source: Saad & Schultz 1986; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
+    Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
-    return arnoldi_solve("gmres", A, b, x0, rtol, atol, restart, maxiter, M, callback, watch, orthogonalization)
+    progress = Progress(
+        "gmres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    )
+    return iterate(progress, restart=restart, orthogonalization=orthogonalization)
 
 
-def arnoldi_solve(method, A, b, x0, rtol, atol, restart, maxiter, M, callback, watch, orthogonalization) -> Solution:
-    """The loop of gmres and fgmres; fgmres keeps the preconditioned basis in Z instead of applying M to u."""
+def iterate(
+    progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs", flexible: bool = False
+) -> Solution:
+    """Saad 2003, Alg. 9.5, line by line; flexible: Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to
+    the combination of the q_j. The columns q_j of Q are his v_j."""
     if orthogonalization not in ORTHOGONALIZATIONS:
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
             + meant(orthogonalization, ORTHOGONALIZATIONS)
         )
     m = count("restart", RESTART if restart is None else restart, 1)
-    progress = Progress(method, A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
     A, M, x, k, xp = progress.A, progress.M, progress.x, progress.kernels, progress.xp
     state, norms = progress.state, progress.norms
     n = x.size
     m = max(min(m, n, progress.maxiter), 1)
     r, u = progress.vectors(2)
     Q = xp.zeros((n, m + 1), progress.dtype, order="F")
-    Z = xp.zeros((n, m), progress.dtype, order="F") if method == "fgmres" else None
+    Z = xp.zeros((n, m), progress.dtype, order="F") if flexible else None
     H = xp.zeros((m + 1, m), progress.dtype, order="F")
     g = xp.zeros(m + 1, progress.dtype)
     s, y, work = (xp.zeros(m, progress.dtype) for _ in range(3))
     c = xp.zeros(m, progress.real)
-    while progress.cycle(r):
-        k.arnoldi.arnoldi_begin(state, norms, r, Q, g)
+    while progress.cycle(r):  # line 1: r = b - A x,
+        k.arnoldi.arnoldi_begin(state, norms, r, Q, g)  # beta = ||r||, q_0 = r / beta
         j = 0
-        while j < m and progress.goes_on():
+        while j < m and progress.goes_on():  # line 2
             z = M @ Q[:, j]
             if Z is not None:
                 Z[:, j] = z
-            Q[:, j + 1] = A @ z
+            Q[:, j + 1] = A @ z  # line 3: w = A M^-1 q_j
             if orthogonalization == "mgs":
-                k.arnoldi.mgs_step(state, Q, j, H)
+                k.arnoldi.mgs_step(state, Q, j, H)  # lines 4 to 8: h_ij = (w, q_i), w -= h_ij q_i; q_(j+1) = w / ||w||
             else:
                 k.arnoldi.cgs2_step(state, Q, j, H, work)
+            # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
             k.arnoldi.givens_step(state, norms, progress.history, H, c, s, g, j)
             j += 1
         if j == 0:
             continue  # the solve ended with the last column of the cycle before; only now is it known here
-        k.arnoldi.hessenberg_solve(state, H, g, y)
+        k.arnoldi.hessenberg_solve(state, H, g, y)  # line 11: y
         if Z is None:
             k.arnoldi.combine(state, Q, y, u)
-            k.arnoldi.update_solution(state, M @ u, x)
+            k.arnoldi.update_solution(state, M @ u, x)  # line 11: x += M^-1 Q y
         else:
             k.arnoldi.combine(state, Z, y, u)
             k.arnoldi.update_solution(state, u, x)
         progress.tell()
-    return progress.end()
+    return progress.end()  # line 12 is the outer loop

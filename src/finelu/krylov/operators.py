@@ -1,102 +1,128 @@
-"""Whatever a Krylov method may be given as A or M becomes an object with `@`, whose results are checked vectors."""
+"""Whatever a Krylov method may be given as A or M becomes an object with `@`: the one place that forms products."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu
+from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, ParameterError, meant
-from finelu.kernels.cpu.products import Product
-from finelu.matrix import CSR, DTYPES, as_csr, shown
+from finelu.factors import Factors
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
+from finelu.validation import shown
+
+Apply = Callable[[Any], Any]
 
 
 class Identity:
-    """The preconditioner that is none: gives back the very vector, so nobody may write into what it returns."""
+    """The preconditioner that is none: it gives back the very vector, so its result must not be written to."""
 
-    factor = 1.0  # means nothing here: a multiple of the identity preconditions as well as the identity
-    levels = False
+    recipe = ""
 
-    def __matmul__(self, r):
+    def __matmul__(self, r: Any) -> Any:
         return r
 
     @property
-    def H(self):
+    def H(self) -> Identity:
+        return self
+
+    def scaled(self, factor: float, levels: bool) -> Identity:
+        """Itself: a multiple of the identity preconditions as well as the identity does."""
         return self
 
 
 class Operator:
-    """`op @ x` for a vector x (n,): a vector of the working dtype on x's device, not to be written into.
+    """`op @ x` for a vector x (n,) of the working dtype: another such vector, not to be written to.
 
     What leaves the range of numbers is for the solve to judge: callers are `judged`.
 
-    apply : the function that is called.  name : "A" or "M", for errors.  factor : what it gives is multiplied by it.
-    levels : whether x is brought near 1 first, by a power of two that what it gives is multiplied by; waits for a GPU.
+    apply : the function that is called; its results are trusted, so that of the caller's is wrapped by `_checked`.
+    given : what the operator was made of, and name : "A" or "M", for reports and errors.
     make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
     matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
     anything with `tocsr`; else None.
+    subtract : gives b - A x for (b, x) in one pass, where A has such a function.
+    factor : what `apply` gives is multiplied by it; see `scaled`.
     """
 
-    def __init__(self, apply, name: str, make_adjoint=None, matrix=None):
+    factor = 1.0
+    levels = False
+
+    def __init__(
+        self,
+        apply: Apply,
+        given: Any,
+        name: str,
+        make_adjoint: Callable[[], Apply] | None = None,
+        matrix: Any = None,
+        subtract: Callable[[Any, Any], Any] | None = None,
+    ):
         self.apply = apply
+        self.given = given
         self.name = name
-        self.factor = 1.0
-        self.levels = False
         self.make_adjoint = make_adjoint
         self.matrix = matrix
+        self.subtract = subtract
+
+    @property
+    def recipe(self) -> str:
+        """The recipe of factors, else the type of what was given."""
+        return repr(getattr(self.given, "recipe", type(self.given).__name__))
+
+    def scaled(self, factor: float, levels: bool) -> Operator:
+        """factor times the operator; factor is a power of two.
+
+        levels : whether x is brought near 1 first, by a power of two that the result is multiplied by; this waits for
+        a GPU.
+        """
+        other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
+        other.factor, other.levels = factor, levels
+        return other
 
     @property
     def H(self) -> Operator:
-        """The conjugate transpose as an operator with the (real) factor of now; a matrix is transposed here, once."""
+        """The conjugate transpose as an operator with the same (real) factor; a matrix is transposed here, once."""
         if self.make_adjoint is None:
-            raise MatrixError(self._no_adjoint)
-        adjoint = Operator(self._named(self.make_adjoint()), f"{self.name}^H")
+            raise MatrixError(no_adjoint(self.name))
+        adjoint = Operator(self.make_adjoint(), self.given, f"{self.name}^H")
         adjoint.factor, adjoint.levels = self.factor, self.levels
         return adjoint
 
-    @property
-    def _no_adjoint(self) -> str:
-        return (
-            f"{self.name} has no rmatvec, but this method multiplies by {self.name}^H, too; give {self.name} as a "
-            f"matrix, as Factors, or as a LinearOperator with matvec and rmatvec."
-        )
+    def __matmul__(self, x: Any) -> Any:
+        if self.levels:
+            level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1)
+            if level != 1 and math.isfinite(level) and level > 0:
+                return self._product(x / level) * level
+        return self._product(x)
 
-    def _named(self, rmatvec):
-        def product(x):
-            try:
-                return rmatvec(x)
-            except NotImplementedError as error:  # a LinearOperator that was made without rmatvec has one that raises
-                raise MatrixError(self._no_adjoint) from error
+    def _product(self, x: Any) -> Any:
+        y = self.apply(x)
+        return y if self.factor == 1 else y * self.factor
 
-        return product
-
-    def __matmul__(self, x):
-        level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1) if self.levels else 1.0
-        level = level if math.isfinite(level) and level > 0 else 1.0
-        y = self.apply(x if level == 1 else x / level)
-        if on_gpu(y) != on_gpu(x):
-            raise DeviceError(f"{self.name} gave a vector on another device than it was given; move {self.name} first.")
-        y = y if on_gpu(y) else np.asarray(y)
-        if y.size != x.size or y.ndim > 2:
-            raise MatrixError(f"{self.name} gave an array of shape {y.shape} for a vector of length {x.size}.")
-        if y.dtype.kind == "c" and x.dtype.kind != "c":
-            raise MatrixError(
-                f"{self.name} gave complex numbers for a real vector, but its dtype does not say so; set its dtype, or "
-                f"pass a complex b."
-            )
-        y = y.reshape(-1).astype(x.dtype, copy=False)
-        y = y if self.factor == 1 else y * self.factor
-        return y if level == 1 else y * level
+    def residual(self, b: Any, x: Any) -> Any:
+        """b - A x in a new array, in one pass where A has one."""
+        return b - self @ x if self.subtract is None else self.subtract(b, x)
 
 
-def value_dtype(A) -> np.dtype:
-    """The dtype, one of the four, of the products with A; float64 for what says nothing of it."""
+def no_adjoint(name: str) -> str:
+    return (
+        f"{name} has no rmatvec, but this method multiplies by {name}^H, too; give {name} as a "
+        f"matrix, as Factors, or as a LinearOperator with matvec and rmatvec."
+    )
+
+
+def value_dtype(A: Any) -> np.dtype[Any]:
+    """The dtype, one of the four, of the products with A; float64 where A does not say."""
     dtype = getattr(A, "dtype", None)
     if dtype is None:
         dtype = np.asarray(A).dtype if isinstance(A, (list, tuple)) else np.float64
@@ -106,7 +132,7 @@ def value_dtype(A) -> np.dtype:
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-def order(A) -> int:
+def order(A: Any) -> int:
     """n of a square A; a MatrixError if it has no such n."""
     shape = getattr(A, "shape", None)
     if shape is None and isinstance(A, (list, tuple)):
@@ -120,7 +146,7 @@ def order(A) -> int:
     return int(shape[0])
 
 
-def location(A):
+def location(A: Any) -> Any:
     """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
     if isinstance(A, CSR | StencilMatrix | BlockMatrix):
         return A.data
@@ -131,8 +157,8 @@ def location(A):
     return np.empty(0) if isinstance(A, (np.ndarray, list, tuple)) else None
 
 
-def as_operator(A, name: str, like, dtype):
-    """A as an `Operator` that works on vectors such as `like`, of dtype `dtype`.
+def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
+    """A as an `Operator` that works on vectors such as `like`, of dtype `dtype`; None gives the `Identity`.
 
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
         (StencilMatrix, BlockMatrix, Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is
@@ -148,27 +174,68 @@ def as_operator(A, name: str, like, dtype):
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
+    if isinstance(A, Factors) and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
+        same_gpu(like, A.pattern.data)
+        return Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"))
     if hasattr(A, "matvec"):
-        matrix = A if isinstance(A, StencilMatrix | BlockMatrix) else None
-        return Operator(A.matvec, name, (lambda: A.rmatvec) if hasattr(A, "rmatvec") else None, matrix)
+        own = isinstance(A, StencilMatrix | BlockMatrix)
+        return Operator(
+            _checked(A.matvec, name, like),
+            A,
+            name,
+            (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
+            A if own else None,
+            A.residual if own else None,
+        )
     place = location(A)
     if place is None:
         if callable(A):
-            return Operator(A, name)
+            return Operator(_checked(A, name, like), A, name)
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
     if on_gpu(place) != on_gpu(like):
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
     if not (isinstance(A, CSR) or hasattr(A, "tocsr") or hasattr(A, "to_scipy_sparse")):
         array = _dense(A, name, like, dtype)
-        return Operator(array.__matmul__, name, lambda: array.conj().T.__matmul__, array)
+        return Operator(array.__matmul__, A, name, lambda: array.conj().T.__matmul__, array)
     csr = _sparse(A, name, dtype)
     S = csr.tosparse()
     S.has_sorted_indices = True
     S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
-    return Operator(_product(S), name, lambda: _product(S.conj().T.tocsr()), csr)
+    product = kernels_for(like).products.Product
+    return Operator(product(S), A, name, lambda: product(S.conj().T.tocsr()), csr)
 
 
-def _refuse_recipe(A, name: str) -> None:
+def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
+    """A function of the caller's as a product: each result is looked at, and brought into the dtype of its argument.
+
+    missing : the error where the function says that it is not implemented, as the rmatvec of a LinearOperator that was
+    made without one.
+    """
+    gpu = on_gpu(like)
+
+    def product(x: Any) -> Any:
+        try:
+            y = function(x)
+        except NotImplementedError as error:
+            if not missing:
+                raise
+            raise MatrixError(missing) from error
+        if on_gpu(y) != gpu:
+            raise DeviceError(f"{name} gave a vector on another device than it was given; move {name} first.")
+        y = y if gpu else np.asarray(y)
+        if y.size != x.size or y.ndim > 2:
+            raise MatrixError(f"{name} gave an array of shape {y.shape} for a vector of length {x.size}.")
+        if y.dtype.kind == "c" and x.dtype.kind != "c":
+            raise MatrixError(
+                f"{name} gave complex numbers for a real vector, but its dtype does not say so; set its dtype, or "
+                f"pass a complex b."
+            )
+        return y.reshape(-1).astype(x.dtype, copy=False)
+
+    return product
+
+
+def _refuse_recipe(A: Any, name: str) -> None:
     """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
     if not isinstance(A, str | type | Recipe):
         return
@@ -185,15 +252,11 @@ def _refuse_recipe(A, name: str) -> None:
     raise MatrixError(f"{name} is the recipe {recipe!r}, but factors are needed: {name}=finelu.{recipe!r}.factor(A).")
 
 
-def _product(S):
-    return S.__matmul__ if on_gpu(S) else Product(S)
-
-
-def _where(array) -> str:
+def _where(array: Any) -> str:
     return "the GPU" if on_gpu(array) else "the host"
 
 
-def _dense(A, name, like, dtype):
+def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
     xp = namespace(like)
     dense = xp.asarray(A)
     if dense.dtype.kind not in "biufc":
@@ -206,7 +269,7 @@ def _dense(A, name, like, dtype):
     return dense.astype(dtype, copy=False)
 
 
-def _sparse(A, name, dtype):
+def _sparse(A: Any, name: str, dtype: Any) -> CSR:
     try:
         return as_csr(A, diagonal=False, dtype=dtype)
     except MatrixError as error:

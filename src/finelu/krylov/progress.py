@@ -1,4 +1,4 @@
-"""What all Krylov methods share: arguments, stopping rule, history, best iterate, the true residual at the end.
+"""What all Krylov methods share: stopping rule, history, best iterate, the true residual at the end.
 
 The decisions fall where the vectors are: the kernels write `state`, `norms` and `history` (finelu.kernels.monitor) and
 stop changing x by themselves once the solve is over. The host looks at a copy every few iterations and so never waits
@@ -8,23 +8,28 @@ for a step; the x, the iterations and the history it returns do not depend on ho
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import to_host
 from finelu.errors import MatrixError
-from finelu.kernels import kernels_for, monitor
-from finelu.krylov.operators import as_operator, location, order, value_dtype
-from finelu.matrix import check_vector, count, number
-from finelu.residual import Residual
+from finelu.kernels import monitor
+from finelu.krylov.residual import Residual
+from finelu.krylov.system import System
 from finelu.result import Solution, Status
+from finelu.validation import count, number
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
 # before, and up to twice as many iterations are queued after the last that counts. Where the host has to wait for that
 # copy, the device is behind, looks cost nothing, and the next comes twice as early; where it finds it there, twice as
 # late.
 LOOK_EVERY = {"numpy": 1, "cupy": 8}
+
+Callback = Callable[[Any], object] | None
+Watch = Callable[[int, float], object] | None
 
 STATUS = {
     monitor.CONVERGED: Status.CONVERGED,
@@ -33,6 +38,7 @@ STATUS = {
     monitor.INDEFINITE: Status.INDEFINITE,
     monitor.INDEFINITE_PRECONDITIONER: Status.INDEFINITE_PRECONDITIONER,
     monitor.NOT_FINITE: Status.NOT_FINITE,
+    monitor.DIVERGED: Status.DIVERGED,
 }
 
 
@@ -45,7 +51,7 @@ class Progress:
 
     After construction: A, M operators; x (n,) the iterate; verified (n,) the iterate of the smallest true residual at
     the begin of a cycle, x0 at first; kernels the building blocks; state, norms, history as in finelu.kernels.monitor.
-    The caller's b and x0 are never written or returned.
+    The system's b and x0 are never written or returned.
 
     Where the norm of b is so extreme that products of residuals would over- or underflow, (A / s) x = b / s is solved
     with s M, s a power of two about as large as b: the same x by the same steps. norms and history are then relative to
@@ -55,63 +61,64 @@ class Progress:
     A claim of convergence is looked at by `Residual`: where rounding alone may have made the residual small, it is
     formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch`
     whose `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
+
+    stationary : of a method that forms r = b - A x itself in each iteration, so that a cycle need not do so again, a
+        norm below the tolerance claims convergence, and the x of the smallest norm is the best there is. Its iterations
+        are few and expensive: on a GPU no more than one is queued before the host looks at the one before.
     """
 
-    def __init__(self, method: str, A, b, x0, *, rtol, atol, maxiter, M, callback, watch):
-        self.started = time.perf_counter()
+    def __init__(
+        self,
+        method: str,
+        system: System,
+        *,
+        rtol: float,
+        atol: float,
+        maxiter: int | None,
+        callback: Callback,
+        watch: Watch,
+        stationary: bool = False,
+    ):
+        self.started = system.started
         self.method = method
-        self.recipe = "" if M is None else repr(getattr(M, "recipe", type(M).__name__))
+        self.stationary = stationary
         rtol, atol = number("rtol", rtol), number("atol", atol)
-        n = order(A)
-        place = location(A)
-        b = check_vector(b, n, b if place is None else place)
-        self.shape = b.shape
-        self.b = _single(b, "b")
-        if x0 is not None:
-            x0 = check_vector(x0, n, self.b, "x0")
-            if x0.shape not in (b.shape, (n,)):
-                raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b.")
-            x0 = _single(x0, "x0")
-        dtype = np.result_type(value_dtype(A), self.b.dtype, self.b.dtype if x0 is None else x0.dtype)
-        if M is not None and value_dtype(M).kind == "c":
-            dtype = np.result_type(dtype, np.complex64)
+        self.xp, self.kernels = system.xp, system.kernels
+        self.dtype, self.real, self.shape = system.dtype, system.real, system.shape
+        self.A, self.M, self.b = system.A, system.M, system.b
+        self.recipe = system.M.recipe
+        n = self.b.size
         self.maxiter = 10 * n if maxiter is None else count("maxiter", maxiter, 0)
         self.callback, self.watch = callback, watch
+        self.range = np.finfo(min(self.real, system.narrow, key=lambda real: real.itemsize))
+        self.best: Any = None  # until keeps_best()
 
-        narrow = np.empty(0, self.b.dtype if M is None else value_dtype(M)).real.dtype
-        self.xp = xp = namespace(self.b)
-        self.kernels = kernels_for(self.b)
-        self.b = xp.ascontiguousarray(self.b.astype(dtype, copy=False))
-        self.dtype, self.real = dtype, np.empty(0, dtype).real.dtype
-        self.range = np.finfo(min(self.real, narrow, key=lambda real: real.itemsize))
-        self.A = as_operator(A, "A", self.b, dtype)
-        self.M = as_operator(M, "M", self.b, dtype)
-        self.best = None  # until keeps_best()
-
+        x0 = system.x0
         norm_b = self.size(self.b)
-        if not np.isfinite(norm_b):
+        if not math.isfinite(norm_b):
             raise MatrixError(f"the norm of b overflows in {self.real}; scale the system down.")
         self.scale = self.power(norm_b)
         if x0 is not None and self.scale != 1:
-            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0.astype(dtype))))  # max drops NaN so
+            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0)))  # max drops NaN so
             if norm_b / self.scale < math.sqrt(float(self.range.tiny)) / float(self.range.eps):
                 x0, self.scale = None, self.power(norm_b)
-        self.start = None if x0 is None else x0.astype(dtype, copy=False)  # x0, never written
-        self.x = xp.zeros(n, dtype) if x0 is None else x0.astype(dtype, copy=True)
+        self.start = x0  # never written
+        self.x = self.xp.zeros(n, self.dtype) if x0 is None else x0.copy()
         self.verified = self.x.copy()
         if self.scale != 1:
             self.b = self.b / self.scale
-            self.A.factor, self.M.factor = 1 / self.scale, self.scale
-            self.M.levels = narrow.itemsize < self.real.itemsize
-        norm_b /= self.scale
-        self.residual = Residual(self.A.matrix, self.A.__matmul__, dtype, self.A.factor)
+            self.A = self.A.scaled(1 / self.scale, levels=False)
+            self.M = self.M.scaled(self.scale, levels=system.narrow.itemsize < self.real.itemsize)
+            norm_b /= self.scale
+        self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor)
         finfo = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
-        claim = max(tolerance, float(finfo.eps) * norm_b / 16)
-        self.state = xp.zeros(4, np.int32)
-        self.norms = xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
-        self.history = xp.zeros(min(self.maxiter + 1, 1024), self.real)
-        self.checks = xp.full(self.history.size, xp.nan, self.real)  # true norms, where they were formed
+        claim = tolerance if stationary else max(tolerance, float(finfo.eps) * norm_b / 16)
+        self.state = self.xp.zeros(4, np.int32)
+        self.norms = self.xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
+        self.norm = self.norms[monitor.NORM : monitor.NORM + 1]  # where `record` and `begin_cycle` expect the norm of r
+        self.history = self.xp.zeros(min(self.maxiter + 1, 1024), self.real)
+        self.checks = self.xp.full(self.history.size, np.nan, self.real)  # true norms, where they were formed
         self.believed = math.inf  # the true norm of the last claim that `Residual` was asked about
         self.doubted = math.inf  # the same, of one that it did not share
         self.before_correction = math.inf  # the true norm before the last step of `corrected`
@@ -119,7 +126,9 @@ class Progress:
             self.x[:] = 0
             self.state[monitor.CODE] = monitor.CONVERGED
 
-        self.longest = LOOK_EVERY[xp.__name__]
+        longest = LOOK_EVERY[self.xp.__name__]
+        self.waits = longest == 1  # for each iteration: there is nothing to wait for on the CPU
+        self.longest = 1 if stationary else longest
         self.every = 1  # iterations until the next look, from 1 to longest
         self.due = 0  # launched, at the next look
         self.snapshots = [self.kernels.cycle.Snapshot(self.state, self.norms) for _ in range(2)]
@@ -130,30 +139,30 @@ class Progress:
         self.told = -1  # the iteration that `watch` heard of last
         self.shown = 0  # the iteration whose x `callback` saw last
         self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
-        self.code = monitor.RUNNING  # as far as the host has seen
+        self.code: int = monitor.RUNNING  # as far as the host has seen
 
     # vectors and scalars on the device of b
 
-    def vectors(self, k: int):
+    def vectors(self, k: int) -> list[Any]:
         return [self.xp.zeros(self.b.size, self.dtype) for _ in range(k)]
 
-    def scalars(self, k: int):
+    def scalars(self, k: int) -> list[Any]:
         return [self.xp.zeros(1, self.dtype) for _ in range(k)]
 
-    def real_scalar(self):
+    def real_scalar(self) -> Any:
         return self.xp.zeros(1, self.real)
 
-    def size(self, v) -> float:
+    def size(self, v: Any) -> float:
         """||v||_2 on the host, which waits for it."""
         out = self.real_scalar()
         self.kernels.vectors.norm(v, out)
         return float(out[0])
 
-    def symmetric(self, op, u, y, dot) -> bool:
+    def symmetric(self, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> bool:
         """Whether `asymmetry` is zero to a third of the digits; where it is NaN, the iteration will say so."""
-        return not self.asymmetry(op, u, y, dot) > float(self.xp.finfo(self.real).eps) ** (1 / 3)
+        return not self.asymmetry(op, u, y, dot) > float(np.finfo(self.real).eps) ** (1 / 3)
 
-    def asymmetry(self, op, u, y, dot) -> float:
+    def asymmetry(self, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> float:
         """|<y, y> - <u, op y>| / ||y||^2 for y = op u: 0 for an op that is symmetric in the sense of `dot`, that is
         Hermitian in that of kernels.dot and op = op^T in that of kernels.dotu; 0, too, where nothing can be said."""
         size = self.size(y)
@@ -172,19 +181,14 @@ class Progress:
             return 1.0
         return max(math.ldexp(0.5, math.frexp(size)[1]), float(np.finfo(self.real).tiny))
 
-    def keeps_best(self):
+    def keeps_best(self) -> Any:
         """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
         self.best = self.x.copy()
         return self.best
 
-    @property
-    def norm(self):
-        """norms[NORM] as an array of one element: where `record` and `begin_cycle` expect the residual norm."""
-        return self.norms[monitor.NORM : monitor.NORM + 1]
-
     # the course of a solve
 
-    def cycle(self, r) -> bool:
+    def cycle(self, r: Any) -> bool:
         """Whether another cycle is wanted; if so, r is b - A x and its norm has been judged."""
         if self.cycles:
             if self.launched >= self.maxiter:
@@ -200,10 +204,10 @@ class Progress:
             if self.code == monitor.CONVERGED:  # b = 0
                 self.believed = 0.0
                 return False
-        if self.cycles or self.start is not None:
-            self.xp.subtract(self.b, self.A @ self.x, out=r)
-        else:
+        if not self.cycles and self.start is None:
             r[:] = self.b
+        elif not self.cycles or not self.stationary:
+            self.xp.subtract(self.b, self.A @ self.x, out=r)
         self.kernels.vectors.norm(r, self.norm)
         if self.cycles:  # an Inf in x may meet a column of A that is empty; no norm of r is to be claimed of it
             self.norm[:] = self.xp.where(self.xp.isfinite(self.x).all(), self.norm, self.xp.nan)
@@ -211,7 +215,7 @@ class Progress:
             self._turn_back(r)
         return self._begins(r)
 
-    def _begins(self, r) -> bool:
+    def _begins(self, r: Any) -> bool:
         """Whether a cycle begins with r, whose norm stands in norms."""
         self.kernels.cycle.begin_cycle(self.state, self.norms, self.history, self.checks)
         self.kernels.cycle.keep_verified(self.state, self.x, self.verified)
@@ -224,7 +228,7 @@ class Progress:
             return self._doubts(r)
         return self.code == monitor.RUNNING and self.maxiter > 0
 
-    def _doubts(self, r) -> bool:
+    def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was one of rounding, and another cycle, from the residual r formed
         in twice the precision, may come nearer. It does while such cycles halve the residual."""
         if self.code != monitor.CONVERGED or self.stopped:
@@ -243,7 +247,7 @@ class Progress:
         self.code = monitor.CLAIMED  # so that the host waits for what comes of it
         return self._begins(r)
 
-    def corrected(self, rho, r, z) -> bool:
+    def corrected(self, rho: Any, r: Any, z: Any) -> bool:
         """Where rho = r^H M r, formed of z = M r, is 0 to rounding, so that a method has nothing to divide by: one step
         x += z, which counts as an iteration. True: it was done, and another cycle is due. It is not done twice unless
         the residual was halved in between."""
@@ -264,7 +268,7 @@ class Progress:
         self.tell()
         return True
 
-    def _turn_back(self, r) -> None:
+    def _turn_back(self, r: Any) -> None:
         """After a breakdown or a false claim: x = best, the recurrence's, if the true residual of that is smaller."""
         reached = float(self.norm[0])
         if reached <= self._tolerance:
@@ -285,7 +289,7 @@ class Progress:
         if self.launched >= self.maxiter:
             self._look(wait=True)  # frozen iterations do not count: the device knows how many there were
         elif self.launched >= self.due:
-            self._look(wait=self.longest == 1)
+            self._look(wait=self.waits)
             self.due = self.launched + self.every
         if self.stopped or self.code != monitor.RUNNING or self.launched >= self.maxiter:
             return False
@@ -296,8 +300,8 @@ class Progress:
             self.history = self._longer(self.history, room)
         return True
 
-    def _longer(self, array, room: int):
-        longer = self.xp.full(room, self.xp.nan, self.real)
+    def _longer(self, array: Any, room: int) -> Any:
+        longer = self.xp.full(room, np.nan, self.real)
         longer[: array.size] = array
         return longer
 
@@ -327,7 +331,8 @@ class Progress:
             status = Status.CONVERGED
         elif status is Status.CONVERGED:
             status = Status.STAGNATED
-        history, recurrence = self._told(residual_norm)
+        whose_norm = math.nan if self.stationary and x is not self.x else residual_norm
+        history, recurrence = self._histories(whose_norm)
         return Solution(
             x=x.reshape(self.shape),
             status=status,
@@ -337,24 +342,26 @@ class Progress:
             recurrence=recurrence,
             method=self.method,
             recipe=self.recipe,
-            timings={"solve": time.perf_counter() - self.started},
+            timings={"solve": perf_counter() - self.started},
         )
 
-    def _told(self, last: float):
-        """(history, recurrence) on the host: true norms wherever they were formed, `last` at the end; what the
-        recurrence had there."""
+    def _histories(self, last: float) -> tuple[Any, Any]:
+        """(history, recurrence) on the host: true norms wherever they were formed, `last` at the end where it is
+        finite; and the norms of the recurrence."""
         history, checks = (to_host(v[: self.iterations + 1]) for v in (self.history, self.checks))
         true = np.where(np.isnan(checks), history, checks)
         true[-1] = last if math.isfinite(last) else true[-1]
         with np.errstate(over="ignore", under="ignore"):
             return true * self.real.type(self.scale), history * self.real.type(self.scale)
 
-    def _best(self):
+    def _best(self) -> tuple[Any, float]:
         """Of the last iterate, the recurrence's best, the verified and the first: the one with the smallest true
         residual norm. Where that is NaN for all of them, it is the one that the recurrence thinks best."""
         iterates = [self.x] if self.best is None else [self.x, self.best] if self._improved else [self.best, self.x]
-        candidates = [x for x in (*iterates, self.verified) if bool(self.xp.isfinite(x).all())]
-        if self.doubted < math.inf:  # the verified one was so by rounding, perhaps
+        doubted = self.doubted < math.inf
+        iterates = iterates[:1] if self.stationary and not doubted else [*iterates, self.verified]
+        candidates = [x for x in iterates if bool(self.xp.isfinite(x).all())] or [self.verified]
+        if doubted:  # the verified one was so by rounding, perhaps
             candidates.append(self.xp.zeros_like(self.x) if self.start is None else self.start.copy())
         norms = [self.residual(self.b, x, self._tolerance)[1] for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
@@ -386,17 +393,10 @@ class Progress:
             self.told = self.iterations
             self._ask(self.watch, self.iterations, self._seen_norm * self.scale)
 
-    def _ask(self, function, *arguments) -> None:
+    def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
         try:
             stop = function(*arguments) is True
         except StopIteration:
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
-
-
-def _single(v, name: str):
-    """(n,) from (n,) or (n, 1)."""
-    if v.ndim == 2 and v.shape[1] != 1:
-        raise MatrixError(f"{name} has {v.shape[1]} columns; a Krylov method solves for one: call it for each column.")
-    return v.reshape(-1)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.arithmetic import judged
 from finelu.errors import ParameterError
-from finelu.krylov.progress import Progress
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
 from finelu.result import Solution, Status
 
 
 @judged
 def sqmr(
-    A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None, hermitian=None
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+    hermitian: bool | None = None,
 ) -> Solution:
     """Solve A x = b for a symmetric A and a symmetric M, both possibly indefinite, by simplified QMR.
 
@@ -29,9 +42,23 @@ def sqmr(
     only and no M: use `minres`, or an x0. Where r^T M r is 0 at the start, one step x += M r comes first.
     Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
     """
+    progress = Progress(
+        "sqmr", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    )
+    return iterate(progress, hermitian=hermitian)
+
+
+def iterate(progress: Progress, *, hermitian: bool | None = None) -> Solution:
+    """Conjugate gradients in the bilinear form, whose iterates are smoothed. Iteration k, with rho = r^T z, z = M^-1 r:
+
+    (1) alpha = rho / p^T A p,  r -= alpha A p
+    (2) theta_k = ||r|| / tau,  c^2 = 1 / (1 + theta_k^2),  tau = tau theta_k c
+    (3) d = c^2 theta_(k-1)^2 d + c^2 alpha p,  x += d
+    (4) s = (1 - c^2) s + c^2 r: the residual of x
+    (5) beta = rho / rho_old,  p = z + beta p
+    """
     if hermitian not in (None, True, False):
         raise ParameterError(f"hermitian={hermitian!r}; True, False or None is needed.")
-    progress = Progress("sqmr", A, b, x0, rtol=rtol, atol=atol, maxiter=maxiter, M=M, callback=callback, watch=watch)
     A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     state, norms = progress.state, progress.norms
     r, p, d, s = progress.vectors(4)
@@ -54,27 +81,27 @@ def sqmr(
         if progress.corrected(rho, r, z):
             continue
         k.vectors.norm(r, r_norm)
-        k.recurrences.sqmr_begin(state, smoothing, r_norm)
+        k.recurrences.sqmr_begin(state, smoothing, r_norm)  # tau = ||r||, theta = 0
         while progress.goes_on():
             q = A @ p
             k.vectors.size_of_dot(r, z, size)
             dot(p, q, sigma)
-            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)
+            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # (1)
             k.recurrences.sqmr_residual(state, alpha, q, r)
             k.vectors.norm(r, r_norm)
-            k.recurrences.sqmr_smooth(state, smoothing, r_norm)
-            k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)
+            k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
+            k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)
             k.vectors.norm(s, progress.norm)
             k.recurrences.bicg_record(state, norms, progress.history, r_norm)
             progress.tell()
             z = M @ r
             rho, rho_old = rho_old, rho
             dot(r, z, rho)
-            k.recurrences.sqmr_direction(state, rho, rho_old, z, p)
+            k.recurrences.sqmr_direction(state, rho, rho_old, z, p)  # (5)
     return progress.end()
 
 
-def _hermitian(progress) -> bool:
+def _hermitian(progress: Progress) -> bool:
     """Whether A is nearer to A^H than to A^T, on a vector without zeros: b may be zero wherever A is complex."""
     A, k, xp = progress.A, progress.kernels, progress.xp
     u = xp.exp(1j * xp.arange(progress.x.size)).astype(progress.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.arithmetic import judged
 from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
@@ -70,6 +71,7 @@ class MatrixTraits:
         return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
 
 
+@judged
 def traits(A: CSR) -> MatrixTraits:
     """The traits of A. Cost: a few passes over the entries, on the host."""
     host = A.on(np)

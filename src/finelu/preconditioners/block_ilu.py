@@ -1,4 +1,4 @@
-"""Block ILU(0) of block matrices, on the stencil of a grid or of any pattern, and the correction iteration with it.
+"""Block ILU(0) of block matrices, on the stencil of a grid or of any pattern.
 
 L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs.
 """
@@ -17,15 +17,12 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
-from finelu.matrix import all_finite, as_csr, check_vector, count, is_number, number
+from finelu.matrix import all_finite, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
-from finelu.preconditioners.recipe import Recipe
-from finelu.residual import Residual
-from finelu.result import Solution, Status
-
-GROWN = 1e8  # how many times its first size the residual may have before `correct` gives up
+from finelu.preconditioners.recipe import Recipe, in_precision
+from finelu.validation import PRECISIONS, choice, count, flag, number
 
 
 class SingularBlock(ZeroPivot):
@@ -35,7 +32,14 @@ class SingularBlock(ZeroPivot):
     condition : of the block, in the infinity norm; Inf where it is singular or not finite.
     """
 
-    def __init__(self, recipe, cell, row, condition, what="has a pivot, or makes a block, that is zero or not finite"):
+    def __init__(
+        self,
+        recipe: Any,
+        cell: int | tuple[int, ...],
+        row: int,
+        condition: float,
+        what: str = "has a pivot, or makes a block, that is zero or not finite",
+    ):
         self.recipe, self.cell, self.row, self.value = recipe, cell, row, None
         self.condition = condition
         where = f"cell {cell}" if isinstance(cell, tuple) else f"block row {cell}"
@@ -69,25 +73,27 @@ class BlockILU0(Recipe):
     grid. The same bits on any number of CPU threads. Source: Luo, Edwards, Luo, Mueller, Algorithms 2, 3 and 5.
     """
 
+    name = "block_ilu0"
+    matrices = ("StencilMatrix", "BlockMatrix")
+
     block_size: int | None = None
     pivoting: bool = True
     precision: str | None = None
     shift: float = 0.0
 
-    def factor(self, A) -> StencilBlockILUFactors | BlockILUFactors:
+    def factor(self, A: Any) -> StencilBlockILUFactors | BlockILUFactors:
         """Factor A where it lives: a StencilMatrix, a BlockMatrix, a scipy.sparse BSR matrix, or with block_size any
         matrix that `finelu.as_csr` takes. A is not written; a StencilMatrix must not be changed while M is in use.
 
         Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block,
         SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
         """
-        if not isinstance(self.pivoting, bool):
-            raise ParameterError(f"{self!r}: pivoting must be True or False.")
+        flag("pivoting", self.pivoting, of=self)
         A = as_blocks(self, A)
         return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
 
 
-def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
+def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
     """A in the blocks and the precision that the recipe wants, after a look at the recipe's own parameters."""
     check_parameters(recipe)
     size, known = recipe.block_size, isinstance(A, StencilMatrix | BlockMatrix)
@@ -115,23 +121,19 @@ def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
         )
     if recipe.precision is None:
         return A
-    single = recipe.precision == "float32"
     with np.errstate(over="ignore"):
-        other = A.astype(("c8" if single else "c16") if A.dtype.kind == "c" else ("f4" if single else "f8"))
-    if other is not A and single and not all_finite(other.data):
+        other = A.astype(in_precision(recipe.precision, A.dtype))
+    if other is not A and recipe.precision == "float32" and not all_finite(other.data):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
 
-def check_parameters(recipe) -> None:
+def check_parameters(recipe: Any) -> None:
     """A ParameterError for a block_size, precision or shift that has no meaning."""
-    size = recipe.block_size
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1):
-        raise ParameterError(f"{recipe!r}: block_size must be an integer >= 1, or None.")
-    if not (is_number(recipe.shift) and 0.0 <= recipe.shift < math.inf):
-        raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
-    if recipe.precision not in (None, "float32", "float64"):
-        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
+    if recipe.block_size is not None:
+        count("block_size", recipe.block_size, 1, of=recipe)
+    number("shift", recipe.shift, of=recipe)
+    choice("precision", recipe.precision, PRECISIONS, of=recipe)
 
 
 class BlockFactors(Factors):
@@ -140,7 +142,7 @@ class BlockFactors(Factors):
     pattern: Any
 
     @judged
-    def update(self, A) -> BlockFactors:
+    def update(self, A: Any) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
 
@@ -166,7 +168,7 @@ class BlockFactors(Factors):
             self._valid = True
         return self
 
-    def _apply(self, R, trans: str):
+    def _apply(self, R: Any, trans: str) -> Any:
         xp = namespace(R)
         columns = xp.ascontiguousarray(R.T)
         X = xp.empty(columns.shape, self.dtype)
@@ -174,11 +176,11 @@ class BlockFactors(Factors):
             self._solve(columns[c], X[c], trans)
         return xp.ascontiguousarray(X.T)
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         raise NotImplementedError
 
 
-def _same_places(A, B) -> bool:
+def _same_places(A: Any, B: Any) -> bool:
     if isinstance(A, BlockMatrix):
         return A.same_pattern(B)
     return A.blocks.shape == B.blocks.shape and A.periodic == B.periodic
@@ -207,10 +209,10 @@ class BlockILUFactors(BlockFactors):
             raise SingularBlock(self.recipe, bad, bad * A.n_block, condition(self._diagonal_block(A, bad)))
         self.report["numeric_seconds"] = perf_counter() - start
 
-    def _diagonal_block(self, A: BlockMatrix, i: int):
+    def _diagonal_block(self, A: BlockMatrix, i: int) -> Any:
         """U_ii, from the rows before row i and what is left of it; on the host."""
 
-        def places(row):
+        def places(row: int) -> range:
             return range(*(int(p) for p in A.indptr[row : row + 2]))
 
         diag = int(A.diag[i])
@@ -223,13 +225,13 @@ class BlockILUFactors(BlockFactors):
                         block -= to_host(self.lu[p]) @ to_host(self.lu[q])
         return block
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         kernels_for(x).blocks.bsr_ilu0_solve(*self.pattern.pattern.sweep(trans), self.lu, b, x, trans)
 
     @property
     def nnz(self) -> int:
         """Entries of L and U; the diagonal blocks of L, which are ones, not counted."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
     @property
     def L(self) -> BlockMatrix:
@@ -251,7 +253,7 @@ class BlockILUFactors(BlockFactors):
         U.data[diag] = blocks
         return U
 
-    def _triangle(self, *, lower: bool):
+    def _triangle(self, *, lower: bool) -> tuple[BlockMatrix, Any]:
         """The blocks of `lu` on one side of the diagonal and on it as a matrix of its own; places of the latter."""
         self._require_valid()
         P, xp = self.pattern.pattern, namespace(self.lu)
@@ -283,7 +285,7 @@ class StencilBlockILUFactors(BlockFactors):
             raise SingularBlock(self.recipe, cell, bad * A.n_block, condition(self._diagonal_block(blocks, cell)))
         self.report["numeric_seconds"] = perf_counter() - start
 
-    def _diagonal_block(self, blocks, cell):
+    def _diagonal_block(self, blocks: Any, cell: tuple[int, ...]) -> Any:
         """D's block of a cell, from the inverses of the cells before it; on the host."""
         block = to_host(blocks[(3, *cell)]).copy()
         for place in range(3):
@@ -296,115 +298,16 @@ class StencilBlockILUFactors(BlockFactors):
                     block -= lower @ inverse @ upper
         return block
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         kernels_for(x).stencil.block_ilu_solve(self.A.blocks, self.d, b, x, trans)
 
     @property
     def nnz(self) -> int:
         """Entries of D, E and F."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
 
-@judged
-def correct(A: StencilMatrix | BlockMatrix, F, b, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
-    """Solve A x = b by corrections x <- x + M^-1 (b - A x), from x = 0: equation (3) of Luo et al.
-
-    A : StencilMatrix or BlockMatrix.  F : its factors, or anything else with `solve`, on the device of A.
-    b : (N,) or (N, 1).
-    steps : the most corrections, the first of which gives M^-1 b.  rtol : stop once ||b - A x|| <= rtol ||b||; 0 makes
-    all steps that do not diverge. It converges where the spectral radius of 1 - M^-1 A is below 1; elsewhere a Krylov
-    method with M=F does.
-    A claim is looked at by `finelu.residual`: where rounding alone could have made the residual small, it is formed in
-    twice the precision, and STAGNATED is the status where that is not small.
-    Returns a Solution: history (iterations + 1,) holds the norms of b - A x, all computed anew, ||b|| first; x is the
-    iterate with the smallest of them, x = 0 among them. Status MAX_ITERATIONS after `steps`; DIVERGED where the
-    residual is then not below ||b||, or at once where it is beyond GROWN ||b||; NOT_FINITE where it overflows.
-    Cost of a step: one pass over A and one over the factors. On a GPU the next step is queued before the host looks at
-    the norm of this one, so that one may be made in vain.
-    """
-    start = perf_counter()
-    if not isinstance(A, StencilMatrix | BlockMatrix):
-        raise MatrixError(
-            f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix, as of "
-            "BlockMatrix.from_bsr(A), or BlockMatrix.from_csr(A, n) with n rows a block."
-        )
-    if not hasattr(F, "solve"):
-        raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
-    steps = count("steps", steps, 0)
-    rtol = number("rtol", rtol)
-    b = check_vector(b, A.shape[0], A.data)
-    if b.ndim == 2 and b.shape[1] != 1:
-        raise MatrixError(f"b has {b.shape[1]} columns; the correction iteration solves for one: call it for each.")
-    xp, kernels, shape = namespace(b), kernels_for(b), b.shape
-    r = b.reshape(-1).astype(np.result_type(A.dtype, b.dtype, getattr(F, "dtype", b.dtype)))
-    b, x = r, xp.zeros_like(r)
-    # One more correction than the host has seen is under way on a GPU, so that neither waits for the other.
-    ahead = 1 if on_gpu(b) else 0
-    sizes = [xp.zeros(2, r.real.dtype) for _ in range(ahead + 1)]
-    seen = [kernels.cycle.Snapshot(size[:1], size[1:]) for size in sizes]
-    queued: list = []  # iterates whose residuals the host has not seen
-    made = 0
-
-    def measure(r, x) -> None:
-        size = sizes[made % len(sizes)]
-        kernels.vectors.norm(r, size[:1])
-        kernels.vectors.norm(x, size[1:])  # NaN or Inf where x is not finite
-        seen[made % len(sizes)].post()
-
-    def look(step: int) -> tuple[float, float]:
-        residual, iterate = seen[step % len(seen)].read()
-        return float(residual[0]), float(iterate[0])
-
-    measure(r, x)
-    history = [look(0)[0]]
-    if not math.isfinite(history[0]):
-        raise MatrixError(f"the norm of b overflows in {r.real.dtype}; scale the system down.")
-    best, smallest = x, history[0]
-    status = Status.CONVERGED if smallest == 0 else Status.MAX_ITERATIONS
-    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is a Status
-        while status is Status.MAX_ITERATIONS and len(history) <= steps:
-            while len(queued) <= ahead and made < steps:
-                x = x + F.solve(r)
-                r = A.residual(b, x)
-                made += 1
-                measure(r, x)
-                queued.append(x)
-            size, length = look(len(history))
-            candidate = queued.pop(0)
-            if not (math.isfinite(size) and math.isfinite(length)):
-                status = Status.NOT_FINITE
-                break
-            history.append(size)
-            if size < smallest:
-                best, smallest = candidate, size
-            if size <= rtol * history[0]:
-                status = Status.CONVERGED
-            elif size > GROWN * history[0]:
-                status = Status.DIVERGED
-    if status is Status.MAX_ITERATIONS and len(history) > 1 and history[-1] >= history[0]:
-        status = Status.DIVERGED
-    told = np.array(history, r.real.dtype)
-    if len(history) > 1:
-        target = rtol * history[0]
-        _, true = Residual(A, lambda x: A @ x, b.dtype)(b, best, target)
-        if smallest == history[-1]:
-            history[-1] = true
-        status = Status.STAGNATED if status is Status.CONVERGED and not true <= target else status
-        smallest = true
-    return Solution(
-        x=best.reshape(shape),
-        status=status,
-        iterations=len(history) - 1,
-        residual_norm=smallest,
-        history=np.array(history, r.real.dtype),
-        recurrence=told,
-        method="correct",
-        recipe=repr(getattr(F, "recipe", type(F).__name__)),
-        timings={"solve": perf_counter() - start},
-    )
-
-
-def _shifted(blocks, shift: float):
+def _shifted(blocks: Any, shift: float) -> Any:
     """The blocks with the diagonal of delta moved away from zero; the caller's own if shift is 0."""
     if shift == 0:
         return blocks
@@ -413,7 +316,7 @@ def _shifted(blocks, shift: float):
     return blocks
 
 
-def moved(diagonal, shift: float):
+def moved(diagonal: Any, shift: float) -> Any:
     """Diagonal blocks (..., n, n) with their diagonals moved away from zero; the caller's own if shift is 0."""
     if shift == 0:
         return diagonal
@@ -425,7 +328,7 @@ def moved(diagonal, shift: float):
     return diagonal
 
 
-def condition(block) -> float:
+def condition(block: Any) -> float:
     """||B|| ||B^-1|| in the infinity norm; Inf for a singular block or one that is not finite."""
     if not np.isfinite(block).all():
         return math.inf

@@ -51,7 +51,7 @@ def gpu_of(cupy: Any, P: PETSc.Mat) -> int | None:
 
 
 def has_own_stream() -> bool:
-    """Whether PETSc was told to leave CUDA's default stream, which otherwise orders its work and that of CuPy."""
+    """Whether an option makes PETSc leave CUDA's default stream, which otherwise orders its work and that of CuPy."""
     return "nonblocking" in PETSc.Options().getString("root_device_context_stream_type", "default")
 
 

@@ -66,11 +66,11 @@ def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
                 places[q] = p
 
 
-def add(F, indptr, indices, values, scaled=False):
-    """F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
+def add(B, F, indptr, indices, values, scaled=False):
+    """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    Returns a CSR; its index arrays are int64 where int32 cannot count its entries. Cost: one pass.
+    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one pass over F.
     """
     nnz = F.nnz + values.size
     wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
@@ -80,7 +80,7 @@ def add(F, indptr, indices, values, scaled=False):
     more = unsigned(indptr), unsigned(indices), values
     out = unsigned(new_indptr), new_indices, new_diag, data
     share_blocks(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
-    return CSR(new_indptr, new_indices, data, new_diag)
+    return B.with_index(new_indices.dtype), CSR(new_indptr, new_indices, data, new_diag)
 
 
 @compiled

@@ -20,9 +20,11 @@ from finelu.kernels.monitor import (
     COS,
     COS_OLD,
     DELTA,
+    DIVERGED,
     DRIFT,
     EPSILON,
     GAMMA,
+    GROWN,
     IMPROVED,
     INDEFINITE,
     INDEFINITE_PRECONDITIONER,
@@ -410,3 +412,25 @@ def minres_record(state, norms, history, lanczos):
         state[IMPROVED] = 0
     if state[CODE] == RUNNING and not lanczos[DRIFT] <= LOST:
         state[CODE] = CLAIMED
+
+
+@compiled
+def richardson_step(state, z, x, best):
+    """x += z."""
+    if state[CODE] != RUNNING:
+        return
+    keep = state[IMPROVED]
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += z[i]
+
+
+@compiled
+def richardson_record(state, norms, history):
+    """`record`; then DIVERGED where the residual is beyond GROWN times the first."""
+    if state[CODE] != RUNNING:
+        return
+    record(state, norms, history)
+    if state[CODE] == RUNNING and norms[NORM] / GROWN > history[0]:
+        state[CODE] = DIVERGED

@@ -81,11 +81,12 @@ def _parts(n: int, entries: int):
     return np.int32(lanes), min(blocks(n * lanes, BLOCK), RESIDENT * device_limits()["processors"])
 
 
-def add(F, indptr, indices, values, scaled=False):
-    """F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py. The host waits for nothing.
+def add(B, F, indptr, indices, values, scaled=False):
+    """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py. The host waits for
+    nothing.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    Its index arrays are int64 where int32 cannot count its entries. Cost: two launches, one pass.
+    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two launches, one pass over F.
     """
     n, nnz = F.n, F.nnz + values.size
     index = np.dtype(np.int64) if nnz > INT32_LIMIT else F.indices.dtype
@@ -99,7 +100,7 @@ def add(F, indptr, indices, values, scaled=False):
     kernel("pattern", "add", F.data.dtype, index)(
         (grid,), (BLOCK,), (index.type(n), *shape, np.int32(scaled), *old, *new, *out, facts)
     )
-    return _counted(out[0], out[1], out[3], out[2], _Facts(facts))
+    return B.with_index(index), _counted(out[0], out[1], out[3], out[2], _Facts(facts))
 
 
 def remove(F, least, drop):

@@ -17,6 +17,16 @@ def _rows(function, indptr, indices, data, *arguments):
     launch((blocks(32 * n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, *arguments))
 
 
+class Product:
+    """y = A x by cuSPARSE; see kernels/reference/products.py. S : cupyx.scipy.sparse CSR."""
+
+    def __init__(self, S):
+        self.matrix = S
+
+    def __call__(self, x):
+        return self.matrix @ x
+
+
 def residual(indptr, indices, data, x, b, factor, r, bound):
     real = bound.dtype.type
     _rows("residual", indptr, indices, data, x, b, real(factor), real(np.finfo(real).eps), r, bound)

@@ -344,3 +344,20 @@ __global__ void minres_step(long long n, const int* state, const Real<T>* lanczo
     v[i] = inverse * v[i];
     r[i] = damped * r[i] + fresh * v[i];
 }
+
+template <typename T>
+__global__ void richardson_step(long long n, const int* state, const T* z, T* x, T* best)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += z[i];
+}
+
+template <typename R>
+__global__ void richardson_record(int* state, R* norms, R* history)
+{
+    if (state[CODE] != RUNNING) return;
+    take(state, norms, history);
+    if (state[CODE] == RUNNING && norms[NORM] / R(GROWN) > history[0]) state[CODE] = DIVERGED;
+}

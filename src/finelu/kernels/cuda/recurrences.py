@@ -96,3 +96,11 @@ def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
 
 def minres_record(state, norms, history, lanczos):
     _one("minres_record", norms.dtype, state, norms, history, lanczos)
+
+
+def richardson_step(state, z, x, best):
+    _all("richardson_step", x, state, z, x, best)
+
+
+def richardson_record(state, norms, history):
+    _one("richardson_record", norms.dtype, state, norms, history)

@@ -7,6 +7,20 @@ from fractions import Fraction
 import numpy as np
 
 
+class Product:
+    """y = A x for a square sparse A by rows and x (n,) of its dtype. The terms of a row are added in their order."""
+
+    def __init__(self, S):
+        self.indptr, self.indices, self.data = S.indptr, S.indices, S.data
+
+    def __call__(self, x):
+        y = np.zeros(x.size, self.data.dtype)
+        for i in range(x.size):
+            for p in range(self.indptr[i], self.indptr[i + 1]):
+                y[i] += self.data[p] * x[self.indices[p]]
+        return y
+
+
 def residual(indptr, indices, data, x, b, factor, r, bound):
     """r = b - factor A x, and bound_i = (k_i + 1) eps (factor |A| |x| + |b|)_i for the k_i entries of row i.
 

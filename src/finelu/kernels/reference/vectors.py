@@ -4,6 +4,38 @@ from __future__ import annotations
 
 import numpy as np
 
+# Of the Krylov methods: results are arrays of one element, so that on the GPU nothing waits for them.
+
+
+def dot(x, y, out):
+    """out[0] = x^H y."""
+    out[0] = np.vdot(x, y)
+
+
+def dotu(x, y, out):
+    """out[0] = x^T y, the product without conjugation."""
+    out[0] = np.sum(x * y)
+
+
+def size_of_dot(x, y, out):
+    """out[0] = the sum of the magnitudes of the terms of x^H y, that of a complex number taken as |Re| + |Im|."""
+    out[0] = np.sum((abs(x.real) + abs(x.imag)) * (abs(y.real) + abs(y.imag)))
+
+
+def norm(x, out):
+    """out[0] = ||x||_2, without overflow or underflow where the norm is representable; NaN and Inf show."""
+    out[0] = length(x)
+
+
+def length(x):
+    """||x||_2 in double precision: the largest magnitude times the norm of x relative to it."""
+    parts = np.concatenate([x.real, x.imag]).astype(np.float64)
+    largest = abs(parts).max()
+    if largest == 0 or not np.isfinite(largest):
+        return largest
+    return largest * np.sqrt(np.sum((parts / largest) ** 2))
+
+
 # What is applied of a multilevel factorization besides its triangular solves; vectors are (n,) or (n, k).
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr, norm
+from finelu.matrix import as_csr
 
-PROBES = 2  # products that tell how large the terms of a row of A x are
+PROBES = 2  # products that show how large the terms of a row of A x are
 BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
 CHUNK = 256  # rows of a dense matrix that are looked at together
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
@@ -33,86 +35,97 @@ class Residual:
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
     """
 
-    def __init__(self, matrix, product, dtype, factor: float = 1.0):
+    def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0):
         self.matrix, self.product, self.dtype, self.factor = matrix, product, dtype, factor
         self.noise = 0.0
+        self.xp: Any = None  # with the kernels: of the device of the first b
 
-    def __call__(self, b, x, tolerance: float):
+    def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         self.noise = 0.0
-        xp = namespace(b)
-        b, x = xp.ascontiguousarray(b), xp.ascontiguousarray(x)
+        b, x = self._prepared(b, x)
         if self.matrix is None:
             return self._by_products(b, x, tolerance)
         if isinstance(self.matrix, CSR) or not self._harmless(b, x, tolerance):
             return self._by_entries(b, x, tolerance)
         r = b - self.product(x)
-        return r, norm(r)
+        return r, self._norm(r)
 
-    def magnitudes(self, b, x):
+    def magnitudes(self, b: Any, x: Any) -> Any:
         """|A| |x| + |b| for each row; None where no entries of A are known."""
         if self.matrix is None:
             return None
-        A, xp = self._entries, namespace(b)
-        b, x = xp.ascontiguousarray(b), xp.ascontiguousarray(x)
+        b, x = self._prepared(b, x)
         bound, _ = self._rounding(b, x)
-        return bound / ((A.indptr[1:] - A.indptr[:-1] + 1) * float(xp.finfo(bound.dtype).eps))
+        A = self._entries
+        return bound / ((A.indptr[1:] - A.indptr[:-1] + 1) * float(np.finfo(bound.dtype).eps))
 
-    def _by_entries(self, b, x, tolerance: float):
+    def _prepared(self, b: Any, x: Any) -> tuple[Any, Any]:
+        if self.xp is None:
+            self.xp, self.kernels = namespace(b), kernels_for(b)
+        return self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
+
+    def _norm(self, v: Any) -> float:
+        out = self.xp.zeros(1, v.real.dtype)
+        self.kernels.vectors.norm(v, out)
+        return float(out[0])
+
+    def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         bound, r = self._rounding(b, x)
-        size, self.noise = norm(r), norm(bound)
+        size, self.noise = self._norm(r), self._norm(bound)
         if self.noise <= max(tolerance, size / 100):
             return r, size
         A = self._entries
-        accurate = namespace(b).empty_like(r)
-        kernels_for(b).products.residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
-        size = norm(accurate)
+        accurate = self.xp.empty_like(r)
+        self.kernels.products.residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
+        size = self._norm(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
         most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
         square = float(np.finfo(np.float64).eps) ** 2
         rest = most * square * self.noise / float(np.finfo(b.dtype).eps)
         if not math.isfinite(size):
             return accurate, math.inf
-        return accurate, size if rest <= max(tolerance, BELOW * square * norm(b)) else max(size, rest)
+        return accurate, size if rest <= max(tolerance, BELOW * square * self._norm(b)) else max(size, rest)
 
-    def _rounding(self, b, x):
-        A, xp = self._entries, namespace(b)
-        r, bound = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
+    def _rounding(self, b: Any, x: Any) -> tuple[Any, Any]:
+        A = self._entries
+        r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            kernels_for(b).products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
+            self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
         return bound, r
 
     @cached_property
     def _entries(self) -> CSR:
         return self.matrix if isinstance(self.matrix, CSR) else as_csr(self.matrix, diagonal=False, dtype=self.dtype)
 
-    def _harmless(self, b, x, tolerance: float) -> bool:
+    def _harmless(self, b: Any, x: Any, tolerance: float) -> bool:
         """Whether norms alone show that rounding stays below the tolerance, so that A is not needed entry by entry."""
         entries, rows, columns = self._bounds
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
         size = math.sqrt(rows) * math.sqrt(columns) * self.factor  # no less than || |A| ||_2
-        return (entries + 1) * eps * (size * norm(x) + norm(b)) <= tolerance
+        return (entries + 1) * eps * (size * self._norm(x) + self._norm(b)) <= tolerance
 
     @cached_property
     def _bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
         if hasattr(self.matrix, "bounds"):
-            return self.matrix.bounds()
-        A, xp = self.matrix, namespace(self.matrix)
-        rows, columns = 0.0, xp.zeros(A.shape[1], A.real.dtype)
+            entries, row, column = self.matrix.bounds()
+            return entries, row, column
+        A = self.matrix
+        rows, columns = 0.0, self.xp.zeros(A.shape[1], A.real.dtype)
         for i in range(0, A.shape[0], CHUNK):
             sizes = abs(A[i : i + CHUNK])
             rows = max(rows, float(sizes.sum(axis=1).max()))
             columns += sizes.sum(axis=0)
         return A.shape[1], rows, float(columns.max())
 
-    def _by_products(self, b, x, tolerance: float):
+    def _by_products(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         r = b - self.product(x)
-        size = norm(r)
+        size = self._norm(r)
         if size > tolerance:
             return r, size
         random = np.random.default_rng(0)
-        probes = [namespace(b).asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
-        terms = sum(norm(self.product(x * probe)) for probe in probes)  # NaN stays NaN
-        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + norm(b))
+        probes = [self.xp.asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
+        terms = sum(self._norm(self.product(x * probe)) for probe in probes)  # NaN stays NaN
+        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + self._norm(b))
         self.noise = noise if math.isfinite(noise) else math.inf
         return r, size if self.noise <= tolerance else max(size, self.noise)

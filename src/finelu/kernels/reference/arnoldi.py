@@ -1,0 +1,140 @@
+"""The Arnoldi process and the small least-squares problem of GMRES. The specification.
+
+Q (n, m + 1) in Fortran order holds the basis, H (m + 1, m) in Fortran order the Hessenberg matrix, whose columns become
+those of the triangular factor R; c (m,) and s (m,) the Givens rotations, g (m + 1,) the rotated right-hand side.
+`state`, `norms` and `history` are described in kernels/monitor.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.monitor import (
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+)
+from finelu.kernels.reference.vectors import length
+
+REORTHOGONALIZE = 0.99  # tau of Figure 2: the squared cosine above which a vector is orthogonalized again
+
+
+def arnoldi_begin(state, norms, r, Q, g):
+    """beta = ||r||, g = beta e_1, Q[:, 0] = r / beta; norms[NORM] is ||r||."""
+    if state[CODE] != RUNNING:
+        return
+    g[0] = norms[NORM]
+    Q[:, 0] = r / norms[NORM]
+
+
+def mgs_step(state, Q, j, H):
+    """Orthogonalize w = Q[:, j + 1] against the columns before it by modified Gram-Schmidt, some of it twice.
+
+    h_ij = (w, q_i), w -= h_ij q_i for i = 0..j, repeated for an i where |h_ij|^2 is more than 0.99 of what is left of
+    ||w||^2; then h_(j+1),j = ||w|| and w /= ||w||. Where w is nothing but the rounding of what came in, both are 0.
+    Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019.
+    """
+    if state[CODE] != RUNNING:
+        return
+    w = Q[:, j + 1]
+    incoming, left = length(w), 1.0  # left: of ||w||^2, as a part of the incoming one
+    for i in range(j + 1):
+        q = Q[:, i]
+        h = np.vdot(q, w)
+        w -= h * q
+        if _share(h, incoming) > left * REORTHOGONALIZE:
+            again = np.vdot(q, w)
+            w -= again * q
+            h += again
+        H[i, j] = h
+        left = max(left - _share(h, incoming), 0.0)
+    _unit(w, incoming, H, j)
+
+
+def cgs2_step(state, Q, j, H, h):
+    """The same by classical Gram-Schmidt done twice: H[:j + 1, j] = Q^H w and w -= Q Q^H w. h (m,) is work space."""
+    if state[CODE] != RUNNING:
+        return
+    w, basis = Q[:, j + 1], Q[:, : j + 1]
+    incoming = length(w)
+    H[: j + 1, j] = 0
+    for _ in range(2):
+        h[: j + 1] = basis.conj().T @ w
+        w -= basis @ h[: j + 1]
+        H[: j + 1, j] += h[: j + 1]
+    _unit(w, incoming, H, j)
+
+
+def _share(h, incoming):
+    return (abs(h) / incoming) ** 2 if incoming > 0 else 0.0
+
+
+def _unit(w, incoming, H, j):
+    rest = length(w)
+    if rest <= np.finfo(w.dtype).eps * incoming:
+        H[j + 1, j] = 0
+        w[:] = 0
+    else:
+        H[j + 1, j] = rest
+        w /= rest
+
+
+def givens_step(state, norms, history, H, c, s, g, j):
+    """Rotations 0..j-1 applied to column j of H; rotation j, which takes H[j + 1, j] to 0; |g[j + 1]| is ||b - A x||.
+
+    A column that is not finite ends the solve, and one that depends on those before it, though the basis has ended (a
+    singular operator), the cycle: neither is counted in state[COLUMNS], so that x is made of the columns before.
+    """
+    if state[CODE] != RUNNING:
+        return
+    size = 0.0
+    for entry in H[: j + 2, j]:
+        size = np.hypot(size, abs(entry))
+    for i in range(j):
+        a, b = H[i, j], H[i + 1, j]
+        H[i, j], H[i + 1, j] = c[i] * a + s[i] * b, c[i] * b - np.conj(s[i]) * a
+    a, b = H[j, j], H[j + 1, j]
+    radius = np.hypot(abs(a), abs(b))
+    if not np.isfinite(size) or not np.isfinite(radius):
+        state[CODE] = NOT_FINITE
+        return
+    if radius <= 4 * (j + 1) * np.finfo(norms.dtype).eps * size:
+        state[CODE] = BROKEN
+        return
+    phase = a / abs(a) if a != 0 else 1
+    c[j] = abs(a) / radius
+    s[j] = phase * np.conj(b) / radius
+    H[j, j], H[j + 1, j] = phase * radius, 0
+    g[j], g[j + 1] = c[j] * g[j], -np.conj(s[j]) * g[j]
+    norms[NORM] = abs(g[j + 1])
+    state[COLUMNS] = j + 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norms[NORM]
+    if norms[NORM] <= norms[CLAIM]:
+        state[CODE] = CLAIMED
+
+
+def hessenberg_solve(state, H, g, y):
+    """y[:k] = R^-1 g[:k], of the least ||g - H y||, for the k = state[COLUMNS] columns that are ready; else y is 0."""
+    k = state[COLUMNS]
+    y[:] = 0
+    for i in reversed(range(k)):
+        y[i] = (g[i] - H[i, i + 1 : k] @ y[i + 1 : k]) / H[i, i]
+
+
+def combine(state, Q, y, u):
+    """u = Q[:, :k] y[:k], k = state[COLUMNS]; columns from k on are not read, whatever they hold."""
+    k = state[COLUMNS]
+    u[:] = Q[:, :k] @ y[:k]
+
+
+def update_solution(state, u, x):
+    """x += u; nothing where the cycle has no column."""
+    if state[COLUMNS] > 0:
+        x += u

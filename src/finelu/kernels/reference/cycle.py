@@ -1,0 +1,88 @@
+"""Where a cycle of a Krylov method begins, what it records, and what it keeps. The specification.
+
+The decisions that all methods share. `state` and `norms` are described in kernels/monitor.py; history and checks hold a
+residual norm for each iteration. What runs after the end of the solve changes nothing that matters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.monitor import (
+    BEST,
+    BREAKDOWN,
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    CONVERGED,
+    IMPROVED,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+    STAGNATED,
+    START,
+    TOLERANCE,
+)
+
+
+def begin_cycle(state, norms, history, checks):
+    """Judge norms[NORM], the norm of the true residual b - A x: the solve is over, or another cycle begins.
+
+    CONVERGED at the tolerance or below. After a claim of convergence (CLAIMED) or a breakdown (BROKEN) another cycle
+    begins only if the norm is at most half of START, the smallest that a cycle has begun with; else the solve ends as
+    STAGNATED or BREAKDOWN. A new smallest norm becomes START and BEST, and state[IMPROVED] is 1.
+    The norm is written to checks, and to the history only where no recurrence has written: before the first iteration.
+    """
+    before = state[CODE]
+    state[COLUMNS] = state[IMPROVED] = 0
+    if before > BROKEN:
+        return
+    norm = norms[NORM]
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    checks[state[ITERATIONS]] = norm
+    if state[ITERATIONS] == 0:
+        history[0] = norm
+    halved = norm <= norms[START] / 2
+    if norm <= norms[TOLERANCE]:
+        state[CODE] = CONVERGED
+    elif before == RUNNING or halved:
+        state[CODE] = RUNNING
+    else:
+        state[CODE] = {CLAIMED: STAGNATED, BROKEN: BREAKDOWN}[before]
+    if norm < norms[START]:
+        norms[START] = norms[BEST] = norm
+        state[IMPROVED] = 1
+
+
+def keep_verified(state, x, verified):
+    """verified = x where `begin_cycle` has just found the smallest true residual norm so far."""
+    if state[IMPROVED]:
+        verified[:] = x
+
+
+def record(state, norms, history):
+    """Take norms[NORM] as the residual norm of one more iteration.
+
+    It goes into the history; state[IMPROVED] is 1 where it is the smallest, so that the next step keeps x before it
+    changes x; at norms[CLAIM] or below the recurrence claims convergence. A norm that is not finite ends the solve, and
+    its iteration is not counted.
+    """
+    if state[CODE] != RUNNING:
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    if norm < norms[BEST]:
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norm
+    if norm <= norms[CLAIM]:
+        state[CODE] = CLAIMED

@@ -1,0 +1,410 @@
+"""The steps of the Krylov methods between two products. The specification.
+
+Vectors are (n,) of one dtype, scalars arrays of one element of it, or of its real dtype where they are norms. `state`,
+`norms`, `history`, and the places in minres' `lanczos` and sqmr's `smoothing`, are described in kernels/monitor.py.
+In every step: nothing changes once state[CODE] is not RUNNING; x is kept in `best` before it changes, where it is
+better than everything before it (state[IMPROVED]); a `*_record` names what has kept the step from being taken.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from finelu.kernels.monitor import (
+    BEST,
+    BETA,
+    BETA_1,
+    BROKEN,
+    CLAIMED,
+    CODE,
+    COS,
+    COS_OLD,
+    DELTA,
+    DIVERGED,
+    DRIFT,
+    EPSILON,
+    GAMMA,
+    GROWN,
+    IMPROVED,
+    INDEFINITE,
+    INDEFINITE_PRECONDITIONER,
+    INVERSE,
+    KEPT,
+    LEFT,
+    NORM,
+    NOT_FINITE,
+    PHI,
+    PHI_BAR,
+    RUNNING,
+    SCALE,
+    SIN,
+    SIN_OLD,
+    SIZE,
+    TAKEN,
+    TAU,
+    THETA,
+    UNIT,
+    WW,
+    WW_CROSS,
+    WW_OLD,
+    XW,
+    XW_OLD,
+    XX,
+)
+from finelu.kernels.reference.cycle import record
+
+TRUSTED, LOST = 1e-4, 0.1  # parts of the residual norm that the rounding of x may be: to be kept as best; at all
+
+
+def running(state) -> bool:
+    return state[CODE] == RUNNING
+
+
+def keep(state, x, best) -> None:
+    if state[IMPROVED]:
+        best[:] = x
+
+
+def eps_of(array):
+    return np.finfo(array.dtype).eps
+
+
+# Conjugate gradients: Saad 2003, Alg. 9.1
+
+
+def cg_step(state, rho, curvature, p, q, x, best, r):
+    """alpha = (r, z) / (A p, p), x += alpha p, r -= alpha q. rho = r^H z, curvature = p^H A p, q = A p.
+
+    No step unless both are positive, as they are for positive definite A and M.
+    """
+    if not running(state) or not (rho[0].real > 0 and curvature[0].real > 0):
+        return
+    keep(state, x, best)
+    alpha = rho[0].real / curvature[0].real
+    x += alpha * p
+    r -= alpha * q
+
+
+def cg_record(state, norms, history, rho, curvature):
+    """`record`, or why there was no step: NaN or Inf, r^H M r <= 0, p^H A p <= 0."""
+    if not running(state):
+        return
+    if not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
+        state[CODE] = NOT_FINITE
+    elif rho[0].real <= 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+    elif curvature[0].real <= 0:
+        state[CODE] = INDEFINITE
+    else:
+        record(state, norms, history)
+
+
+def cg_direction(state, rho, rho_old, z, p):
+    """beta = (r, z) / (r_old, z_old), p = z + beta p."""
+    if not running(state):
+        return
+    beta = rho[0].real / rho_old[0].real
+    p[:] = z + beta * p
+
+
+# Biconjugate gradients: Saad 2003, Alg. 7.3
+
+
+def bicg_alpha(state, rho, sigma, size, alpha):
+    """alpha = rho / sigma, where rho = (z, r*) and sigma = (A p, p*).
+
+    BROKEN where there is no such number, or where rho is nothing but the rounding of its terms, whose magnitudes add up
+    to `size`; NOT_FINITE where rho or sigma is not finite.
+    """
+    if not running(state):
+        return
+    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
+        state[CODE] = NOT_FINITE
+    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps_of(size) * size[0]:
+        state[CODE] = BROKEN
+    else:
+        alpha[0] = rho[0] / sigma[0]
+
+
+def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
+    """x += alpha p, r -= alpha A p, r* -= conj(alpha) A^H p*. q = A p, q_shadow = A^H p*."""
+    if not running(state):
+        return
+    keep(state, x, best)
+    x += alpha[0] * p
+    r -= alpha[0] * q
+    r_shadow -= np.conj(alpha[0]) * q_shadow
+
+
+def bicg_record(state, norms, history, size):
+    """`record`; then BROKEN where eps size has reached the best residual norm, size being that of bicg's own residual.
+
+    What the rounding of the largest residuals has left in x is then as large as the best residual.
+    """
+    if not running(state):
+        return
+    record(state, norms, history)
+    if running(state) and eps_of(norms) * size[0] >= norms[BEST]:
+        state[CODE] = BROKEN
+
+
+def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
+    """beta = rho / rho_old, p = z + beta p, p* = z* + conj(beta) p*."""
+    if not running(state):
+        return
+    beta = rho[0] / rho_old[0]
+    p[:] = z + beta * p
+    p_shadow[:] = z_shadow + np.conj(beta) * p_shadow
+
+
+# Simplified QMR: Freund & Nachtigal 1994, smoothed as by Zhou & Walker 1994
+
+
+def sqmr_begin(state, smoothing, size):
+    """tau = ||r||, theta = 0; size = ||r||."""
+    if not running(state):
+        return
+    smoothing[:] = 0
+    smoothing[TAU] = size[0]
+
+
+def sqmr_residual(state, alpha, q, r):
+    """r -= alpha A p. q = A p; alpha is that of `bicg_alpha`."""
+    if not running(state):
+        return
+    r -= alpha[0] * q
+
+
+def sqmr_smooth(state, smoothing, size):
+    """theta = ||r|| / tau, c = 1 / sqrt(1 + theta^2), tau = tau theta c; size = ||r||.
+
+    What `sqmr_step` needs of them: KEPT = c^2 theta_old^2, TAKEN = c^2, LEFT = 1 - c^2 = (theta c)^2.
+    """
+    if not running(state):
+        return
+    if not np.isfinite(size[0]):
+        state[CODE] = NOT_FINITE
+        return
+    theta_old, theta = smoothing[THETA], size[0] / smoothing[TAU]
+    hypotenuse = np.hypot(smoothing.dtype.type(1), theta)
+    c, s = 1 / hypotenuse, theta / hypotenuse
+    smoothing[THETA] = theta
+    smoothing[TAU] *= s
+    smoothing[KEPT], smoothing[TAKEN], smoothing[LEFT] = (c * theta_old) ** 2, c * c, s * s
+
+
+def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
+    """d = c^2 theta_old^2 d + c^2 alpha p, x += d, s = (1 - c^2) s + c^2 r: the residual of x."""
+    if not running(state):
+        return
+    keep(state, x, best)
+    d[:] = smoothing[KEPT] * d + smoothing[TAKEN] * alpha[0] * p
+    x += d
+    s[:] = smoothing[LEFT] * s + smoothing[TAKEN] * r
+
+
+def sqmr_direction(state, rho, rho_old, z, p):
+    """beta = rho / rho_old, p = z + beta p."""
+    if not running(state):
+        return
+    beta = rho[0] / rho_old[0]
+    p[:] = z + beta * p
+
+
+# BiCGSTAB: Saad 2003, Alg. 7.7
+
+
+def bicgstab_half(state, rho, sigma, v, r):
+    """alpha = rho / sigma, s = r - alpha v in the place of r. v = A M^-1 p, rho = (r, r0*), sigma = (v, r0*).
+
+    Nothing where sigma is 0.
+    """
+    if not running(state) or sigma[0] == 0:
+        return
+    alpha = rho[0] / sigma[0]
+    r -= alpha * v
+
+
+def stabilizer(ts, t_norm):
+    """omega = t^H s / ||t||^2, of the least ||s - omega t||; 0 where t is 0. ts = t^H s, t_norm = ||t||."""
+    return ts[0] / t_norm[0] / t_norm[0] if t_norm[0] != 0 else 0 * ts[0]
+
+
+def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
+    """x += alpha p + omega s, r -= omega t. p and s are preconditioned, t = A s, and r is s before M."""
+    if not running(state) or sigma[0] == 0:
+        return
+    keep(state, x, best)
+    alpha, omega = rho[0] / sigma[0], stabilizer(ts, t_norm)
+    x += alpha * p + omega * s
+    r -= omega * t
+
+
+def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
+    """`record`, or BROKEN where sigma = 0 kept the step from being taken; rho = (r, r0*) of the new r.
+
+    After `record`, BROKEN where the next direction would be lost: the cosine between r and r0* is below rounding, or
+    omega, by which beta is divided, is 0 or so small that beta overflows.
+    """
+    if not running(state):
+        return
+    if sigma[0] == 0:
+        state[CODE] = BROKEN
+        return
+    record(state, norms, history)
+    if not running(state):
+        return
+    omega = stabilizer(ts, t_norm)
+    lost = abs(rho[0]) <= eps_of(norms) * shadow_norm[0] * norms[NORM]
+    if lost or omega == 0 or not np.isfinite(rho[0] / sigma[0] / omega):
+        state[CODE] = BROKEN
+
+
+def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
+    """beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega, p = r + beta (p - omega v)."""
+    if not running(state):
+        return
+    omega = stabilizer(ts, t_norm)
+    beta = rho[0] / sigma[0] / omega
+    p[:] = r + beta * (p - omega * v)
+
+
+# MINRES: Paige & Saunders 1975; the numbers (1) to (7) are those of krylov/minres.py
+
+
+def minres_begin(state, lanczos, square, scale):
+    """beta_1^2 = square = r^H M^-1 r: before the first rotation all cosines are 1, and phi_bar = beta_1.
+
+    scale : the products with A are divided by it.
+    """
+    if not running(state):
+        return
+    if not np.isfinite(square[0]):
+        state[CODE] = NOT_FINITE
+    elif square[0].real <= 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+    else:
+        beta = np.sqrt(square[0].real)
+        lanczos[:] = 0
+        lanczos[COS] = lanczos[COS_OLD] = 1
+        lanczos[PHI_BAR] = lanczos[BETA_1] = beta
+        lanczos[INVERSE] = 1 / beta
+        lanczos[SCALE] = scale
+
+
+def minres_start(state, lanczos, y, r, v, z):
+    """v = r / beta_1 and z = y / beta_1, where y = M^-1 r."""
+    if not running(state):
+        return
+    v[:] = lanczos[INVERSE] * r
+    z[:] = lanczos[INVERSE] * y
+
+
+def minres_lanczos(state, lanczos, alpha, p, v, v_old):
+    """(2): v_old = p - alpha v - beta v_old, the next vector, not yet divided by its beta. p = A z."""
+    if not running(state):
+        return
+    v_old[:] = p - alpha[0].real * v - lanczos[BETA] * v_old
+
+
+def minres_rotation(state, lanczos, alpha, square):
+    """(3) to (5): column k of T through the rotations; square = beta_(k+1)^2 = v^H M^-1 v.
+
+    NOT_FINITE, INDEFINITE_PRECONDITIONER where square < 0, BROKEN where gamma is only rounding: T, so A, is singular.
+    """
+    if not running(state):
+        return
+    if not np.isfinite(alpha[0]) or not np.isfinite(square[0]):
+        state[CODE] = NOT_FINITE
+        return
+    if square[0].real < 0:
+        state[CODE] = INDEFINITE_PRECONDITIONER
+        return
+    a, beta, beta_next = alpha[0].real, lanczos[BETA], np.sqrt(square[0].real)
+    cos, sin, cos_old, sin_old = lanczos[COS], lanczos[SIN], lanczos[COS_OLD], lanczos[SIN_OLD]
+    epsilon, above = sin_old * beta, cos_old * beta  # rotation k - 2
+    delta, gamma_bar = cos * above + sin * a, cos * a - sin * above  # rotation k - 1
+    gamma = np.hypot(gamma_bar, beta_next)
+    column = np.hypot(np.hypot(beta, a), beta_next)
+    if gamma <= 4 * eps_of(lanczos) * column:
+        state[CODE] = BROKEN
+        return
+    lanczos[COS_OLD], lanczos[SIN_OLD] = cos, sin
+    lanczos[COS], lanczos[SIN] = gamma_bar / gamma, beta_next / gamma
+    phi = lanczos[COS] * lanczos[PHI_BAR]
+    lanczos[PHI_BAR] *= -lanczos[SIN]
+    lanczos[EPSILON], lanczos[DELTA], lanczos[GAMMA], lanczos[BETA] = epsilon, delta, gamma, beta_next
+    lanczos[PHI] = phi / lanczos[SCALE]
+    lanczos[INVERSE] = 1 / beta_next if beta_next > 0 else 0
+    _drift(lanczos, phi, column)
+
+
+def _drift(lanczos, phi, column):
+    """DRIFT: the rounding of x, about eps ||A|| ||x||, relative to the residual phi_bar.
+
+    Norms in that of M, in which z_k is a unit vector orthogonal to x_(k-1) and the w before it: from (6), with w w, x w
+    and x x as the squares and products of w_k, w_(k-1) and x, in units of ||column 1 of T|| and of beta_1.
+    """
+    if lanczos[UNIT] == 0:
+        lanczos[UNIT] = column
+    unit, beta_1, gamma = lanczos[UNIT], lanczos[BETA_1], lanczos[GAMMA]
+    fresh, d, e = unit / gamma, lanczos[DELTA] / gamma, lanczos[EPSILON] / gamma  # w = fresh z - d w_old - e w_older
+    step = phi / beta_1  # x += step w
+    ww_old, ww_older, cross_old = lanczos[WW], lanczos[WW_OLD], lanczos[WW_CROSS]
+    xw_old, xw_older = lanczos[XW], lanczos[XW_OLD]
+    ww = fresh * fresh + d * d * ww_old + 2 * d * e * cross_old + e * e * ww_older
+    cross = -(d * ww_old + e * cross_old)
+    along = -(d * xw_old + e * xw_older)  # the old x times w
+    lanczos[WW], lanczos[WW_OLD], lanczos[WW_CROSS] = ww, ww_old, cross
+    lanczos[XX] += 2 * step * along + step * step * ww
+    lanczos[XW], lanczos[XW_OLD] = along + step * ww, xw_old + step * cross
+    lanczos[SIZE] = max(lanczos[SIZE], column / unit)
+    rounding = eps_of(lanczos) * lanczos[SIZE] * np.sqrt(abs(lanczos[XX]))
+    lanczos[DRIFT] = rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0
+
+
+def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
+    """(6) with the new w in the place of w_old, (7), and the next v and z = M^-1 v, divided by beta. y = M^-1 v."""
+    if not running(state):
+        return
+    keep(state, x, best)
+    w_old[:] = (z - lanczos[EPSILON] * w_old - lanczos[DELTA] * w) / lanczos[GAMMA]
+    x += lanczos[PHI] * w_old
+    z[:] = lanczos[INVERSE] * y  # before v, which y is where there is no preconditioner
+    v *= lanczos[INVERSE]
+    r[:] = lanczos[SIN] * lanczos[SIN] * r + lanczos[PHI_BAR] * lanczos[COS] * v
+
+
+def minres_record(state, norms, history, lanczos):
+    """`record`, but x is not kept as the best where DRIFT is beyond TRUSTED, and CLAIMED where it is beyond LOST."""
+    if not running(state):
+        return
+    best = norms[BEST]
+    record(state, norms, history)
+    if math.isnan(lanczos[DRIFT]) or lanczos[DRIFT] > TRUSTED:
+        norms[BEST] = best
+        state[IMPROVED] = 0
+    if running(state) and (math.isnan(lanczos[DRIFT]) or lanczos[DRIFT] > LOST):
+        state[CODE] = CLAIMED
+
+
+# Richardson's iteration
+
+
+def richardson_step(state, z, x, best):
+    """x += z, where z = M^-1 (b - A x)."""
+    if not running(state):
+        return
+    keep(state, x, best)
+    x += z
+
+
+def richardson_record(state, norms, history):
+    """`record`; then DIVERGED where the residual norm is beyond GROWN times the first."""
+    if not running(state):
+        return
+    record(state, norms, history)
+    if running(state) and norms[NORM] / GROWN > history[0]:
+        state[CODE] = DIVERGED

@@ -1,0 +1,91 @@
+"""Corrections x <- x + M^-1 (b - A x): the stationary iteration of Richardson, preconditioned."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from finelu.arithmetic import judged
+from finelu.errors import MatrixError, ParameterError
+from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.system import System
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
+from finelu.result import Solution, Status
+from finelu.validation import count
+
+
+@judged
+def richardson(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback = None,
+    watch: Watch = None,
+) -> Solution:
+    """Solve A x = b by corrections x <- x + M^-1 (b - A x): equation (3) of Luo et al.
+
+    Arguments as in `finelu.krylov`. It converges where the spectral radius of 1 - M^-1 A is below 1, as with block
+    factors in the implicit time steps of flow solvers; elsewhere use `gmres` with the same M. callback(x) is called
+    after each correction. rtol=0 makes all maxiter corrections that do not diverge.
+    history holds the norms of b - A x, all computed anew; x is the iterate with the smallest of them, x0 among them.
+    Status DIVERGED where the residual at the end is not below the first, or at once where it is 1e8 times the first;
+    NOT_FINITE where it overflows.
+    Cost of a correction: one product with M, one pass over A (one for b - A x where A is a StencilMatrix or
+    BlockMatrix), a norm and one pass over vectors; memory 7 vectors. On a GPU the next correction is queued before the
+    host looks at the norm of this one, so that one may be made in vain.
+    Source: Luo, Edwards, Luo & Mueller, equation (3).
+    """
+    progress = Progress(
+        "richardson",
+        System.checked(A, b, x0, M),
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
+        stationary=True,
+    )
+    return iterate(progress)
+
+
+def iterate(progress: Progress) -> Solution:
+    """x <- x + M^-1 r with r = b - A x; progress must be `stationary`."""
+    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
+    (r,) = progress.vectors(1)
+    while progress.cycle(r):
+        while progress.goes_on():
+            k.recurrences.richardson_step(progress.state, M @ r, x, best)
+            r = A.residual(progress.b, x)
+            k.vectors.norm(r, progress.norm)
+            k.recurrences.richardson_record(progress.state, progress.norms, progress.history)
+            progress.tell()
+    solution = progress.end()
+    grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
+    if grown and solution.status is Status.MAX_ITERATIONS:
+        return replace(solution, status=Status.DIVERGED)
+    return solution
+
+
+def correct(A: StencilMatrix | BlockMatrix, F: Any, b: Any, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
+    """`richardson(A, b, M=F, rtol=rtol, maxiter=steps)`, its name and arguments of before."""
+    warnings.warn(
+        "finelu.correct(A, F, b, steps=20, rtol=1e-10) is now finelu.richardson(A, b, M=F, maxiter=20, rtol=1e-10)",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    if not isinstance(A, StencilMatrix | BlockMatrix):
+        raise MatrixError(
+            f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix, as of "
+            "BlockMatrix.from_bsr(A), or BlockMatrix.from_csr(A, n) with n rows a block."
+        )
+    if not hasattr(F, "solve"):
+        raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
+    M = F if hasattr(F, "matvec") else F.solve
+    return replace(richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0)), method="correct")

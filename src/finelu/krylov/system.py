@@ -1,0 +1,83 @@
+"""A x = b as the Krylov methods take it: checked once, here, and trusted from there on."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace
+from finelu.errors import MatrixError
+from finelu.kernels import kernels_for
+from finelu.krylov.operators import Identity, Operator, as_operator, location, order, value_dtype
+from finelu.matrix import check_vector
+
+
+class System:
+    """A x = b, preconditioned by M, with an initial guess: operators and vectors (n,) of one dtype on one device.
+
+    `System.checked(A, b, x0, M)` is the door for whatever a caller may have. `System(A, b, M, x0)` trusts what it gets:
+    A and M from `as_operator`, b contiguous, b and x0 of the working dtype. Several systems may share them.
+    shape : that of x, and of the caller's b: (n,) or (n, 1).  narrow : the real dtype with the least range that the
+    residuals pass through: that of M, without one that of the caller's b.
+    xp, kernels : numpy or cupy, and the kernels of that device: looked up here, once for the whole solve.
+    """
+
+    def __init__(
+        self,
+        A: Operator,
+        b: Any,
+        M: Operator | Identity | None = None,
+        x0: Any = None,
+        *,
+        shape: tuple[int, ...] | None = None,
+        narrow: np.dtype[Any] | None = None,
+        started: float | None = None,
+    ):
+        self.started = perf_counter() if started is None else started
+        self.A, self.b, self.x0 = A, b, x0
+        self.M = Identity() if M is None else M
+        self.shape = b.shape if shape is None else shape
+        self.dtype, self.real = b.dtype, real(b.dtype)
+        if narrow is None:
+            narrow = real(value_dtype(self.M.given) if isinstance(self.M, Operator) else b.dtype)
+        self.narrow = narrow
+        self.xp, self.kernels = namespace(b), kernels_for(b)
+
+    @classmethod
+    def checked(cls, A: Any, b: Any, x0: Any = None, M: Any = None) -> System:
+        """The system of what a caller gives, as the package's docstring has it.
+
+        Raises MatrixError for wrong shapes, NaN or Inf, DeviceError for arrays on different devices. b and x0 are not
+        copied where they need no conversion.
+        """
+        started = perf_counter()
+        n, place = order(A), location(A)
+        b = check_vector(b, n, b if place is None else place)
+        shape, b = b.shape, _single(b, "b")
+        if x0 is not None:
+            x0 = check_vector(x0, n, b, "x0")
+            if x0.shape not in (shape, (n,)):
+                raise MatrixError(f"x0 has shape {x0.shape}, but b has {shape}; give x0 the shape of b.")
+            x0 = _single(x0, "x0")
+        dtype = np.result_type(value_dtype(A), b.dtype, b.dtype if x0 is None else x0.dtype)
+        if M is not None and value_dtype(M).kind == "c":
+            dtype = np.result_type(dtype, np.complex64)
+        narrow = real(b.dtype if M is None else value_dtype(M))
+        b = namespace(b).ascontiguousarray(b.astype(dtype, copy=False))
+        x0 = None if x0 is None else x0.astype(dtype, copy=False)
+        A, M = as_operator(A, "A", b, dtype), as_operator(M, "M", b, dtype)
+        return cls(A, b, M, x0, shape=shape, narrow=narrow, started=started)
+
+
+def real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The real dtype of the same precision."""
+    return np.dtype(dtype.char.lower())
+
+
+def _single(v: Any, name: str) -> Any:
+    """(n,) from (n,) or (n, 1)."""
+    if v.ndim == 2 and v.shape[1] != 1:
+        raise MatrixError(f"{name} has {v.shape[1]} columns; a Krylov method solves for one: call it for each column.")
+    return v.reshape(-1)

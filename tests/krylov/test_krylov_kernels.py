@@ -1,0 +1,471 @@
+"""The kernels of the Krylov methods: each form does what the specification does, on steps and on each breakdown."""
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from finelu.kernels import kernels_for, monitor, reference
+from finelu.kernels.monitor import (
+    BEST,
+    BREAKDOWN,
+    BROKEN,
+    CLAIM,
+    CLAIMED,
+    CODE,
+    COLUMNS,
+    CONVERGED,
+    DIVERGED,
+    DRIFT,
+    IMPROVED,
+    INDEFINITE,
+    INDEFINITE_PRECONDITIONER,
+    ITERATIONS,
+    NORM,
+    NOT_FINITE,
+    RUNNING,
+    STAGNATED,
+    START,
+    TAU,
+    TOLERANCE,
+)
+
+DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+FAMILIES = {
+    "cycle": ("begin_cycle", "keep_verified"),
+    "vectors": ("dot", "dotu", "norm", "size_of_dot"),
+    "recurrences": tuple(
+        name for name, f in vars(reference.recurrences).items()
+        if inspect.isfunction(f) and re.match("cg_|bicg_|bicgstab_|minres_|sqmr_|richardson_", name)
+    ),
+    "arnoldi": (
+        "arnoldi_begin", "mgs_step", "cgs2_step", "givens_step", "hessenberg_solve", "combine", "update_solution",
+    ),
+}  # fmt: skip
+BASIS = 5  # columns of H
+NAN, INF = float("nan"), float("inf")
+
+fuzz = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+draws = given(n=st.sampled_from([1, 2, 31, 300]), seed=st.integers(0, 2**32 - 1), power=st.integers(-6, 6))
+
+
+class Values:
+    """Arguments for kernels by their names: random ones, and what a test gives."""
+
+    def __init__(self, dtype, n, seed, power=0):
+        self.dtype, self.real, self.n = np.dtype(dtype), np.empty(0, dtype).real.dtype, n
+        self.rng, self.scale = np.random.default_rng(seed), 2.0**power
+
+    def vector(self, *shape):
+        v = self.rng.uniform(-1, 1, shape) * self.scale
+        if self.dtype.kind == "c":
+            v = v + 1j * self.rng.uniform(-1, 1, shape) * self.scale
+        return np.asarray(v.astype(self.dtype), order="F")
+
+    def positive(self, *shape, dtype=None):
+        return (self.rng.uniform(0.5, 2, shape) * self.scale).astype(dtype or self.dtype)
+
+    def of(self, name):
+        if name == "state":
+            return np.array([RUNNING, 3, BASIS, self.rng.integers(0, 2)], np.int32)
+        if name == "norms":
+            norm = self.positive(1, dtype=self.real)[0]
+            return np.array([norm, 0.01 * self.scale, 0.02 * self.scale, 10 * self.scale, 9 * self.scale], self.real)
+        if name in ("history", "checks"):
+            return np.concatenate([self.positive(4, dtype=self.real), np.full(6, NAN, self.real)])
+        if name in ("rho", "rho_old", "curvature", "sigma", "square"):
+            return self.positive(1)
+        if name in ("alpha", "ts"):
+            return self.vector(1)
+        if name in ("size", "t_norm", "shadow_norm"):
+            return self.positive(1, dtype=self.real)
+        if name == "lanczos":
+            return self.positive(22, dtype=self.real) * np.where(np.arange(22) == DRIFT, 1e-9, 1).astype(self.real)
+        if name == "smoothing":
+            return self.positive(5, dtype=self.real)
+        if name == "scale":
+            return 4.0
+        if name == "j":
+            return BASIS - 1
+        if name == "Q":
+            Q = np.linalg.qr(self.vector(self.n, BASIS + 1))[0] if self.n > BASIS else self.vector(self.n, BASIS + 1)
+            Q = np.asarray(Q, self.dtype, order="F")
+            Q[:, BASIS] = self.vector(self.n)
+            return Q
+        if name == "H":
+            H = self.vector(BASIS + 1, BASIS)
+            H[np.arange(BASIS), np.arange(BASIS)] += 4 * self.scale
+            return H
+        if name == "c":
+            return self.positive(BASIS, dtype=self.real)
+        if name in ("s", "y", "h", "g") and self.small:
+            return self.vector(BASIS + (name == "g"))
+        if name == "out":
+            return np.zeros(1, self.real if self.norm else self.dtype)
+        return self.vector(self.n)
+
+    def arguments(self, family, function, given=()):
+        """The arguments of a kernel, in their order; given: some of them, or a function that changes a random one."""
+        names = list(inspect.signature(getattr(getattr(reference, family), function)).parameters)
+        self.small, self.norm = family == "arnoldi", function in ("norm", "size_of_dot")
+        values = {name: self.of(name) for name in names}
+        for name, value in dict(given).items():
+            if isinstance(value, dict):
+                values[name][list(value)] = list(value.values())
+            elif np.ndim(value):
+                values[name] = np.asarray(value)
+            elif isinstance(values[name], np.ndarray):
+                values[name][:] = value
+            else:
+                values[name] = value
+        return values
+
+
+def called(kernels, family, function, values, move=lambda v: v, fetch=lambda v: v):
+    """The arguments after a call."""
+    moved = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value = move(value.copy(order="F"))
+        moved[name] = value
+    with np.errstate(all="ignore"):
+        getattr(getattr(kernels, family), function)(*moved.values())
+    return {name: fetch(value) for name, value in moved.items() if isinstance(values[name], np.ndarray)}
+
+
+def agree(backend, family, function, values, ulps=0.0):
+    """Every argument is afterwards what the specification makes of it: integers exactly, numbers to a few roundings of
+    the largest, real ones on the CPU without sums bit by bit. Returns the specification's."""
+    want = called(reference, family, function, values)
+    kernels = kernels_for(backend.xp.empty(0))
+    got = called(kernels, family, function, values, backend.move, backend.fetch)
+    for name, value in want.items():
+        if value.dtype.kind == "i":
+            np.testing.assert_array_equal(got[name], value, err_msg=f"{function}: {name}")
+            continue
+        assert got[name].dtype == value.dtype
+        exact = value.dtype == np.float64 or (value.dtype == np.float32 and function not in WIDER)
+        if not ulps and backend.name == "cpu" and exact:
+            np.testing.assert_array_equal(got[name], value, err_msg=f"{function}: {name}")
+            continue
+        inputs = [abs(v[np.isfinite(v)]) for v in values.values() if isinstance(v, np.ndarray) and v.size]
+        finite = abs(value[np.isfinite(value)])
+        largest = max([1.0, *(float(v.max()) for v in (*inputs, finite) if v.size)])
+        tolerance = (ulps or 16.0) * float(np.finfo(value.dtype).eps) * largest
+        np.testing.assert_allclose(
+            got[name], value, rtol=(ulps or 16.0) * float(np.finfo(value.dtype).eps), atol=tolerance,
+            err_msg=f"{function}: {name}",
+        )  # fmt: skip
+    return want
+
+
+def unchanged(values, after, *but):
+    for name, value in after.items():
+        if name not in but:
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+
+
+STEPS = [(family, name) for family in ("recurrences", "arnoldi") for name in FAMILIES[family]]
+FREE = ("combine", "hessenberg_solve", "update_solution")  # of what a cycle leaves, whatever ended it
+SUMS = {"mgs_step", "cgs2_step", "combine", "hessenberg_solve"}
+WIDER = {"sqmr_smooth", "richardson_record"}  # scalars that Numba computes in double precision
+
+
+# The forms agree
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("family", "function"), STEPS, ids=lambda v: v)
+@fuzz
+@draws
+def test_a_step_is_that_of_the_specification(backend, family, function, dtype, n, seed, power):
+    values = Values(dtype, n, seed, power).arguments(family, function)
+    ulps = 40.0 * max(n, 4) if function in SUMS else 64.0 if family == "arnoldi" or "minres" in function else 0.0
+    after = agree(backend, family, function, values, ulps)
+    assert after["state"][CODE] in (RUNNING, CLAIMED, BROKEN)
+    if "best" in values:
+        kept = values["x"] if values["state"][IMPROVED] else values["best"]
+        np.testing.assert_array_equal(after["best"], kept)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", FAMILIES["vectors"])
+@fuzz
+@draws
+def test_sums_of_vectors_are_those_of_the_specification(backend, function, dtype, n, seed, power):
+    agree(backend, "vectors", function, Values(dtype, n, seed, power).arguments("vectors", function), 4.0 * n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("at", [0, 6, -1])
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_norm_shows_what_is_not_finite(backend, dtype, at, bad):
+    x = Values(dtype, 70, 1).vector(70)
+    x[at] = bad
+    out = agree(backend, "vectors", "norm", {"x": x, "out": np.zeros(1, x.real.dtype)}, 70.0)["out"]
+    assert np.isnan(out[0]) if np.isnan(bad) else out[0] == INF
+
+
+@pytest.mark.parametrize("code", [*range(CLAIMED, DIVERGED + 1)])
+@pytest.mark.parametrize(("family", "function"), [step for step in STEPS if step[1] not in FREE], ids=lambda v: v)
+def test_after_the_end_nothing_changes(backend, family, function, code):
+    values = Values(np.float64, 40, 2).arguments(family, function, {"state": {CODE: code}})
+    if function == "cgs2_step" and backend.name == "cuda":
+        pytest.skip("its products are cuBLAS's, which run on; what they write is read no more")
+    kernels = kernels_for(backend.xp.empty(0))
+    for form in (
+        called(reference, family, function, values),
+        called(kernels, family, function, values, backend.move, backend.fetch),
+    ):
+        unchanged(values, form)
+
+
+# Breakdowns, one by one: (function, what is given, the code that follows)
+
+BREAKDOWNS = [
+    ("cg_record", {"rho": 0.0}, INDEFINITE_PRECONDITIONER),
+    ("cg_record", {"rho": -1.0}, INDEFINITE_PRECONDITIONER),
+    ("cg_record", {"curvature": 0.0}, INDEFINITE),
+    ("cg_record", {"curvature": -1.0}, INDEFINITE),
+    ("cg_record", {"rho": NAN}, NOT_FINITE),
+    ("cg_record", {"curvature": INF}, NOT_FINITE),
+    ("bicg_alpha", {"rho": 0.0}, BROKEN),
+    ("bicg_alpha", {"sigma": 0.0}, BROKEN),
+    ("bicg_alpha", {"rho": 1e-9, "size": 1e9}, BROKEN),
+    ("bicg_alpha", {"rho": 1e30, "sigma": 1e-30}, None),  # overflows in single precision only
+    ("bicg_alpha", {"rho": NAN}, NOT_FINITE),
+    ("bicg_alpha", {"sigma": INF}, NOT_FINITE),
+    ("bicg_record", {"size": 1e20}, BROKEN),
+    ("bicg_record", {"size": NAN}, RUNNING),  # bicg_alpha sees what is wrong
+    ("sqmr_smooth", {"size": NAN}, NOT_FINITE),
+    ("sqmr_smooth", {"size": INF}, NOT_FINITE),
+    ("sqmr_smooth", {"size": 0.0}, RUNNING),
+    ("bicgstab_record", {"sigma": 0.0}, BROKEN),
+    ("bicgstab_record", {"rho": 0.0}, BROKEN),
+    ("bicgstab_record", {"rho": 1e-20}, BROKEN),
+    ("bicgstab_record", {"ts": 0.0}, BROKEN),
+    ("bicgstab_record", {"ts": 0.0, "t_norm": 0.0}, BROKEN),
+    ("bicgstab_record", {"sigma": NAN}, BROKEN),
+    ("bicgstab_record", {"t_norm": INF}, BROKEN),
+    ("minres_begin", {"square": 0.0}, INDEFINITE_PRECONDITIONER),
+    ("minres_begin", {"square": -1.0}, INDEFINITE_PRECONDITIONER),
+    ("minres_begin", {"square": NAN}, NOT_FINITE),
+    ("minres_rotation", {"square": -1.0}, INDEFINITE_PRECONDITIONER),
+    ("minres_rotation", {"square": INF}, NOT_FINITE),
+    ("minres_rotation", {"alpha": NAN}, NOT_FINITE),
+    ("minres_rotation", {"square": 0.0, "alpha": 0.0, "lanczos": 0.0}, BROKEN),
+    ("minres_rotation", {"square": 0.0}, RUNNING),
+    ("minres_record", {"lanczos": {DRIFT: 1e-3}}, RUNNING),
+    ("minres_record", {"lanczos": {DRIFT: 0.5}}, CLAIMED),
+    ("minres_record", {"lanczos": {DRIFT: NAN}}, CLAIMED),
+    ("richardson_record", {"norms": {NORM: 1e9}, "history": 1.0}, DIVERGED),
+    ("richardson_record", {"norms": {NORM: 1e7}, "history": 1.0}, RUNNING),
+]
+RECORDS = [name for name in FAMILIES["recurrences"] if name.endswith("_record")]
+BREAKDOWNS += [(name, {"norms": {NORM: bad}}, NOT_FINITE) for name in RECORDS for bad in (NAN, INF)]
+BREAKDOWNS += [(name, {"norms": {NORM: 1e-3, CLAIM: 1e-3}}, CLAIMED) for name in RECORDS if "stab" not in name]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "given_", "code"), BREAKDOWNS, ids=str)
+def test_a_breakdown_is_named(backend, dtype, function, given_, code):
+    values = Values(dtype, 20, 3).arguments("recurrences", function, given_)
+    after = agree(backend, "recurrences", function, values, 64.0)
+    if code is not None:
+        assert after["state"][CODE] == code
+    if after["state"][CODE] == NOT_FINITE and "history" in after:  # it is no iteration
+        assert after["state"][ITERATIONS] == values["state"][ITERATIONS]
+        np.testing.assert_array_equal(after["history"], values["history"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("function", "given_"),
+    [
+        ("cg_step", {"rho": 0.0}),
+        ("cg_step", {"rho": -1.0}),
+        ("cg_step", {"rho": NAN}),
+        ("cg_step", {"curvature": 0.0}),
+        ("cg_step", {"curvature": -1.0}),
+        ("cg_step", {"curvature": NAN}),
+        ("bicgstab_half", {"sigma": 0.0}),
+        ("bicgstab_step", {"sigma": 0.0}),
+    ],
+    ids=str,
+)
+def test_no_step_is_taken_where_there_is_nothing_to_divide_by(backend, dtype, function, given_):
+    values = Values(dtype, 20, 4).arguments("recurrences", function, given_)
+    unchanged(values, agree(backend, "recurrences", function, values))
+
+
+@pytest.mark.parametrize("norm", [0.5, 2.0])
+@pytest.mark.parametrize("function", [name for name in RECORDS if name != "bicg_record"])
+def test_a_better_iterate_is_marked_to_be_kept(backend, function, norm):
+    given_ = {"norms": {NORM: norm, BEST: 1.0}, "state": {IMPROVED: 1}}
+    values = Values(np.float64, 9, 5).arguments("recurrences", function, given_)
+    after = agree(backend, "recurrences", function, values, 64.0)
+    assert after["state"][IMPROVED] == (norm < 1) and after["norms"][BEST] == min(norm, 1)
+    assert after["state"][ITERATIONS] == 4 and after["history"][4] == norm
+
+
+def test_minres_does_not_keep_an_iterate_that_its_rounding_may_have_made(backend):
+    given_ = {"norms": {NORM: 0.5, BEST: 1.0}, "lanczos": {DRIFT: 1e-3}}
+    values = Values(np.float64, 9, 6).arguments("recurrences", "minres_record", given_)
+    after = agree(backend, "recurrences", "minres_record", values)
+    assert not after["state"][IMPROVED] and after["norms"][BEST] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("before", "norm", "iterations", "code"),
+    [
+        (RUNNING, 1.0, 0, RUNNING),
+        (RUNNING, 1.0, 3, RUNNING),
+        (RUNNING, 0.01, 3, CONVERGED),
+        (CLAIMED, 0.01, 3, CONVERGED),
+        (CLAIMED, 4.9, 3, RUNNING),
+        (CLAIMED, 5.1, 3, STAGNATED),
+        (BROKEN, 4.9, 3, RUNNING),
+        (BROKEN, 5.1, 3, BREAKDOWN),
+        (RUNNING, NAN, 3, NOT_FINITE),
+        (CLAIMED, INF, 0, NOT_FINITE),
+        *((code, 0.001, 3, code) for code in range(CONVERGED, DIVERGED + 1)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_where_a_cycle_begins_the_true_residual_decides(backend, dtype, before, norm, iterations, code):
+    given_ = {
+        "state": [before, iterations, 2, 1],
+        "norms": np.array([norm, 0.01, 0.02, 10.0, 9.0], dtype),
+        "checks": np.full(10, NAN, dtype),
+    }
+    given_["state"] = np.array(given_["state"], np.int32)
+    values = Values(dtype, 7, 7).arguments("cycle", "begin_cycle", given_)
+    after = agree(backend, "cycle", "begin_cycle", values)
+    assert after["state"][CODE] == code and after["state"][COLUMNS] == 0
+    judged = before <= BROKEN and np.isfinite(norm)
+    assert after["state"][IMPROVED] == (judged and norm < 10)
+    if judged:
+        assert after["norms"][START] == after["norms"][BEST] == dtype(norm) == after["checks"][iterations]
+        assert (after["history"][0] == dtype(norm)) == (iterations == 0)
+    else:
+        unchanged(values, after, "state")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("improved", [0, 1])
+def test_the_iterate_of_the_smallest_true_residual_is_kept(backend, dtype, improved):
+    values = Values(dtype, 50, 8).arguments("cycle", "keep_verified", {"state": {IMPROVED: improved}})
+    after = agree(backend, "cycle", "keep_verified", values)
+    np.testing.assert_array_equal(after["verified"], values["x"] if improved else values["verified"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ({}, RUNNING),
+        ({(BASIS, BASIS - 1): NAN}, NOT_FINITE),
+        ({(0, BASIS - 1): INF}, NOT_FINITE),
+        ("a column of zeros", BROKEN),
+        ("a column that the rotations before take to zero", BROKEN),
+    ],
+    ids=str,
+)
+def test_a_column_of_H_without_a_rotation_is_not_counted(backend, dtype, entries, code):
+    values = Values(dtype, 9, 9).arguments("arnoldi", "givens_step", {"state": {COLUMNS: BASIS - 1}})
+    H = values["H"]
+    if entries == "a column of zeros":
+        H[:, BASIS - 1] = 0
+    elif isinstance(entries, str):
+        values["c"][:], values["s"][:] = 1, 0
+        H[BASIS - 1 :, BASIS - 1] = 0
+    else:
+        for place, value in entries.items():
+            H[place] = value
+    after = agree(backend, "arnoldi", "givens_step", values, 64.0)
+    assert after["state"][CODE] == code
+    assert after["state"][COLUMNS] == BASIS - (code != RUNNING)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", range(BASIS + 1))
+@pytest.mark.parametrize("function", FREE)
+def test_columns_that_are_not_ready_are_not_read(backend, dtype, columns, function):
+    values = Values(dtype, 40, 10).arguments("arnoldi", function, {"state": {COLUMNS: columns}})
+    if function == "combine":
+        values["Q"][:, columns:] = NAN
+    elif function == "hessenberg_solve":
+        values["H"][:, columns:], values["g"][columns:] = NAN, NAN
+    if function != "update_solution" and columns == BASIS:
+        values["state"][CODE] = CONVERGED  # the last columns are made use of after the end
+    after = agree(backend, "arnoldi", function, values, 400.0)
+    if function != "hessenberg_solve":
+        assert np.isfinite(after["x" if function == "update_solution" else "u"]).all()
+    else:
+        np.testing.assert_array_equal(after["y"][columns:], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", ["mgs_step", "cgs2_step"])
+def test_what_is_only_rounding_is_no_vector_of_the_basis(backend, dtype, function):
+    values = Values(dtype, 60, 11).arguments("arnoldi", function)
+    Q = values["Q"]
+    Q[:, :BASIS] = np.eye(60, BASIS)
+    Q[:, BASIS] = Q[:, 1] - Q[:, 3]
+    after = agree(backend, "arnoldi", function, values, 64.0)
+    assert after["H"][BASIS, BASIS - 1] == 0 and not after["Q"][:, BASIS].any()
+
+
+def test_smoothing_follows_its_formulas():
+    """By definition: x is the mean of bicg's iterates, weighted by the inverse squares of their residual norms."""
+    state, smoothing = np.zeros(4, np.int32), np.zeros(5)
+    sizes = [2.0, 1.0, 3.0, 0.5]
+    reference.recurrences.sqmr_begin(state, smoothing, np.array(sizes[:1]))
+    weight = 1 / sizes[0] ** 2
+    for size in sizes[1:]:
+        reference.recurrences.sqmr_smooth(state, smoothing, np.array([size]))
+        weight += 1 / size**2
+        assert smoothing[TAU] == pytest.approx(weight**-0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@fuzz
+@draws
+def test_a_product_is_that_of_the_specification(backend, dtype, n, seed, power):
+    values = Values(dtype, n, seed, power)
+    A = sp.random(n, n, min(1.0, 5 / n), format="csr", random_state=seed % 2**31)
+    A = sp.csr_matrix((values.vector(A.nnz), A.indices, A.indptr), A.shape)
+    A.sort_indices()
+    x = values.vector(n)
+    want, kernels = reference.products.Product(A)(x), kernels_for(backend.xp.empty(0))
+    got = backend.fetch(kernels.products.Product(backend.move(A))(backend.move(x)))
+    assert got.dtype == want.dtype
+    size = 64 * np.finfo(dtype).eps * max(float(abs(want).max()), values.scale**2)
+    np.testing.assert_allclose(got, want, rtol=0, atol=0 if backend.name == "cpu" and A.dtype.kind == "f" else size)
+
+
+def test_every_kernel_has_the_arguments_of_its_specification():
+    cpu = kernels_for(np.empty(0))
+    sources = Path(inspect.getfile(reference)).parents[1] / "cuda"
+    for family, functions in FAMILIES.items():
+        text = (sources / f"{family}.py").read_text()
+        for function in functions:
+            names = list(inspect.signature(getattr(getattr(reference, family), function)).parameters)
+            form = getattr(getattr(cpu, family), function)
+            assert list(inspect.signature(getattr(form, "py_func", form)).parameters) == names
+            assert f"def {function}({', '.join(names)}):" in text
+    assert len(FAMILIES["recurrences"]) == 24 and len({*FAMILIES["recurrences"]} & {*dir(cpu.recurrences)}) == 24
+
+
+def test_the_codes_of_the_monitor_are_apart():
+    codes = (RUNNING, CLAIMED, BROKEN, CONVERGED, STAGNATED, BREAKDOWN, INDEFINITE, INDEFINITE_PRECONDITIONER)
+    assert [*codes, NOT_FINITE, DIVERGED] == list(range(10))
+    assert tuple(range(5)) == (NORM, TOLERANCE, CLAIM, START, BEST)
+    assert monitor.GROWN == 1e8
