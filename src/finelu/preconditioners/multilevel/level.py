@@ -47,16 +47,17 @@ def factored(
         made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
-        facts["pairs"], facts["dropped"] = 0, (made.small, made.crowded)
+        facts["pairs"] = 0
         rows = left.rows
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
-        facts["pairs"], facts["dropped"] = made.pairs_taken, (made.dropped_by_tolerance, made.dropped_by_room)
+        facts["pairs"] = made.pairs_taken
         rows = left.numbers
-    facts["put_off"] = made.put_off_by_estimate, made.put_off_by_pivot
+    facts["dropped"] = made.dropped_by_tolerance, made.dropped_by_fill_limit
+    facts["put_off"] = made.deferred_by_estimate, made.deferred_by_pivot
     if left.first_bad >= 0:
         raise ZeroPivot(
             recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", advice(recipe)
