@@ -836,7 +836,9 @@ def held_bytes(F, A: CSR) -> int:
             waiting += [cell.cell_contents for cell in thing.__closure__ or ()]
         elif isinstance(thing, partial):
             waiting += [thing.func, thing.args, thing.keywords]
-        elif type(thing).__module__.split(".")[0] in ("finelu", "scipy", "cupyx") and hasattr(thing, "__dict__"):
+        elif hasattr(thing, "__dict__") and (
+            thing is F or type(thing).__module__.split(".")[0] in ("finelu", "scipy", "cupyx")
+        ):
             waiting += vars(thing).values()
     return sum(size for key, size in sizes.items() if key not in theirs)
 
