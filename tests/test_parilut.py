@@ -715,16 +715,16 @@ def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
 
 
 def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(monkeypatch):
-    import finelu.kernels
+    import finelu.device
 
     A = gallery.poisson5(12, 11)
     want = ParILUT().factor(A)
-    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
     np.testing.assert_array_equal(ParILUT().factor(A).L.data, want.L.data)
 
 
 def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch):
-    import finelu.kernels
+    import finelu.device
 
     n = 600  # an arrow: all of it is filled, more than room is made for at first
     A = sp.lil_matrix(sp.eye(n) * 4.0)
@@ -732,7 +732,7 @@ def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch
     A[0, 0] = 40.0
     A = sp.csr_matrix(A)
     assert max(ParILUT(steps=1).factor(A).report["candidates"]) > 100_000
-    monkeypatch.setattr(finelu.kernels, "free_memory", lambda array: 10**5)
+    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
     with pytest.raises(MemoryError, match=r"candidates take .* GiB, .*free; give memory_limit") as error:
         ParILUT(steps=1).factor(A)
     one_line(error)
