@@ -1,4 +1,4 @@
-"""What has moved can still be imported by its old name, with a DeprecationWarning. Loaded with finelu: keep it light."""
+"""What has moved can be imported by its old name, with a DeprecationWarning. Loaded with finelu: keep it light."""
 
 from __future__ import annotations
 
