@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from finelu import BlockILU0, Status, StencilMatrix, correct, gmres
+from finelu import BlockILU0, Status, StencilMatrix, gmres, richardson
 from finelu.errors import FineluError, ParameterError, ZeroPivot
 from finelu.device import namespace, require_gpu, synchronize, to_host
 
@@ -506,7 +506,7 @@ class PseudoTime:
             self.factors = BlockILU0().factor(A) if self.factors is None else self.factors.update(A)
             lap("factoring")
             if self.method == "correct":
-                solution = correct(A, self.factors, b, steps=self.corrections, rtol=self.rtol)
+                solution = richardson(A, b, M=self.factors, maxiter=self.corrections, rtol=self.rtol)
             else:
                 solution = gmres(A, b, M=self.factors, rtol=self.rtol, maxiter=self.corrections)
             x, iterations = solution.x, solution.iterations

@@ -37,13 +37,13 @@ class Parts:
 
     @staticmethod
     def _level(level) -> SimpleNamespace:
-        B, n_B = sp.csr_matrix(to_host(level._B)), level.pivots
+        B, n_B = sp.csr_matrix(to_host(level.B)), level.pivots
         F, G = (sp.csr_matrix(to_host(part["N"])) for part in (level._F, level._G))
-        D = None if level._D is None else sp.csr_matrix(to_host(level._D))
+        D = None if level.D is None else sp.csr_matrix(to_host(level.D))
         U = sp.triu(B, 0 if D is None else 1, format="csr")
         L = sp.tril(B, -1, format="csr") if D is None else sp.csr_matrix(U.conj().T)
         names = ("rows", "columns", "row_scale", "column_scale")
-        vectors = {name: to_host(getattr(level, f"_{name}")) for name in names}
+        vectors = {name: to_host(getattr(level.arranged, name)) for name in names}
         return SimpleNamespace(n_B=n_B, L=L, U=U, D=D, F=F, G=G, **vectors)
 
 

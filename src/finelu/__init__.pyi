@@ -57,6 +57,7 @@ from finelu.preconditioners import ParIC as ParIC
 from finelu.preconditioners import ParICT as ParICT
 from finelu.preconditioners import ParILU as ParILU
 from finelu.preconditioners import ParILUT as ParILUT
+from finelu.preconditioners import Recipe as Recipe
 from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.result import Solution as Solution

@@ -11,8 +11,9 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import spilu
 
+from finelu import validation
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError, meant
+from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
@@ -186,10 +187,9 @@ def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
     all entries between the halves (Koenig's theorem, by a maximum matching of their ends).
     """
     A = as_csr(A, diagonal=False)
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= A.n:
-        raise ParameterError(f"count={count!r} parts of a matrix of {A.n} rows; an integer from 1 to {A.n} is needed.")
+    count = validation.count("count", count, 1, A.n)
     metis = _metis("parts(A, count)") if count > 1 else None
-    inside, separators = _dissected(metis, _graph(A), np.arange(A.n), int(count))
+    inside, separators = _dissected(metis, _graph(A), np.arange(A.n), count)
     order = np.concatenate([*inside, np.sort(np.concatenate([np.empty(0, np.int64), *separators]))])
     return order, np.cumsum([0, *(part.size for part in inside)])
 
@@ -204,10 +204,7 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     hermitian : A is the lower triangle, with the diagonal, of a Hermitian matrix, and so will be P A P^T.
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
     """
-    if ordering not in ORDERINGS:
-        raise ParameterError(
-            f"ordering={ordering!r}; one of {', '.join(map(repr, ORDERINGS))} is needed." + meant(ordering, ORDERINGS)
-        )
+    validation.choice("ordering", ordering, ORDERINGS)
     if ordering is None:
         return None
     xp, index = namespace(A.data), A.indices.dtype

@@ -12,9 +12,10 @@ from scipy.sparse.csgraph import connected_components
 
 from finelu.arithmetic import judged
 from finelu.device import to_host
-from finelu.errors import MatrixError, ParameterError, StructurallySingular
+from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
+from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
 ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to so many roundings of the largest
@@ -138,8 +139,7 @@ def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tup
     magnitudes may have any size. Raises ParameterError for sweeps < 1. Cost: O(nnz) a sweep; on the host.
     Source: D. Ruiz: A scaling algorithm to equilibrate both rows and columns norms in matrices, 2001.
     """
-    if isinstance(sweeps, bool) or not isinstance(sweeps, int | np.integer) or sweeps < 1:
-        raise ParameterError(f"sweeps={sweeps!r}; an integer >= 1 is needed.")
+    sweeps = count("sweeps", sweeps, 1)
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
     u, v = _balanced(A.n, rows, indices, logs, symmetric, sweeps)

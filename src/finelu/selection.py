@@ -9,6 +9,7 @@ import numpy as np
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
+from finelu.validation import count
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -27,7 +28,7 @@ def kth_smallest(values: Any, k: int, exact: bool = True, *, method: str = "auto
     values = _numbers(values)
     if values.dtype.kind == "c":
         raise ParameterError("kth_smallest: complex numbers have no order; threshold compares their magnitudes.")
-    k = _rank(k, 1, values.size)
+    k = count("k", k, 1, values.size)
     plan = kernels_for(values).selection.Selection(
         values.size, values.dtype, order="values", exact=exact, method=method
     )
@@ -51,7 +52,7 @@ def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") 
     the CPU a copy.
     """
     values = _numbers(values)
-    k = _rank(k, 0, values.size)
+    k = count("k", k, 0, values.size)
     plan = kernels_for(values).selection.Selection(values.size, values.dtype, exact=exact, method=method)
     plan.select(values, k)
     return plan.result()
@@ -67,9 +68,3 @@ def _numbers(values: Any) -> Any:
         raise ParameterError(f"values of {values.dtype}: {', '.join(DTYPES)} are searched; convert them with astype.")
     same_gpu(values, values)
     return namespace(values).ascontiguousarray(values)
-
-
-def _rank(k: Any, least: int, most: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not least <= k <= most:
-        raise ParameterError(f"k={k!r}: an integer from {least} to {most} is needed for {most} values.")
-    return int(k)

@@ -88,6 +88,7 @@ class TriangularSolver:
     Attributes: method (the one chosen), levels (their number; None if it was not found out), n, dtype.
     """
 
+    @judged
     def __init__(
         self,
         A: Any,
@@ -121,7 +122,7 @@ class TriangularSolver:
         self.nnz = operand.entries + (0 if unit else A.n)
         self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         self.method: str = self._plan.method
-        self.update(A.data)
+        self._load(A.data)
 
     def __getstate__(self) -> Any:
         return {name: value for name, value in self.__dict__.items() if name != "_kernels"}  # a module
@@ -147,6 +148,10 @@ class TriangularSolver:
             raise MatrixError(
                 f"new values have shape {data.shape} and dtype {data.dtype}; ({self._nnz},) of {self.dtype} is needed."
             )
+        self._load(data)
+        return self
+
+    def _load(self, data) -> None:
         self._valid = False
         bad = self._plan.load(data)
         if self.check and not self.unit:
@@ -156,7 +161,6 @@ class TriangularSolver:
                     self, row, "zero or too small", "has no finite reciprocal", "Store a larger one, or pass unit=True."
                 )
         self._valid = True
-        return self
 
     @judged
     def solve(self, b: Any, out: Any = None) -> Any:

@@ -16,7 +16,7 @@ from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
+from finelu.preconditioners import Recipe, recipes
 from finelu.properties import properties
 from finelu.scaling import matching
 
@@ -45,9 +45,9 @@ def warmup(
 
 
 def _folder() -> str | None:
-    from finelu.kernels.cpu import recurrences
+    from finelu.kernels.cpu import vectors
 
-    kernel: Any = recurrences.norm
+    kernel: Any = vectors.norm
     return kernel._cache.cache_path if kept() else None
 
 
@@ -58,9 +58,10 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solve, A)
-    for name in RECIPES:
-        matrices = [symmetric] if name in HERMITIAN_RECIPES else [symmetric, general]
-        yield f"{name}, {dtype}", partial(_factor, RECIPES[name], matrices, b)
+    for name, recipe in recipes().items():
+        if recipe.__module__.startswith("finelu."):
+            matrices = [symmetric] if recipe.hermitian else [symmetric, general]
+            yield f"{name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
@@ -75,7 +76,7 @@ def _solve(A: CSR) -> None:
     solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
 
 
-def _factor(kind: Any, matrices: Sequence[CSR], b: NDArray[Any]) -> None:
+def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:
     settings = {field.name: SETTINGS[field.name] for field in fields(kind) if field.name in SETTINGS}
     for F in [kind(**settings).factor(A) for A in matrices]:
         F.update(F.pattern)

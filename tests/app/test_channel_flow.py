@@ -10,7 +10,7 @@ import pytest
 
 import finelu
 from finelu.errors import ParameterError
-from finelu.krylov.richardson import correct
+from finelu.krylov import richardson
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners.block_ilu import BlockILU0
 
@@ -223,7 +223,7 @@ def test_the_system_of_a_channel_is_solved_by_corrections(backend, n):
     A, b = cf.channel_system((7, 6, 5), n, xp=backend.xp)
     assert A.shape_cells == (7, 6, 5) and A.n_block == n and A.periodic == (False, False, False)
     assert type(b) is type(A.data)
-    solution = correct(A, BlockILU0().factor(A), b, steps=40, rtol=1e-8)
+    solution = richardson(A, b, M=BlockILU0().factor(A), maxiter=40, rtol=1e-8)
     assert solution.converged
     host, right = cf.channel_system((7, 6, 5), n)
     np.testing.assert_allclose(backend.fetch(A.blocks), host.blocks, rtol=1e-9, atol=1e-9 * abs(host.blocks).max())
@@ -252,10 +252,10 @@ def test_a_step_without_a_solution_is_left_out_and_the_cfl_number_halved(monkeyp
     flow, start = cf.cavity(8, 100)
     march = cf.PseudoTime(flow, cfl=10.0)
 
-    def failing(A, F, b, **parameters):
+    def failing(A, b, **parameters):
         return finelu.result.Solution(0 * b, finelu.result.Status.NOT_FINITE, 1, 1.0, np.ones(2))
 
-    monkeypatch.setattr(cf, "correct", failing)
+    monkeypatch.setattr(cf, "richardson", failing)
     q, step = march.step(start)
     assert q is start and march.cfl == 5.0 and step.reduction >= 1
     with pytest.raises(cf.Diverged, match="does not solve the linear systems"):

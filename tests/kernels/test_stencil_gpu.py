@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stencil_cases import OPEN, random_blocks
 
 import finelu as fl
-from finelu import BlockILU0, ParameterError, SingularBlock, StencilMatrix, correct
+from finelu import BlockILU0, ParameterError, SingularBlock, StencilMatrix, richardson
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
 from finelu.kernels import cpu
@@ -402,8 +402,8 @@ def test_corrections_and_krylov_methods_are_those_of_the_cpu(cupy, n):
     F, G = BlockILU0().factor(A), BlockILU0().factor(there)
     for steps, rtol in ((20, 1e-10), (3, 0.0), (0, 0.0)):
         host, device = (
-            correct(A, F, b, steps=steps, rtol=rtol),
-            correct(there, G, cupy.asarray(b), steps=steps, rtol=rtol),
+            richardson(A, b, M=F, maxiter=steps, rtol=rtol),
+            richardson(there, cupy.asarray(b), M=G, maxiter=steps, rtol=rtol),
         )
         assert (device.iterations, device.status) == (host.iterations, host.status)
         np.testing.assert_allclose(device.history, host.history, rtol=1e-8, atol=1e-13 * host.history[0])
@@ -420,7 +420,7 @@ def test_the_best_of_diverging_corrections(cupy):
     blocks = random_blocks((4, 4, 4), 2)
     F = BlockILU0().factor(StencilMatrix(cupy.asarray(blocks)))
     b = cupy.asarray(values(128, "float64"))
-    solution = correct(StencilMatrix(cupy.asarray(-50 * blocks)), F, b, steps=1000)
+    solution = richardson(StencilMatrix(cupy.asarray(-50 * blocks)), b, M=F, maxiter=1000)
     assert solution.status is fl.Status.DIVERGED and solution.iterations == 5
     assert not solution.x.get().any() and solution.residual_norm == solution.history[0]
     assert np.isfinite(solution.history).all()

@@ -17,7 +17,8 @@ from finelu import gallery
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, reference
 from finelu.krylov import METHODS
-from finelu.matrix import CSR, as_csr, check_vector, lower_triangle, number
+from finelu.matrix import CSR, as_csr, check_vector, lower_triangle
+from finelu.validation import number
 
 NAMES = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
 FORMATS = [f"{name}_{kind}" for name in NAMES for kind in ("matrix", "array")]

@@ -16,8 +16,7 @@ from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import stencil
-from finelu.krylov.richardson import correct
-from finelu.matrix.stencil import OFFSETS, StencilMatrix
+from finelu.krylov import richardson
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.result import Status
 
@@ -204,7 +203,7 @@ def test_twenty_corrections_agree_with_the_sequential_algorithm_to_twelve_digits
         fgbilu_sequential.sequential_residual(blocks, x, b, r)
         sequential.append(np.linalg.norm(r))
     A, F = factored(backend, blocks)
-    solution = correct(A, F, backend.move(b.ravel()), steps=20, rtol=0.0)
+    solution = richardson(A, backend.move(b.ravel()), M=F, maxiter=20, rtol=0.0)
     ours = np.array(solution.history)
     assert ours.size == 21 and solution.status is Status.MAX_ITERATIONS and solution.iterations == 20
     assert abs(ours - sequential).max() <= 1e-12 * sequential[0]
@@ -219,16 +218,16 @@ def test_the_correction_iteration_says_what_it_did(backend):
     A, F = factored(backend, blocks)
     D = dense(blocks)
     b = values((A.shape[0], 1), "float64")
-    solution = correct(A, F, backend.move(b), rtol=1e-8)
+    solution = richardson(A, backend.move(b), M=F, rtol=1e-8, maxiter=20)
     x = backend.fetch(solution.x)
     assert solution.converged and x.shape == b.shape and solution.iterations == len(solution.history) - 1
     assert np.linalg.norm(b - D @ x) == pytest.approx(solution.residual_norm, rel=1e-5)
     assert solution.residual_norm <= 1e-8 * np.linalg.norm(b) < solution.history[-2]
     assert solution.history[1] == pytest.approx(np.linalg.norm(b - D @ backend.fetch(F.solve(backend.move(b)))))
-    assert "BlockILU0" in repr(solution) and solution.method == "correct"
-    none = correct(A, F, backend.move(b), steps=0)
+    assert "BlockILU0" in repr(solution) and solution.method == "richardson"
+    none = richardson(A, backend.move(b), M=F, maxiter=0)
     assert none.iterations == 0 and none.status is Status.MAX_ITERATIONS and not backend.fetch(none.x).any()
-    assert correct(A, F, backend.move(0 * b)).converged
+    assert richardson(A, backend.move(0 * b), M=F).converged
 
 
 def test_where_corrections_diverge_the_best_iterate_comes_back(backend):
@@ -240,7 +239,7 @@ def test_where_corrections_diverge_the_best_iterate_comes_back(backend):
         (1e-200, 1e200, 1000, Status.NOT_FINITE, 0),
     ):
         _, F = factored(backend, of_m * blocks)
-        solution = correct(StencilMatrix(backend.move(of_a * blocks)), F, b, steps=steps)
+        solution = richardson(StencilMatrix(backend.move(of_a * blocks)), b, M=F, maxiter=steps)
         assert (solution.status, solution.iterations) == (status, iterations) and solution.info != 0
         assert not backend.fetch(solution.x).any() and solution.residual_norm == solution.history[0]
         assert np.isfinite(solution.history).all()
@@ -250,7 +249,7 @@ def test_float32_factors_serve_float64_corrections(backend):
     blocks = random_blocks((4, 5, 6), 3)
     A, F = factored(backend, blocks, precision="float32")
     assert F.dtype == "float32"
-    solution = correct(A, F, backend.move(values(A.shape[0], "float64")), rtol=1e-12)
+    solution = richardson(A, backend.move(values(A.shape[0], "float64")), M=F, rtol=1e-12, maxiter=20)
     assert solution.converged
 
 
@@ -361,17 +360,13 @@ def test_bad_matrices_and_right_hand_sides():
         BlockILU0().factor(A.tocsr())
     with pytest.raises(MatrixError, match="beyond the range of float32"):
         BlockILU0(precision="float32").factor(StencilMatrix(1e300 * A.blocks))
-    with pytest.raises(MatrixError, match="a StencilMatrix is needed"):
-        correct(A.to_bsr(), F, np.ones(16))
-    with pytest.raises(ParameterError, match="solve"):
-        correct(A, A.to_bsr(), np.ones(16))
     with pytest.raises(MatrixError, match="NaN"):
-        correct(A, F, np.full(16, np.nan))
+        richardson(A, np.full(16, np.nan), M=F)
     with pytest.raises(MatrixError, match="2 columns"):
-        correct(A, F, np.ones((16, 2)))
-    for bad in ({"steps": -1}, {"steps": 1.5}, {"rtol": -1.0}, {"rtol": np.nan}, {"rtol": True}):
+        richardson(A, np.ones((16, 2)), M=F)
+    for bad in ({"maxiter": -1}, {"maxiter": 1.5}, {"rtol": -1.0}, {"rtol": np.nan}, {"rtol": True}):
         with pytest.raises(ParameterError, match=next(iter(bad))):
-            correct(A, F, np.ones(16), **bad)
+            richardson(A, np.ones(16), M=F, **bad)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 33, 40])

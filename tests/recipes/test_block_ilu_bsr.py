@@ -138,7 +138,7 @@ def test_on_a_grid_it_is_the_factorization_of_the_stencil(backend, shape, n):
     b = backend.move(values(host.shape[0], "float64"))
     for trans in ("N", "T"):
         assert_close(backend.fetch(F.solve(b, trans)), backend.fetch(G.solve(b, trans)), 1024)
-    solutions = [fl.correct(A, M, b, rtol=1e-9) for A, M in ((moved, F), (G.A, G))]
+    solutions = [fl.richardson(A, b, M=M, rtol=1e-9, maxiter=20) for A, M in ((moved, F), (G.A, G))]
     assert solutions[0].iterations == solutions[1].iterations and all(s.converged for s in solutions)
     size = np.linalg.norm(backend.fetch(b))
     np.testing.assert_allclose(solutions[0].history, solutions[1].history, rtol=1e-6, atol=1e-13 * size)
@@ -199,7 +199,7 @@ def test_corrections_with_any_pattern(backend):
     arrays = block_arrays(15, 3)
     A, F = factored(backend, arrays)
     b = values(45, "float64")
-    solution = fl.correct(A, F, backend.move(b), rtol=1e-11)
+    solution = fl.richardson(A, backend.move(b), M=F, rtol=1e-11, maxiter=20)
     assert solution.converged and solution.status is Status.CONVERGED
     assert np.linalg.norm(b - dense(*arrays) @ backend.fetch(solution.x)) <= 1.1e-11 * np.linalg.norm(b)
 
@@ -391,7 +391,7 @@ def test_bad_matrices():
             F.solve(wrong)
     with pytest.raises(ParameterError, match="trans"):
         F.solve(np.ones(6), "C")
-    with pytest.raises(MatrixError, match="a StencilMatrix is needed, or a BlockMatrix"):
+    with pytest.warns(DeprecationWarning, match="is now"), pytest.raises(MatrixError, match="needed, or a BlockMatrix"):
         fl.correct(B, F, np.ones(6))
 
 

@@ -199,10 +199,10 @@ def test_later_updates_keep_plan_and_storage(backend):
     A = gallery.poisson7(5, 4, 3)
     F = ILUK().factor(backend.move(A))
     F.update(backend.move(A))
-    plan, storage = F._plan, F._triangles.data
+    plan, storage = F._numeric.plan, F._triangles.data
     for B in (perturbed(A), A):
         F.update(backend.move(B))
-    assert F._plan is plan and F._triangles.data is storage
+    assert F._numeric.plan is plan and F._triangles.data is storage
     assert_is_ilu0_of(extended(A, 1), *fetched(backend, F))
 
 

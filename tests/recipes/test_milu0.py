@@ -184,11 +184,11 @@ def test_the_report_says_what_ran_where(backend):
 def test_update_is_a_fresh_factorization(backend, problem):
     B = perturbed(problem.A)
     F, G = (MILU0(relax=0.9).factor(backend.move(A)) for A in (problem.A, B))
-    plan, storage = F._plan, F._triangles.data
+    plan, storage = F._numeric.plan, F._triangles.data
     r = backend.move(values((B.shape[0], 2), B.dtype))
     F.solve(r, trans="H")
     assert F.update(backend.move(B)) is F
-    assert F._plan is plan and F._triangles.data is storage
+    assert F._numeric.plan is plan and F._triangles.data is storage
     np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
     for trans in ("N", "T", "H"):
         np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))

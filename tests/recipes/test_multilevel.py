@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery
 from finelu.errors import FineluError, NoFactors, StructurallySingular
-from finelu.preconditioners.multilevel import _inverse
+from finelu.preconditioners.multilevel.level import inverse_of
 
 NEVER = float("inf")
 EXACT = {"drop_tol": 0.0, "condest": NEVER, "fill": NEVER}
@@ -67,11 +67,11 @@ def iterations(backend, A, F, method=fl.gmres, **options):
 
 def inside(backend, level):
     """L_B, D_B U_B, F and G of a level, dense; of a level with low_memory=False, F is D_B U_F and G is L_G."""
-    B, D, F, G = (backend.fetch(x) for x in (level._B, level._D, level.F("N"), level.G("N")))
+    B, D, F, G = (backend.fetch(x) for x in (level.B, level.D, level.F("N"), level.G("N")))
     if D is None:
         lower, upper = np.tril(B.toarray(), -1) + np.eye(B.shape[0]), np.triu(B.toarray())
     else:
-        lower = (B.conj().T if level._hermitian else B.T).toarray()
+        lower = (B.conj().T if level.hermitian else B.T).toarray()
         upper = np.linalg.solve(D.toarray(), B.toarray())
     return lower, upper, F.toarray(), G.toarray()
 
@@ -87,7 +87,7 @@ def assembled(backend, F, low_memory, depth=0):
         right, under = np.linalg.solve(lower, right), np.linalg.solve(upper.T, under.T).T
     whole = np.block([[lower @ upper, lower @ right], [under @ upper, under @ right + S]])
     rows, columns, r, c = (
-        backend.fetch(getattr(level, name)) for name in ("_rows", "_columns", "_row_scale", "_column_scale")
+        backend.fetch(getattr(level.arranged, name)) for name in ("rows", "columns", "row_scale", "column_scale")
     )
     M = np.empty_like(whole)
     M[np.ix_(rows, columns)] = whole / r[:, None] / c
@@ -116,7 +116,7 @@ def test_every_permutation_is_one_and_the_numbers_of_the_report_agree(backend, k
     assert len(levels) == len(F._levels)
     n = A.shape[0]
     for level, facts in zip(F._levels, levels, strict=True):
-        rows, columns = backend.fetch(level._rows), backend.fetch(level._columns)
+        rows, columns = backend.fetch(level.arranged.rows), backend.fetch(level.arranged.columns)
         np.testing.assert_array_equal(np.sort(rows), np.arange(n))
         np.testing.assert_array_equal(np.sort(columns), np.arange(n))
         assert facts["n"] == n and facts["pivots"] == level.pivots > 0
@@ -125,10 +125,11 @@ def test_every_permutation_is_one_and_the_numbers_of_the_report_agree(backend, k
         assert n == by_estimate + by_pivot + facts["interface"]
         assert 1 <= facts["estimate"] <= 1.2 * 2 ** len(levels)
         assert 0 < facts["smallest_pivot"] <= 2.5 and min(facts["dropped"]) >= 0
-        stored = [backend.fetch(x) for x in (level._B, level._D, level.F("N"), level.G("N")) if x is not None]
+        stored = [backend.fetch(x) for x in (level.B, level.D, level.F("N"), level.G("N")) if x is not None]
         assert facts["nnz"] == sum(x.nnz for x in stored)
         beside = sum(x.indptr.nbytes + x.indices.nbytes + x.data.nbytes for x in stored)
-        vectors = rows.nbytes + columns.nbytes + level._row_scale.nbytes + level._column_scale.nbytes
+        scales = level.arranged.row_scale, level.arranged.column_scale
+        vectors = rows.nbytes + columns.nbytes + sum(scale.nbytes for scale in scales)
         assert facts["bytes"] == beside + vectors
     assert last["n"] == n and last["nnz"] == n * n and last["bytes"] == n * n * A.dtype.itemsize
     assert 0 < last["rcond"] <= 1
@@ -244,7 +245,7 @@ def test_fill_bounds_the_rows_of_a_level():
     free, tight = (MultilevelILU(drop_tol=0, condest=NEVER, dense_size=0, fill=f).factor(A) for f in (NEVER, 1.0))
     assert free.report["levels"][0]["dropped"][1] == 0 < tight.report["levels"][0]["dropped"][1]
     most = np.ceil(A.nnz / A.shape[0])
-    B = tight._levels[0]._B
+    B = tight._levels[0].B
     assert np.diff(sp.triu(B, 1, format="csr").indptr).max() == most
     assert np.diff(sp.tril(B, -1, format="csc").indptr).max() == most
 
@@ -298,7 +299,7 @@ def test_the_inverse_of_d(dtype, hermitian, sizes):
     a, e, c = sizes * np.array([1.0, 0.7 if dtype == "float64" else 0.5 - 0.4j, -2.0])
     a, c = (a, c) if hermitian else (a * (1 + 0.5j if dtype == "complex128" else 1), c)
     d, off = np.array([3.0, a, c, -4.0]).astype(dtype), np.array([0, e, 0, 0]).astype(dtype)
-    inverse = _inverse(d, off, hermitian).toarray()
+    inverse = inverse_of(d, off, hermitian).toarray()
     np.testing.assert_array_equal(inverse, inverse.conj().T if hermitian else inverse.T)
     np.testing.assert_array_equal(inverse[[0, 3], [0, 3]], [1 / d[0], -0.25])
     size = 2.0 ** np.round(np.log2(np.max(sizes)))
@@ -420,7 +421,7 @@ def test_update_keeps_the_order_and_is_as_good_as_a_fresh_factorization(backend,
     recipe = MultilevelILU(drop_tol=1e-2, dense_size=6)
     F = recipe.factor(backend.move(A))
     before = applied(backend, F)
-    rows = np.sort(backend.fetch(F._levels[0]._rows)[: F._levels[0].pivots])
+    rows = np.sort(backend.fetch(F._levels[0].arranged.rows)[: F._levels[0].pivots])
     assert F.update(backend.move(B)) is F and rows.size
     fresh = recipe.factor(backend.move(B))
     assert iterations(backend, B, F) <= 1.5 * iterations(backend, B, fresh) + 2
@@ -475,7 +476,7 @@ def test_parts_give_the_same_bits_on_any_number_of_threads(threads, kind):
         threads(count)
         F = MultilevelILU(parts=4, dense_size=20, drop_tol=1e-2).factor(A)
         assert 0 < F.report["levels"][0]["interface"] < 400
-        solutions.append([F.solve(b), *(level._B.data for level in F._levels), F._last["N"]])
+        solutions.append([F.solve(b), *(level.B.data for level in F._levels), F._last["N"]])
     for other in solutions[1:]:
         for mine, first in zip(other, solutions[0], strict=True):
             np.testing.assert_array_equal(mine, first)

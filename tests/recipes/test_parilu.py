@@ -441,10 +441,10 @@ def test_update_gives_the_bits_of_a_fresh_factorization(backend, Recipe, options
     A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
     B = perturbed(A)
     F = Recipe(**options).factor(backend.move(A))
-    solver = F._solver(F._sequence("N")[0])
+    solver = F.solvers()[0]
     G = Recipe(**options).factor(backend.move(B))
     assert F.update(backend.move(B)) is F
-    assert F._solver(F._sequence("N")[0]) is solver  # the pattern has not changed: no new analysis
+    assert F.solvers()[0] is solver  # the pattern has not changed: no new analysis
     for mine, other in zip(fetched(backend, F), fetched(backend, G), strict=True):
         np.testing.assert_array_equal(mine.data, other.data)
     r = backend.move(values(A.shape[0], "complex128"))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from finelu import gallery, threads
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.cpu import candidates, memory, pattern, sweeps
-from finelu.kernels.cpu.runtime import row_blocks
+from finelu.kernels.cpu import candidates, pattern, sweeps
+from finelu.kernels.cpu.runtime import memory, row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.matrix import CSR, as_csr
 
@@ -99,7 +99,7 @@ def check_sweep(backend, A, F, cholesky, **options):
 
 def check_candidates(backend, A, F, cholesky, least=0.0):
     columns, there = tables(backend, F, cholesky)
-    indptr, indices, data, squares = reference.candidates.candidates(A, F, columns, least)
+    indptr, indices, data, squares, _ = reference.candidates.candidates(A, F, columns, least)
     *got, got_squares, left_out = kernels(backend).candidates.candidates(
         moved(backend, A), moved(backend, F), there, least
     )
@@ -371,8 +371,8 @@ def test_candidates_and_their_adding_on_any_pattern(backend, S, T, cholesky, lea
     n = min(S.shape[0], T.shape[0])
     A, F = (as_csr(sp.csr_matrix(sp.tril(M[:n, :n]) if cholesky else M[:n, :n])) for M in (S, T))
     new = check_candidates(backend, A, F, cholesky, least)
-    got = fetched(backend, kernels(backend).pattern.add(moved(backend, F), *(backend.move(part) for part in new)))
-    same_pattern(got, reference.pattern.add(F, *new))
+    got = fetched(backend, _added(backend, A, F, *(backend.move(part) for part in new)))
+    same_pattern(got, reference.pattern.add(A, F, *new)[1])
 
 
 def test_where_nothing_is_new_there_are_no_candidates(backend):
@@ -383,7 +383,7 @@ def test_where_nothing_is_new_there_are_no_candidates(backend):
     assert indices.size == data.size == int(left_out) == 0
     np.testing.assert_array_equal(backend.fetch(indptr), np.zeros(6))
     np.testing.assert_array_equal(backend.fetch(squares)[1], np.zeros(5))
-    got = kernels(backend).pattern.add(moved(backend, A), indptr, indices, data)
+    got = _added(backend, A, A, indptr, indices, data)
     same_pattern(fetched(backend, got), (A.indptr, A.indices, A.data, A.diag))
 
 
@@ -438,6 +438,11 @@ def test_entries_of_A_stay_however_few_candidates_are_allowed(backend):
 # ----------------------------------------------------------------------------------------------------------------- add
 
 
+def _added(backend, A, F, *candidates, **how):
+    """F with the candidates, by the kernel."""
+    return kernels(backend).pattern.add(moved(backend, A), moved(backend, F), *candidates, **how)[1]
+
+
 @KINDS
 @IN_TYPES
 @pytest.mark.parametrize("scaled", [False, True])
@@ -445,10 +450,8 @@ def test_add_is_its_twin(backend, dtype, index, cholesky, scaled):
     A, F = pair(dtype, index, cholesky)
     columns = reference.pattern.columns_of(F) if cholesky else None
     new = reference.candidates.candidates(A, F, columns)[:3]
-    want = reference.pattern.add(F, *new, scaled=scaled)
-    got = fetched(
-        backend, kernels(backend).pattern.add(moved(backend, F), *(backend.move(x) for x in new), scaled=scaled)
-    )
+    want = reference.pattern.add(A, F, *new, scaled=scaled)[1]
+    got = fetched(backend, _added(backend, A, F, *(backend.move(x) for x in new), scaled=scaled))
     same_pattern([got[0], got[1], got[3]], [want[0], want[1], want[3]])
     assert_close(got[2], want[2], ulps(backend))
     assert (got[1][got[3]] == np.arange(F.n)).all()
@@ -458,9 +461,9 @@ def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
     A, F = pair()
     new = candidates.candidates(A, F)
     monkeypatch.setattr(pattern, "INT32_LIMIT", F.nnz + new[1].size - 1)
-    G = pattern.add(F, *new[:3])
-    assert {G.indptr.dtype, G.indices.dtype, G.diag.dtype} == {np.dtype(np.int64)}
-    want = reference.pattern.add(F, *new[:3])
+    B, G = pattern.add(A, F, *new[:3])
+    assert {M.dtype for T in (B, G) for M in (T.indptr, T.indices, T.diag)} == {np.dtype(np.int64)}
+    want = reference.pattern.add(A, F, *new[:3])[1]
     for got, part in zip((G.indptr, G.indices, G.data, G.diag), want, strict=True):
         np.testing.assert_array_equal(got, part)
     monkeypatch.setattr(pattern, "INT32_LIMIT", new[1].size - 1)

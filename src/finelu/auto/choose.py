@@ -12,16 +12,13 @@ from typing import Any
 
 from finelu import krylov
 from finelu.errors import ParameterError, meant
-from finelu.matrix.door import shown
 from finelu.matrix.traits import MatrixTraits
 from finelu.preconditioners import (
-    DEFINITE_RECIPES,
     IC0,
     ICT,
     ILU0,
     ILUT,
     MILU0,
-    RECIPES,
     MultilevelILU,
     ParICT,
     ParILUT,
@@ -30,6 +27,7 @@ from finelu.preconditioners import (
 )
 from finelu.preconditioners.direct import SHORT
 from finelu.preconditioners.recipe import Recipe
+from finelu.validation import shown
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
@@ -116,8 +114,7 @@ def fits_cg(recipe: Recipe | None) -> bool:
     cg sees it where one is negative, and gmres goes on.
     """
     kind = type(recipe)
-    keeps_definite = kind in [RECIPES[name] for name in DEFINITE_RECIPES]
-    return recipe is None or keeps_definite or kind in (ILU0, MILU0)
+    return recipe is None or recipe.keeps_definite or kind in (ILU0, MILU0)
 
 
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:

@@ -21,8 +21,9 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
-from finelu.matrix import CSR, as_csr, check_vector, norm, number
+from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.result import Solution, Status
+from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 

@@ -16,8 +16,9 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels.compiling import compile_clock, quietly
-from finelu.matrix import CSR, as_csr, check_vector, count, dense_numbers, norm, number
+from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.result import Solution, Status
+from finelu.validation import count, number
 
 CALLBACKS = ("x", "pr_norm")
 BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)

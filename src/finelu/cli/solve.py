@@ -82,9 +82,9 @@ def solve(
 ) -> int:
     """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
     from finelu.auto.choose import choose, method_asked
-    from finelu.matrix import count, number
     from finelu.matrix.traits import traits
     from finelu.preconditioners import recipe_name
+    from finelu.validation import count, number
 
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | named_values(settings or [])
@@ -166,7 +166,7 @@ def solve(
         **times,
         "history": solution.history,
         "recurrence": solution.recurrence,
-        "report": {} if F is None else F.report,
+        "report": {} if F is None else dict(F.report),
         "output": output,
         "plot": plot,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from typing import Any
 
 from finelu.auto.choose import choose
@@ -15,13 +14,11 @@ from finelu.krylov import CYCLE
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import (
-    HERMITIAN_RECIPES,
-    HOST_RECIPES,
     RECIPES,
     recipe_name,
     recipe_of,
 )
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.properties import Properties
 
 WITHOUT_RECIPE = ("none", "solve", *REFERENCES)  # names that stand for no recipe of finelu
@@ -50,7 +47,7 @@ def _name(recipe: Any) -> str:
     found = recipe_of(recipe, *WITHOUT_RECIPE)
     if found != type(found)():
         raise ParameterError(f"{found!r}: recipes are compared by name only, with their default parameters.")
-    return next(key for key, kind in RECIPES.items() if type(found) is kind)
+    return recipe_name(found.name)
 
 
 def requested_devices(device: str) -> list[str]:
@@ -78,18 +75,19 @@ def candidates(
     PERMC["MMD_AT_PLUS_A"]; with its default settings it comes last.
     """
     what_A_is = traits(A)
-    first = type(choose(what_A_is).recipe)
-    suggested = next(name for name, kind in RECIPES.items() if kind is first)
+    first = choose(what_A_is).recipe
+    suggested = "none" if first is None else first.name
     order = dict.fromkeys(("splu", "solve", suggested, "none", *RECIPES, "spilu"))
     todo: list[Candidate] = []
     last: list[Candidate] = []
     left_out: dict[str, str] = {}
     for name in (name for name in order if name in names):
-        if reason := _inapplicable(name, found, suggested):
+        if reason := _inapplicable(name, found):
             left_out[name] = reason
             continue
         recipe = None if name in WITHOUT_RECIPE else _recipe(name, found)
-        places = [d for d in devices if d == "cpu" or name not in (*REFERENCES, *HOST_RECIPES)]
+        on_cpu = name in REFERENCES if recipe is None else recipe.factored_on == recipe.applied_on == ON_CPU
+        places = [d for d in devices if d == "cpu" or not on_cpu]
         if not places:
             left_out[name] = "it works on the CPU alone"
         if name == "splu":
@@ -107,20 +105,24 @@ def _method(name: str, recipe: Recipe | None, what_A_is: MatrixTraits) -> str:
     return fixed.get(name) or choose(what_A_is, recipe).method
 
 
-def _inapplicable(name: str, found: Properties, suggested: str) -> str:
+def _inapplicable(name: str, found: Properties) -> str:
     """Why the recipe of this name does not fit such a matrix; "" if it does."""
     d = found.diagonal
     if name in WITHOUT_RECIPE:
         return ""
-    if name in HERMITIAN_RECIPES and not (found.hermitian and d.positive):
+    try:
+        kind = RECIPES[name]
+    except ParameterError as error:  # of an installed package that is broken
+        return str(error)
+    if kind.hermitian and not (found.hermitian and d.positive):
         return "A " + ("has a diagonal that is not positive" if found.hermitian else "is not Hermitian")
-    if d.missing and name != suggested:  # which is then one that permutes A
+    if kind.full_diagonal and d.missing:
         return f"row {d.first_missing} stores no diagonal entry ({d.missing} such rows)"
     return "no dense blocks were found" if _takes_blocks(name) and found.block_size == 1 else ""
 
 
 def _takes_blocks(name: str) -> bool:
-    return "block_size" in (field.name for field in fields(RECIPES[name]))
+    return "BlockMatrix" in RECIPES[name].matrices
 
 
 def _recipe(name: str, found: Properties) -> Recipe:
@@ -205,7 +207,11 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     elif m.name == "none":
         lines.append(solve)
     else:
-        lines += [f"F = fl.{m.recipe}.factor(A)", solve]
+        kind = RECIPES[m.name]
+        own = kind.__module__.startswith("finelu.")
+        if not own:
+            imports.append(f"from {kind.__module__} import {kind.__name__}")
+        lines += [f"F = {'fl.' if own else ''}{m.recipe}.factor(A)", solve]
     if not direct:
         lines += ["assert solution.converged, solution.status.value", "x = solution.x"]
     return "\n".join([*imports, "", *lines]) + "\n"

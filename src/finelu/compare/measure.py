@@ -25,9 +25,10 @@ from finelu.compare.worker import PATIENCE, System
 from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
-from finelu.matrix import as_csr, check_vector, number
+from finelu.matrix import as_csr, check_vector
 from finelu.properties import properties
 from finelu.threads import get_num_threads
+from finelu.validation import number
 
 FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of what is left
 LEAST_PATIENCE = 0.5  # s that any solve may take

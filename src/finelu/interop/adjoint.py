@@ -20,10 +20,11 @@ from finelu.auto.ladder import Ladder
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.factors import Factors
-from finelu.matrix import CSR, as_csr, check_vector, count
+from finelu.matrix import CSR, as_csr, check_vector
 from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution
+from finelu.validation import count
 
 SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
 NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint system A^H y = g"}

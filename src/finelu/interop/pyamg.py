@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.factors import TRANSPOSES, Factors
-from finelu.matrix import count
+from finelu.factors import Factors
+from finelu.factors.base import TRANSPOSES
 from finelu.preconditioners import MultilevelILU, recipe_of
+from finelu.validation import count
 
 Smoother = Callable[[Any, np.ndarray, np.ndarray], None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import scipy.sparse as sp
 
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
-from finelu.factors import Factors
-from finelu.kernels import kernels_for
-from finelu.matrix import CSR, as_csr, is_number, sparse_module
+from finelu.factors import Arrangement, Factors, LUFactors
+from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
-from finelu.preconditioners.ilut import ILUT, ILUTFactors
-from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, checked_threshold
+from finelu.preconditioners.ilut import ILUT, runs
+from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
 from finelu.scaling import equilibrate, matching, times_power
+from finelu.validation import count, number
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
 DROP_RULES = ({"basic", "area"}, {"basic"})
@@ -64,10 +65,8 @@ def spilu(
         matching=_matched(diag_pivot_thresh),
     )
     for name, value in (("relax", relax), ("panel_size", panel_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise ParameterError(
-                f"spilu: {name}={value!r}; an integer >= 1, which is not used here, or None is needed."
-            )
+        if value is not None:
+            count(f"spilu: {name}", value, 1)
     if options:
         raise ParameterError(f"spilu: options={options!r} are SuperLU's own and mean nothing here; leave options out.")
     return (recipe if _by_area(drop_rule) else replace(recipe, fill_factor=float("inf"))).factor(A)
@@ -116,6 +115,8 @@ class MatchedILUT(Recipe):
     matching : bring large entries to the diagonal, and scale by the dual variables; else A is equilibrated.
     """
 
+    factored_on = ON_CPU
+
     drop_tol: float = 1e-4
     fill_factor: float = 10.0
     ordering: str | None = "auto"
@@ -123,10 +124,8 @@ class MatchedILUT(Recipe):
 
     def factor(self, A: Any) -> MatchedILUTFactors:
         """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
-        for name, least in (("drop_tol", 0), ("fill_factor", 1)):
-            value = getattr(self, name)
-            if not (is_number(value) and value >= least):
-                raise ParameterError(f"{self!r}: {name} must be a number >= {least}.")
+        number("drop_tol", self.drop_tol, infinite=True, of=self)
+        number("fill_factor", self.fill_factor, 1, infinite=True, of=self)
         if self.ordering not in ORDERINGS or not isinstance(self.matching, bool):
             orderings = ", ".join(map(repr, ORDERINGS))
             raise ParameterError(f"{self!r}: ordering must be one of {orderings}, and matching True or False.")
@@ -159,13 +158,14 @@ class MatchedILUTFactors(Factors):
         rows, columns = order, columns[order]
         self._exponents = tuple(np.frexp(scale[at])[1] - 1 for scale, at in zip(scales, (rows, columns), strict=True))
         index = np.int32 if A.indices.dtype == np.int32 else np.int64
-        self._rows, self._columns = (xp.asarray(at.astype(index)) for at in (rows, columns))
-        self._scales = tuple(xp.asarray(scale[at]) for scale, at in zip(scales, (rows, columns), strict=True))
-        self._inner: ILUTFactors | None = None
+        self._arranged = Arrangement(rows.astype(index), columns.astype(index), scales[0][rows], scales[1][columns]).on(
+            xp
+        )
+        self._inner: LUFactors | None = None
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
-        rows, columns = to_host(self._rows), to_host(self._columns)
+        rows, columns = to_host(self._arranged.rows), to_host(self._arranged.columns)
         S = sp.csr_matrix((to_host(A.data), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
         S = S[rows][:, columns].tocoo()
         r, c = self._exponents
@@ -174,7 +174,7 @@ class MatchedILUTFactors(Factors):
             scaled = sparse_module(A.data).csr_matrix(scaled)
         try:
             if self._inner is None:
-                self._inner = _BoundedILUT(self.recipe, A.nnz, scaled)
+                self._inner = _bounded_ilut(self.recipe, A.nnz, scaled)
             else:
                 self._inner.update(scaled)
         except ZeroPivot as error:
@@ -186,14 +186,8 @@ class MatchedILUTFactors(Factors):
         self.report = self._inner.report
 
     def _apply(self, R: Any, trans: str) -> Any:
-        kernels = kernels_for(R)
-        into, out = (self._rows, self._scales[0]), (self._columns, self._scales[1])
-        if trans != "N":
-            into, out = out, into
         assert self._inner is not None
-        return kernels.vectors.scatter_scaled(
-            *out, self._inner.solve(kernels.vectors.gather_scaled(*into, R), trans), None, None
-        )
+        return self._arranged.scatter_scaled(self._inner.solve(self._arranged.gather_scaled(R, trans), trans), trans)
 
     @property
     def nnz(self) -> int:
@@ -202,11 +196,11 @@ class MatchedILUTFactors(Factors):
 
     @property
     def perm_r(self) -> Any:
-        return _inverse(self._rows)
+        return _inverse(self._arranged.rows)
 
     @property
     def perm_c(self) -> Any:
-        return _inverse(self._columns)
+        return _inverse(self._arranged.columns)
 
     @property
     def L(self) -> Any:
@@ -234,28 +228,29 @@ class MatchedILUTFactors(Factors):
         return sp.csc_array((data, place), shape=self.shape)
 
 
-class _BoundedILUT(ILUTFactors):
+def _bounded_ilut(recipe: MatchedILUT, nnz: int, A: Any) -> LUFactors:
     """ILUT with the threshold of the recipe, or with a larger one where that leaves more entries than are allowed.
 
     nnz : number of entries to which fill_factor refers.
     """
+    most = recipe.fill_factor * nnz
+    inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
+    A = checked_threshold(inner, A)
+    numeric = Threshold(inner, runs, partial(_within, LARGEST if most >= LARGEST else int(most)))
+    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, probed=True)
 
-    def __init__(self, recipe: MatchedILUT, nnz: int, A: Any):
-        most = recipe.fill_factor * nnz
-        self._most = LARGEST if most >= LARGEST else int(most)
-        inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
-        super().__init__(inner, checked_threshold(inner, A))
 
-    def _chosen(self, attempt: Callable[[float, int], Attempt]) -> tuple[Attempt, int]:
-        made = attempt(self.recipe.drop_tol, self._most)
-        if made.good or made.broken:
-            return made, 1
-        made, attempts = _fitting(attempt, self._most, made.drop_tol)
-        if not made.good and not made.broken:
-            raise ParameterError(
-                f"spilu: no drop_tol that was tried leaves at most {self._most} entries in L + U; raise fill_factor."
-            )
-        return made, attempts + 1
+def _within(most: int, recipe: ILUT, trial: Trial, guess: float) -> tuple[Attempt, int]:
+    """The attempt with at most `most` entries that is kept, or broke down, and how many there were."""
+    made = trial(recipe.drop_tol, most)
+    if made.good or made.broken:
+        return made, 1
+    made, attempts = _fitting(trial, most, made.drop_tol)
+    if not made.good and not made.broken:
+        raise ParameterError(
+            f"spilu: no drop_tol that was tried leaves at most {most} entries in L + U; raise fill_factor."
+        )
+    return made, attempts + 1
 
 
 def _fitting(attempt: Callable[[float, int], Attempt], most: int, too_fine: float) -> tuple[Attempt, int]:

@@ -1,40 +1,256 @@
-"""The families of kernels: what each is for, and why a form of one is missing."""
+"""The families of kernels: what each is for, what it has in which form, and why a form is missing.
+
+A family has the same stem wherever it has a form: reference/<family>.py specifies it in plain Python, cpu/<family>.py
+has it in Numba, cuda/<family>.py and .cu have it in CUDA C++. The three forms of a kernel have one name and the same
+arguments; where they do not, the kernel's entry says how a plan relates to its specification.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 
-FAMILIES = (
-    "arnoldi",
-    "blocks",
-    "candidates",
-    "crout",
-    "crout_symmetric",
-    "cycle",
-    "elimination",
-    "fill",
-    "graph",
-    "inspection",
-    "levels",
-    "matching",
-    "memory",
-    "pattern",
-    "products",
-    "recording",
-    "recurrences",
-    "scaling",
-    "selection",
-    "stencil",
-    "sweeps",
-    "threshold",
-    "triangular",
-    "vectors",
+FORMS = ("reference", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A public function or class of a family, in three forms.
+
+    missing : form -> why there is none.
+    arguments : form -> the names of its arguments (of a class those of its constructor, *name: by keyword only), where
+        they are not those of the first form that there is.  relation : what they have to do with these.
+    """
+
+    missing: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    relation: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family: what it is for, and its kernels by name.
+
+    helpers : form -> other public names of that form, of which the kernels are made: plans, results, building blocks.
+    uses : (form, family) -> what it imports from another family of the same form.
+    module : where its modules are below reference, cpu and cuda, if not at its name.
+    """
+
+    purpose: str
+    kernels: Mapping[str, Kernel]
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    uses: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    module: str = ""
+
+
+def _all(names: str, **missing: str) -> dict[str, Kernel]:
+    return dict.fromkeys(names.split(), Kernel(missing))
+
+
+SEQUENTIAL = "factored on the CPU, as each row decides what the next ones have to do; applied on the GPU as any factors"
+SET_UP = "part of an analysis on the host, once for a pattern; a copy of it is taken there"
+NO_ANALYSIS = "it needs no analysis: it visits all rows in natural order"
+BLOCK_PLAN = (
+    "on the GPU `plan` is the analysis of the pattern; None: that which was made at the first call with these arrays"
 )
+
+FAMILIES: dict[str, Family] = {
+    "arnoldi": Family(
+        "The Arnoldi process and the least-squares problem of GMRES.",
+        _all("arnoldi_begin mgs_step cgs2_step givens_step hessenberg_solve combine update_solution"),
+        uses={("reference", "vectors"): "lengths", ("cpu", "vectors"): "inner products and lengths inside a kernel"},
+    ),
+    "blocks": Family(
+        "Block matrices of any pattern: residual, block ILU(0) and its solves; inverses of many blocks.",
+        {
+            "bsr_ilu0_factor": Kernel(arguments={"cuda": "indptr indices diag lu pivoting plan"}, relation=BLOCK_PLAN),
+            "bsr_ilu0_solve": Kernel(
+                arguments={"cuda": "indptr indices places diag lu b x trans plan"}, relation=BLOCK_PLAN
+            ),
+        }
+        | _all("bsr_residual invert_blocks blocks_times"),
+        helpers={
+            "reference": "subtract_block_product gauss_jordan power_against",
+            "cpu": "Sweeps",
+            "cuda": "Team team_for batch_for Order FactorPlan factor_plan SolvePlan solve_plan",
+        },
+        uses={("cpu", "levels"): "block rows that do not depend on each other"},
+    ),
+    "candidates": Family(
+        "What ParILUT may add to its factors, and how far these are from A.",
+        _all("candidates"),
+        uses={("reference", "sweeps"): "rows of A, and of the product of the factors"},
+    ),
+    "crout": Family(
+        "The factorization of a level of the multilevel ILU in Crout's form, and its Schur complement.",
+        _all("crout schur_complement", cuda=SEQUENTIAL),
+        helpers={
+            "reference": "farthest usable",
+            "cpu": "CroutFactors SchurComplement Factor Row Bitmap first_coupling shared_out",
+        },
+        uses={("reference", "sweeps"): "rows of A", ("reference", "threshold"): "the largest entries of a row"},
+    ),
+    "crout_symmetric": Family(
+        "The same for symmetric and Hermitian matrices, with pivots of one or two rows.",
+        _all("crout_symmetric schur_complement_symmetric", cuda=SEQUENTIAL),
+        helpers={"cpu": "SymmetricCroutFactors SchurComplement"},
+        uses={("cpu", "crout"): "the check that parts are not coupled"},
+    ),
+    "cycle": Family(
+        "Where a cycle of a Krylov method begins, what it records, and what it keeps.",
+        {
+            "Snapshot": Kernel({"reference": "it copies two small arrays to the host"}),
+            "record": Kernel({"cuda": "`take` in recurrences.cu, a part of the kernels that record"}),
+        }
+        | _all("begin_cycle keep_verified"),
+    ),
+    "elimination": Family(
+        "ILU(0), IC(0) and MILU(0).",
+        {
+            "ilu0_analysis": Kernel({"reference": NO_ANALYSIS}),
+            "ic0_analysis": Kernel({"reference": NO_ANALYSIS}),
+            "milu0_analysis": Kernel({"reference": NO_ANALYSIS, "cuda": SEQUENTIAL}),
+            "ilu0": Kernel(
+                arguments={"cpu": "plan a lu", "cuda": "plan a lu"},
+                relation="plan = ilu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
+            ),
+            "ic0": Kernel(
+                arguments={"cpu": "plan a l", "cuda": "plan a l"},
+                relation="plan = ic0_analysis(L, variant, once), L of the pattern indptr, indices",
+            ),
+            "milu0": Kernel(
+                {"cuda": "on the GPU no variant of the elimination sums up what it drops"},
+                {"cpu": "plan a relax lu"},
+                "plan = milu0_analysis(A, variant), A of the pattern indptr, indices, diag",
+            ),
+        },
+        helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan"},
+        uses={("cpu", "levels"): "rows that do not depend on each other"},
+    ),
+    "fill": Family(
+        "Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor.",
+        {
+            "pattern_iluk": Kernel(
+                {"cuda": SET_UP}, relation="the CPU also returns where the entries of A lie in the pattern"
+            )
+        }
+        | _all("elimination_tree column_counts", cuda=SET_UP),
+    ),
+    "graph": Family(
+        "Transposes; the graph of A + A^T and its cores.", _all("transposed symmetric_graph peel", cuda=SET_UP)
+    ),
+    "inspection": Family(
+        "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
+        _all("inspect mirrored")
+        | _all("signs", cuda="of a real matrix that is on the host anyway, to be factored there"),
+    ),
+    "levels": Family(
+        "Level sets of a triangular pattern.",
+        _all("levels"),
+        uses={("reference", "triangular"): "the order in which rows are visited"},
+    ),
+    "matching": Family(
+        "Matching of rows with columns, and its cycles cut into pairs.",
+        _all("lightest_matching cut_cycles", cuda="augmenting paths are found one after the other; " + SET_UP),
+    ),
+    "memory": Family(
+        "Arrays that take the memory of earlier ones.",
+        _all("empty reusing_memory", reference="arrays of any values: there is nothing to specify"),
+        helpers={"cuda": "set_bytes set_zero set_pending new_bad"},
+        module="runtime.memory",
+    ),
+    "pattern": Family(
+        "The pattern of the factors grows and shrinks; magnitudes; a triangle by columns.",
+        _all("columns_of facts add magnitudes remove"),
+        uses={("reference", "sweeps"): "rows of a matrix"},
+    ),
+    "products": Family(
+        "Products of a matrix with vectors, and residuals.",
+        _all("residual residual_twice subtract_product dense_product Product"),
+    ),
+    "recording": Family(
+        "A whole application recorded, and then started as one.",
+        _all(
+            "Recorded",
+            reference="it is about launches",
+            cpu="a call of a kernel is no launch that would have to be saved",
+        ),
+    ),
+    "recurrences": Family(
+        "The steps of the Krylov methods between two products.",
+        _all(
+            "cg_step cg_record cg_direction bicg_alpha bicg_step bicg_record bicg_direction sqmr_begin sqmr_residual "
+            "sqmr_smooth sqmr_step sqmr_direction bicgstab_half bicgstab_step bicgstab_record bicgstab_direction "
+            "minres_begin minres_start minres_lanczos minres_rotation minres_step minres_record richardson_step "
+            "richardson_record"
+        ),
+        helpers={"reference": "running keep eps_of stabilizer", "cpu": "stabilizer"},
+        uses={("reference", "cycle"): "the record of an iteration", ("cpu", "cycle"): "the same"},
+    ),
+    "scaling": Family(
+        "Scaling of entries by vectors over rows and columns, and by ratios of pivots.",
+        _all("scale use_new_pivots pivots first_unusable"),
+    ),
+    "selection": Family(
+        "The value of a given rank.",
+        {
+            "Selection": Kernel(
+                arguments={"cuda": "n_max dtype *order *exact *method *counting *room"},
+                relation="select(values, rank) finds what the specification's function `select` returns, in `out` and "
+                "`below`; not exact, the CPU finds `median_of_thresholds`. counting, room: with which atomics the GPU "
+                "counts, and how much it extracts",
+            )
+        },
+        helpers={"reference": "select median_of_thresholds"},
+    ),
+    "stencil": Family(
+        "Block matrices on the 7-point stencil of a grid: residual, block ILU(0) and its solves.",
+        {
+            "block_ilu_factor": Kernel(arguments={"cuda": "blocks d pivoting plan"}, relation=BLOCK_PLAN),
+            "block_ilu_solve": Kernel(arguments={"cuda": "blocks d b x trans plan"}, relation=BLOCK_PLAN),
+        }
+        | _all("stencil_residual"),
+        helpers={"reference": "neighbour", "cpu": "tiles", "cuda": "StencilPlan plan_of cells_of_a_block tiles_of"},
+        uses={("reference", "blocks"): "products with blocks, and their inverses"},
+    ),
+    "sweeps": Family(
+        "Fixed-point sweeps of ParILU and ParILUT.",
+        _all("sweep sweeps sweep_in_place"),
+        helpers={"reference": "row_of product_row"},
+    ),
+    "threshold": Family(
+        "ILUT by rows, ILUT in Crout's form, and ICT.",
+        _all("ilut ilut_crout ict", cuda=SEQUENTIAL),
+        helpers={"reference": "strongest allowed finite exceeds", "cpu": "Factored allowed"},
+        uses={("cpu", "graph"): "transposes", ("reference", "sweeps"): "rows of A"},
+    ),
+    "triangular": Family(
+        "Triangular solves T x = b, exact and approximate.",
+        _all("triangular_plan"),
+        helpers={
+            "reference": "rows_in_order value entries pivot first_bad_diagonal dense solve_triangular jacobi_sweeps "
+            "isai Plan",
+            "cpu": "Exact Jacobi ISAI",
+            "cuda": "SyncFree LevelPacked OneBlock Jacobi ISAI gather",
+        },
+        uses={("cpu", "levels"): "rows that do not depend on each other"},
+    ),
+    "vectors": Family(
+        "Inner products, norms, scaled gathers and scatters of vectors.",
+        _all("dot dotu norm size_of_dot gather_scaled scatter_scaled")
+        | _all("first_bad", reference="its kernels return the row itself"),
+        helpers={
+            "reference": "length",
+            "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products",
+        },
+    ),
+}
 
 
 def family(package: str, name: str) -> ModuleType:
     """The module of a family, imported at first use; an AttributeError for any other name."""
     if name not in FAMILIES:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return import_module(f"{package}.{name}")
+    return import_module(f"{package}.{FAMILIES[name].module or name}")

@@ -6,6 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from time import perf_counter
 
 ONCE = "finelu: compiling kernels, once: some seconds; `finelu warmup` compiles them all"
 EACH_TIME = (
@@ -19,24 +21,73 @@ _said = False
 _kept = True
 
 
+class _Clock:
+    """The seconds in which at least one thread has compiled or fetched a kernel, and who is told of it."""
+
+    def __init__(self) -> None:
+        self.spent, self.depth, self.since = 0.0, 0, 0.0
+        self.listeners: list[Callable[[bool], object]] = []
+
+    def total(self) -> float:
+        return self.spent + (perf_counter() - self.since if self.depth else 0.0)
+
+    def begin(self) -> None:
+        with _lock:
+            self.depth += 1
+            first = self.depth == 1
+            if first:
+                self.since = perf_counter()
+        for listener in [*self.listeners] if first else ():
+            listener(True)
+
+    def end(self) -> None:
+        with _lock:
+            self.depth -= 1
+            last = self.depth == 0
+            if last:
+                self.spent += perf_counter() - self.since
+        for listener in [*self.listeners] if last else ():
+            listener(False)
+
+
+_clock = _Clock()
+
+
+@cache
+def listen() -> None:
+    """Hear of all that Numba compiles or fetches from now on: the one listener of a process."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        def on_start(self, started):
+            if started.kind == "numba:compiler_lock":
+                _clock.begin()
+            elif started.data["dispatcher"].py_func.__module__.startswith("finelu."):
+                begun()
+
+        def on_end(self, ended):
+            if ended.kind == "numba:compiler_lock":
+                _clock.end()
+
+    listener = Listener()
+    event.register("numba:compile", listener)
+    event.register("numba:compiler_lock", listener)
+
+
 @contextmanager
 def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> Iterator[Callable[[], float]]:
     """A clock of those seconds since the block began. tell(None), tell(seconds): such a time begins, has ended."""
-    from numba.core import event
+    listen()
+    start = _clock.total()
 
-    class Clock(event.TimingListener):
-        def on_start(self, started):
-            if self._depth == 0:
-                tell(None)
-            super().on_start(started)
+    def listener(begins: bool) -> None:
+        tell(None if begins else _clock.total() - start)
 
-        def on_end(self, ended):
-            super().on_end(ended)
-            if self._depth == 0:
-                tell(self.duration)
-
-    with event.install_listener("numba:compiler_lock", Clock()) as clock:
-        yield lambda: clock.duration if clock.done else 0.0
+    _clock.listeners.append(listener)
+    try:
+        yield lambda: _clock.total() - start
+    finally:
+        _clock.listeners.remove(listener)
 
 
 @contextmanager

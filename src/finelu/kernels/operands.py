@@ -88,6 +88,14 @@ class CSR:
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
 
+    def with_index(self, index) -> CSR:
+        """The same matrix with index arrays of this type; itself if they are."""
+        if self.indices.dtype == index:
+            return self
+        other = CSR(self.indptr.astype(index), self.indices.astype(index), self.data, self.diag.astype(index))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
+        return other
+
     def copy(self) -> CSR:
         """The same matrix, and what is known of it, in arrays of its own."""
         other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))

@@ -8,8 +8,8 @@ from finelu.arithmetic import judged
 from finelu.errors import ParameterError, meant
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
-from finelu.matrix import count
 from finelu.result import Solution
+from finelu.validation import count
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given

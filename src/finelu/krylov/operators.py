@@ -14,11 +14,12 @@ from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import DTYPES, as_csr, shown
+from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
+from finelu.validation import shown
 
 Apply = Callable[[Any], Any]
 

@@ -19,8 +19,8 @@ from finelu.errors import MatrixError
 from finelu.kernels import monitor
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
-from finelu.matrix import count, number
 from finelu.result import Solution, Status
+from finelu.validation import count, number
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
 # before, and up to twice as many iterations are queued after the last that counts. Where the host has to wait for that

@@ -10,10 +10,10 @@ from finelu.arithmetic import judged
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
-from finelu.matrix import count
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.result import Solution, Status
+from finelu.validation import count
 
 
 @judged

@@ -9,12 +9,8 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.door import (
     as_csr,
     check_vector,
-    count,
-    is_number,
     lower_triangle,
-    number,
     rows_of_entries,
-    shown,
 )
 from finelu.matrix.vectors import DTYPES, all_finite, dense_numbers, norm
 
@@ -25,13 +21,9 @@ __all__ = [
     "all_finite",
     "as_csr",
     "check_vector",
-    "count",
     "dense_numbers",
-    "is_number",
     "lower_triangle",
     "norm",
-    "number",
     "rows_of_entries",
-    "shown",
     "sparse_module",
 ]

@@ -3,10 +3,6 @@ are. What has come through it is trusted further down."""
 
 from __future__ import annotations
 
-import math
-import operator
-from decimal import Decimal
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, sparse_module
-from finelu.errors import DeviceError, MatrixError, ParameterError
+from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
@@ -183,56 +179,3 @@ def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
         place = int(xp.argmax(bad.reshape(n, -1).any(axis=1)))
         raise MatrixError(f"{name} holds NaN or Inf in row {place}; find where it comes from before solving.")
     return b
-
-
-def count(name: str, value: Any, least: int) -> int:
-    """`value` as an int that is at least `least`; else a ParameterError."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise ParameterError(f"{name}={shown(value)}; an integer is needed.") from None
-    if number < least:
-        raise ParameterError(f"{name}={shown(number)}; at least {least} is needed.")
-    return number
-
-
-def number(name: str, value: Any) -> float:
-    """`value` as a finite float that is not negative; else a ParameterError.
-
-    It may be any real number: of Python (Decimal and Fraction too), of NumPy, an array without dimensions.
-    """
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real | Decimal):
-        raise ParameterError(f"{name}={shown(value)}; a number is needed.")
-    try:
-        result = float(value)
-    except (OverflowError, ValueError):  # of a signaling NaN the latter
-        result = math.inf
-    if not (result >= 0 and math.isfinite(result)):
-        told = result if math.isfinite(result) else shown(value)
-        raise ParameterError(f"{name}={told}; a finite number, zero or larger, is needed.")
-    return result
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a real number of Python or NumPy, as the parameters of recipes are, that a float can hold."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def shown(value: Any, most: int = 60) -> str:
-    """`value` for a message of one line, cut where it is longer than `most`."""
-    try:
-        text = str(value) if isinstance(value, int | float | np.number) else repr(value)
-    except ValueError:  # an int of more digits than Python writes
-        return "an integer of thousands of digits"
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -17,11 +17,12 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
-from finelu.matrix import all_finite, as_csr, is_number
+from finelu.matrix import all_finite, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import Recipe, in_precision
+from finelu.validation import PRECISIONS, choice, count, flag, number
 
 
 class SingularBlock(ZeroPivot):
@@ -65,6 +66,9 @@ class BlockILU0(Recipe):
     grid. The same bits on any number of CPU threads. Source: Luo, Edwards, Luo, Mueller, Algorithms 2, 3 and 5.
     """
 
+    name = "block_ilu0"
+    matrices = ("StencilMatrix", "BlockMatrix")
+
     block_size: int | None = None
     pivoting: bool = True
     precision: str | None = None
@@ -77,8 +81,7 @@ class BlockILU0(Recipe):
         Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block,
         SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
         """
-        if not isinstance(self.pivoting, bool):
-            raise ParameterError(f"{self!r}: pivoting must be True or False.")
+        flag("pivoting", self.pivoting, of=self)
         A = as_blocks(self, A)
         return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
 
@@ -111,23 +114,19 @@ def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
         )
     if recipe.precision is None:
         return A
-    single = recipe.precision == "float32"
     with np.errstate(over="ignore"):
-        other = A.astype(("c8" if single else "c16") if A.dtype.kind == "c" else ("f4" if single else "f8"))
-    if other is not A and single and not all_finite(other.data):
+        other = A.astype(in_precision(recipe.precision, A.dtype))
+    if other is not A and recipe.precision == "float32" and not all_finite(other.data):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
 
 def check_parameters(recipe) -> None:
     """A ParameterError for a block_size, precision or shift that has no meaning."""
-    size = recipe.block_size
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1):
-        raise ParameterError(f"{recipe!r}: block_size must be an integer >= 1, or None.")
-    if not (is_number(recipe.shift) and 0.0 <= recipe.shift < math.inf):
-        raise ParameterError(f"{recipe!r}: shift must be a finite number >= 0.")
-    if recipe.precision not in (None, "float32", "float64"):
-        raise ParameterError(f"{recipe!r}: precision must be None, 'float32' or 'float64'.")
+    if recipe.block_size is not None:
+        count("block_size", recipe.block_size, 1, of=recipe)
+    number("shift", recipe.shift, of=recipe)
+    choice("precision", recipe.precision, PRECISIONS, of=recipe)
 
 
 class BlockFactors(Factors):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finelu.device import namespace, to_host
-from finelu.factors import Factors, checked
+from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.blocks import BlockMatrix
@@ -21,7 +21,7 @@ from finelu.preconditioners.block_ilu import (
     condition,
     moved,
 )
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import Recipe, checked
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
@@ -39,6 +39,10 @@ class BlockJacobi(Recipe):
         diagonal block where A_ii is 0).
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
+
+    name = "block_jacobi"
+    keeps_symmetry = keeps_definite = True
+    matrices = ("CSR", "StencilMatrix", "BlockMatrix")
 
     block_size: int | None = None
     precision: str | None = None

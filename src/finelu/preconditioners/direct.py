@@ -12,18 +12,19 @@ from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 from scipy.sparse.linalg import splu
 
 from finelu.device import namespace, to_host
-from finelu.errors import FineluError, ParameterError, SingularMatrix, StructurallySingular, meant
-from finelu.factors import Factors, checked
+from finelu.errors import FineluError, SingularMatrix, StructurallySingular
+from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching
+from finelu.validation import choice, flag
 
 COLAMD = "colamd"
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
-PANELS = ((100.0, 1), (400.0, 4))  # up to so many flops an entry of L and U, so many columns: up to 30% less time
-PIVOT = 0.01  # a diagonal entry is the pivot unless it is so much smaller than the largest of its column
+PANELS = ((100.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
+PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -44,34 +45,49 @@ class SparseLU(Recipe):
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
 
+    name = "sparse_lu"
+    exact = True
+    full_diagonal = False
+    factored_on = applied_on = ON_CPU
+
     matching: bool | None = None
     ordering: str | None = "auto"
     shift: float = 0.0
     precision: str | None = None
 
-    def factor(self, A) -> SparseLUFactors:
+    def factor(self, A: Any) -> SparseLUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
         """
-        if self.matching not in (None, True, False):
-            raise ParameterError(f"{self!r}: matching must be True, False or None.")
-        if self.ordering not in (*ORDERINGS, COLAMD):
-            raise ParameterError(
-                f"{self!r}: ordering must be one of {', '.join(map(repr, (*ORDERINGS, COLAMD)))}."
-                + meant(self.ordering, (*ORDERINGS, COLAMD))
-            )
-        return SparseLUFactors(self, checked(self, A, diagonal=False), probed=True)
+        flag("matching", self.matching, optional=True, of=self)
+        choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
+        return SparseLUFactors(self, checked(self, A), probed=True)
+
+
+@dataclass(eq=False, repr=False)
+class DirectReport(Report):
+    """expected_nnz, expected_flops : counted before the factorization, where columns are not ordered by SuperLU.
+
+    matched : whether rows were permuted.  analysis_seconds : of matching and ordering.  probe : see
+    `finelu.factors.probe`; a warning where it is beyond 10.
+    """
+
+    expected_nnz: int | None = None
+    expected_flops: float | None = None
+    matched: bool | None = None
+    analysis_seconds: float | None = None
+    probe: float | None = None
 
 
 class SparseLUFactors(Factors):
-    """M = A up to rounding. report : expected_nnz and expected_flops, matched, factored_on and applied_on; probe, see
-    `finelu.factors.probe`, and a warning where it is beyond 10.
+    """M = A up to rounding.
 
     SuperLU's factors cannot leave the process: a copy factors anew what was factored, which gives the same bits.
     """
 
     _bound = ("_lock", "_lu")
+    report: DirectReport
 
     def __init__(
         self,
@@ -86,67 +102,24 @@ class SparseLUFactors(Factors):
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
         probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
-        super().__init__(recipe, A)
-        self._probed = probed
+        super().__init__(recipe, A, report=DirectReport())
+        self._probed, self._by_columns = probed, recipe.ordering == COLAMD
         start = perf_counter()
-        host = as_csr(A.on(np), diagonal=False)
-        self._rows = self._columns = np.arange(A.n)
-        self._row_scale = self._column_scale = np.ones(A.n, A.data.real.dtype)
-        self._by_columns = recipe.ordering == COLAMD
-        wanted = recipe.matching
-        if wanted is None:
-            wanted = not self._by_columns and (host.missing > 0 or not bool((host.data[host.diag] != 0).all()))
-        if wanted:
-            try:
-                m = matching(host)
-            except StructurallySingular:
-                if not recipe.shift:
-                    raise
-                self._rows = _partial_matching(host)
-            else:
-                self._rows = np.argsort(m.columns)  # row of A that is matched to each column
-                self._row_scale, self._column_scale = m.row_scale, m.column_scale
-        if not self._by_columns:
-            matched = self._arranged(host) if wanted else host
-            order, fill = known if known is not None and not wanted else self._ordered(matched)
-            self._rows, self._columns = self._rows[order], order
-            self._require_room("the factors", fill.nnz)
+        self._arranged, self.report.matched, fill = _arranged(recipe, as_csr(A.on(np), diagonal=False), known)
+        if fill is not None:
+            _require_room(recipe, "the factors", fill.nnz)
             if fill.nnz > most:
                 raise MemoryError(
                     f"{recipe!r}: the factors would have {fill.nnz} entries; there is room for {most:.3g}."
                 )
-            self.report |= {"expected_nnz": fill.nnz, "expected_flops": fill.flops}
-        self._require_room("A", A.nnz)
-        self.report |= {"matched": wanted, "factored_on": "CPU", "applied_on": "CPU"}
-        self.report["analysis_seconds"] = perf_counter() - start
+            self.report.expected_nnz, self.report.expected_flops = fill.nnz, fill.flops
+        _require_room(recipe, "A", A.nnz)
+        self.report.analysis_seconds = perf_counter() - start
         self._refresh(A)
-
-    def _require_room(self, what: str, nnz: int) -> None:
-        if nnz > INT32_LIMIT:
-            raise MemoryError(
-                f"{self.recipe!r}: {what} would have about {nnz} entries, more than SuperLU's 32-bit indices count; "
-                "use an incomplete factorization."
-            )
-
-    def _ordered(self, A) -> tuple[np.ndarray, Fill]:
-        if self.recipe.ordering == "auto":
-            return with_little_fill(A)
-        order = (
-            np.arange(self.shape[0])
-            if self.recipe.ordering is None
-            else ORDERS[self.recipe.ordering](as_csr(A, diagonal=False))
-        )
-        return order, complete_fill(A, order)
-
-    def _arranged(self, A: CSR):
-        """Rows and columns scaled and permuted as far as is known, on the host."""
-        S = sp.csr_matrix(A.tosparse())
-        S.data = S.data * np.repeat(self._row_scale, np.diff(S.indptr)) * self._column_scale[S.indices]
-        return S[self._rows][:, self._columns]
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
-        S = self._arranged(A.on(np))
+        S = self._arranged.matrix(A.on(np))
         if self.recipe.shift:
             d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
             S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
@@ -162,17 +135,16 @@ class SparseLUFactors(Factors):
             if "singular" not in str(error):
                 raise FineluError(f"{self.recipe!r}: SuperLU gave up: {error}") from error
             raise SingularMatrix(singular) from error
-        self.report["numeric_seconds"] = perf_counter() - start
-        self.report.pop("warning", None)
+        self.report.numeric_seconds, self.report.warning = perf_counter() - start, None
         if self._probed:
             self._probe(A, lambda v: self._apply(v, "N"))
 
-    def __setstate__(self, state) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._valid:
             self._lu = self._superlu()
 
-    def _superlu(self):
+    def _superlu(self) -> Any:
         columns = self._factored
         how: dict[str, Any] = {"permc_spec": "COLAMD"}
         if not self._by_columns:  # relax=1: subtrees of this order are not neighbours, and would be filled up
@@ -190,14 +162,53 @@ class SparseLUFactors(Factors):
     def nnz(self) -> int:
         return int(self._lu.nnz) - self.shape[0]
 
-    def _apply(self, R, trans: str):
-        xp, r = namespace(R), to_host(R)
-        into, out = (self._rows, self._columns) if trans == "N" else (self._columns, self._rows)
-        before, after = (self._row_scale, self._column_scale) if trans == "N" else (self._column_scale, self._row_scale)
-        columns = (slice(None),) + (None,) * (r.ndim - 1)
-        x = np.empty_like(r)
-        x[out] = self._lu.solve(np.ascontiguousarray((r * before[columns])[into]), trans)
-        return xp.asarray(x * after[columns])
+    def _apply(self, R: Any, trans: str) -> Any:
+        r = self._arranged.gather_scaled(to_host(R), trans)
+        return namespace(R).asarray(
+            self._arranged.scatter_scaled(self._lu.solve(np.ascontiguousarray(r), trans), trans)
+        )
+
+
+def _arranged(recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None) -> tuple[Arrangement, bool, Fill | None]:
+    """The order and the scaling of A, on the host; whether rows were matched; and the fill, where it was counted."""
+    rows = columns = np.arange(A.n)
+    row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
+    by_columns, matched = recipe.ordering == COLAMD, recipe.matching
+    if matched is None:
+        matched = not by_columns and (A.missing > 0 or not bool((A.data[A.diag] != 0).all()))
+    if matched:
+        try:
+            found = matching(A)
+        except StructurallySingular:
+            if not recipe.shift:
+                raise
+            rows = _partial_matching(A)
+        else:
+            rows = np.argsort(found.columns)  # row of A that is matched to each column
+            row_scale, column_scale = found.row_scale, found.column_scale
+    arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
+    if not by_columns:
+        permuted = arranged.matrix(A) if matched else A
+        order, fill = known if known is not None and not matched else _ordered(recipe, permuted)
+        arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
+    return arranged, bool(matched), fill
+
+
+def _ordered(recipe: SparseLU, A: Any) -> tuple[np.ndarray, Fill]:
+    if recipe.ordering == "auto":
+        return with_little_fill(A)
+    order = np.arange(A.shape[0])
+    if recipe.ordering is not None:
+        order = ORDERS[recipe.ordering](as_csr(A, diagonal=False))
+    return order, complete_fill(A, order)
+
+
+def _require_room(recipe: SparseLU, what: str, nnz: int) -> None:
+    if nnz > INT32_LIMIT:
+        raise MemoryError(
+            f"{recipe!r}: {what} would have about {nnz} entries, more than SuperLU's 32-bit indices count; use an "
+            "incomplete factorization."
+        )
 
 
 def _partial_matching(A: CSR) -> np.ndarray:
@@ -209,6 +220,6 @@ def _partial_matching(A: CSR) -> np.ndarray:
     return rows
 
 
-def _narrow(S):
+def _narrow(S: Any) -> Any:
     """S with the 32-bit indices that SuperLU takes."""
     return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)

@@ -6,86 +6,77 @@ E. Chow, A. Patel: Fine-grained parallel incomplete LU factorization, 2015.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError, ZeroPivot, meant
-from finelu.factors import TriangularFactors, checked, shifted
+from finelu.errors import ParameterError, ZeroPivot
+from finelu.factors import Arrangement
+from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, is_number, lower_triangle
+from finelu.matrix import CSR, lower_triangle
 from finelu.matrix.traits import require_hermitian
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of
-from finelu.preconditioners.threshold import Chosen
+from finelu.preconditioners.recipe import checked, shifted
+from finelu.validation import choice, flag
 
 PIVOTS = ("new", "old")
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
-NOBODY = 2**62  # the row that `refused` names while nothing was refused
+NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
 
-def checked_fixed_point(recipe, A) -> CSR:
-    """As `checked`, and what these recipes have besides."""
-    if recipe.ordering not in ORDERINGS:
-        raise ParameterError(
-            f"{recipe!r}: ordering must be one of {', '.join(map(repr, ORDERINGS))}."
-            + meant(recipe.ordering, ORDERINGS)
-        )
-    if recipe.pivots not in PIVOTS:
-        raise ParameterError(f"{recipe!r}: pivots must be one of {', '.join(PIVOTS)}." + meant(recipe.pivots, PIVOTS))
-    for name in ("asynchronous", "scale"):
-        if not isinstance(getattr(recipe, name), bool):
-            raise ParameterError(f"{recipe!r}: {name} must be True or False.")
+def checked_fixed_point(recipe: Any, A: Any) -> CSR:
+    """As `checked`, and what these recipes have in common."""
+    choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
+    choice("pivots", recipe.pivots, PIVOTS, of=recipe)
+    flag("asynchronous", recipe.asynchronous, of=recipe)
+    flag("scale", recipe.scale, of=recipe)
     if recipe.asynchronous and recipe.pivots != "old":
         raise ParameterError(f"{recipe!r}: asynchronous sweeps divide by the pivot that is there; leave pivots out.")
     return checked(recipe, A)
 
 
-def whole_number(recipe, name: str, least: int) -> None:
-    """A ParameterError unless the parameter is an integer that is at least `least`."""
-    value = getattr(recipe, name)
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ParameterError(f"{recipe!r}: {name} must be an integer >= {least}.")
+@dataclass(eq=False, repr=False)
+class SweepReport(TriangularReport):
+    """refused : how many updates were not finite; refused_row, the first of them, and a warning, where there are any.
 
-
-def fraction(recipe, name: str, low: float, high: float, *, open_low: bool = False) -> None:
-    """A ParameterError unless the parameter is a number from low to high."""
-    value = getattr(recipe, name)
-    good = is_number(value) and low <= value <= high
-    if not good or (open_low and value == low):
-        wanted = f"> {low:g} and <= {high:g}" if open_low else f"from {low:g} to {high:g}"
-        raise ParameterError(f"{recipe!r}: {name} must be a number {wanted}.")
-
-
-class FixedPointFactors(TriangularFactors):
-    """Factors of B = D P A P^T D, D such that B has a unit diagonal, applied as those of A.
-
-    L and U are those of P A P^T: the scaling is undone in the values, the permutation (`permutation` (n,), or None) is
-    part of `solve`. Subclasses give `_factorize`; of Cholesky (`cholesky`) B is the lower triangle.
+    pattern_residual : ||A - L U||_F on the pattern, relative to ||A||_F, of the scaled matrix; a warning where that of
+    an update is much larger than that of the factorization was.
     """
 
-    cholesky = False
-    permutation: Any = None
-    _unlike = ""  # what `require_hermitian` warns of
-    _diagonal: Any = None  # of D, whether it is used or not
-    _first_residual: float | None = None
-    _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
+    refused: int = 0
+    refused_row: int | None = None
+    pattern_residual: float | None = None
 
-    def __init__(self, recipe, A: CSR):
-        TriangularFactors.__init__(self, recipe, A)
+
+class FixedPoint:
+    """The numeric part: factors of B = D P A P^T D, D such that B has a unit diagonal, made those of P A P^T.
+
+    The scaling is undone in the values; the permutation, `arranged`, is part of the factors' `solve`. For Cholesky B is
+    the lower triangle. Subclasses give `factorize(A)`.
+    """
+
+    diagonal: Any = None  # of D, whether it is used or not
+    _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
+    _first_residual: float | None = None
+
+    def __init__(self, recipe: Any, A: CSR, report: SweepReport):
+        self.recipe, self.report, self.cholesky = recipe, report, recipe.hermitian
+        report.variant = "asynchronous" if recipe.asynchronous else "synchronous"
         self._half = lower_triangle(A) if self.cholesky else None
         lower = A if self._half is None else self._half[0]
         self._permuted = permutation(lower, recipe.ordering, hermitian=self.cholesky)
-        if self._permuted is not None:
-            self.permutation = self._permuted.order
-        self._fresh = namespace(A.data).array([0, NOBODY], np.int64)
-        self._refused = self._fresh.copy()
-        self._refresh(A)
+        order = None if self._permuted is None else self._permuted.order
+        self.arranged = None if order is None else Arrangement(order, order)
+        self._fresh = namespace(A.data).array([0, NO_ROW], np.int64)
+        self.refused = self._fresh.copy()
 
     # B, and from its factors to those of A
 
-    def _scaled(self, A: CSR) -> tuple[CSR, Any]:
+    def scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
         self._unlike = require_hermitian(self.recipe, A) if self.cholesky else ""
         xp = namespace(A.data)
@@ -95,56 +86,50 @@ class FixedPointFactors(TriangularFactors):
             B = lower.with_values(B.data[places])
         if self._permuted is not None:
             B = self._permuted.matrix(B)
-        d, at, self._plain = kernels_for(B.data).scaling.pivots(B, self.cholesky)
+        scaling = kernels_for(B.data).scaling
+        d, at, self._plain = scaling.pivots(B, self.cholesky)
         if at >= 0:
             what = "is not a positive number" if self.cholesky else "is zero or not finite"
             raise ZeroPivot(self.recipe, self._row(at), B.data[int(B.diag[at])], what)
-        self._diagonal = d
-        d = d if self.recipe.scale else None
-        if d is not None:
-            B = B.with_values(kernels_for(B.data).scaling.scale(B, xp.empty_like(B.data), (d, d), (d, d)))
-        return B, d
+        self.diagonal = d
+        if not self.recipe.scale:
+            return B, None
+        return B.with_values(scaling.scale(B, xp.empty_like(B.data), (d, d), (d, d))), d
 
     def _row(self, i: int) -> int:
         """The row of A that is row i of P A P^T."""
-        return i if self.permutation is None else int(self.permutation[i])
+        return i if self.arranged is None else self.arranged.row(i)
 
-    def _unscaled(self, F: CSR, d) -> CSR:
-        """The factors of P A P^T from those of B."""
-        if d is None:
-            return F
-        e = 1 / d
-        below, above = ((e, None), (e, None)) if self.cholesky else ((e, d), (e, e))
-        return F.with_values(kernels_for(F.data).scaling.scale(F, namespace(F.data).empty_like(F.data), below, above))
-
-    def _rescaled(self, F: CSR, d) -> CSR:
-        """The factors of B from those of P A P^T."""
+    def rescaled(self, F: CSR, d: Any) -> CSR:
+        """The factors of B from those of P A P^T; d is None without scaling."""
         if d is None:
             return F.with_values(F.data.copy())
         e = 1 / d
         below, above = ((d, None), (d, None)) if self.cholesky else ((d, e), (d, d))
         return F.with_values(kernels_for(F.data).scaling.scale(F, namespace(F.data).empty_like(F.data), below, above))
 
-    def _set(self, F: CSR, d) -> None:
-        """Take the factors of B; the triangular solves are analysed anew where the pattern is another.
+    def finished(self, F: CSR, d: Any) -> CSR:
+        """The factors of P A P^T from those of B.
 
         Raises ZeroPivot where they cannot be applied: sweeps keep no value that is not finite, but A may be so badly
         scaled that B, or what the scaling is undone in, overflows.
         """
-        factors, xp = self._unscaled(F, d), namespace(F.data)
-        i = kernels_for(F.data).scaling.first_unusable(factors)
+        xp, scaling = namespace(F.data), kernels_for(F.data).scaling
+        if d is not None:
+            e = 1 / d
+            below, above = ((e, None), (e, None)) if self.cholesky else ((e, d), (e, e))
+            F = F.with_values(scaling.scale(F, xp.empty_like(F.data), below, above))
+        i = scaling.first_unusable(F)
         if i >= 0:
-            pivot = factors.data[int(F.diag[i])]
+            pivot = F.data[int(F.diag[i])]
             good = bool(xp.isfinite(pivot)) and bool(pivot != 0)
-            what = "has an entry beside it that is not finite" if good else "is zero or not finite"
+            what = "has an entry in its row or column that is not finite" if good else "is zero or not finite"
             raise ZeroPivot(self.recipe, self._row(i), pivot, what)
-        if not hasattr(self, "_triangles") or factors.indices is not self._triangles.indices:
-            self._solvers = {}
-        self._triangles = factors
+        return F
 
     # the pattern to begin with
 
-    def _pattern(self, B: CSR, level: int) -> tuple[CSR, Any]:
+    def pattern(self, B: CSR, level: int) -> tuple[CSR, Any]:
         """The pattern of ILU(level) (its lower triangle), and the places (nnz of B) of B's entries in it."""
         if level == 0:
             return B, None
@@ -159,7 +144,7 @@ class FixedPointFactors(TriangularFactors):
         lower = CSR(*(xp.asarray(part) for part in (lower.indptr, lower.indices, lower.data, lower.diag)))
         return lower, xp.asarray(places)
 
-    def _initial(self, pattern: CSR, places, B: CSR) -> CSR:
+    def initial(self, pattern: CSR, places: Any, B: CSR) -> CSR:
         """The values of B on the pattern, 0 where B has none: the initial L and U (2018, section 3.2).
 
         What is below the diagonal is divided by the pivot of its column, and of Cholesky by its root: if they are not
@@ -174,88 +159,70 @@ class FixedPointFactors(TriangularFactors):
             ones[pattern.diag] = 1
             if self.cholesky:
                 data[pattern.diag] = xp.sqrt(B.data[B.diag].real)
-            kernels_for(data).scaling.use_new_pivots(pattern.with_values(ones), data, self._refused)
+            kernels_for(data).scaling.use_new_pivots(pattern.with_values(ones), data, self.refused)
         return pattern.with_values(data)
 
     # sweeps
 
-    @staticmethod
-    def _norm_squared(B: CSR):
-        """||B||_F^2 in double precision, on its device; of Cholesky of the lower triangle, as residual norms are."""
-        values = B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
-        return namespace(values).vdot(values, values).real
-
-    def _columns(self, F: CSR):
-        """F by columns, for Cholesky; those of the last pattern are kept."""
-        if not self.cholesky:
-            return None
+    def columns(self, F: CSR) -> Any:
+        """F by columns, which Cholesky needs; those of the last pattern are kept."""
         if self._last_columns is None or self._last_columns[0] is not F.indices:
             self._last_columns = F.indices, kernels_for(F.data).pattern.columns_of(F)
         return self._last_columns[1]
 
-    def _sweep(self, B: CSR, F: CSR, columns, squares=None, damping: float = 1.0) -> CSR:
-        """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous."""
-        kernels = kernels_for(F.data)
+    def sweep(self, B: CSR, F: CSR, squares: Any = None, damping: float = 1.0) -> CSR:
+        """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous.
+
+        squares (n,) : out, the squares of the residual on the pattern before the sweep, a sum a row; or None.
+        """
+        kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         if self.recipe.asynchronous:
-            kernels.sweeps.sweep_in_place(B, F, self._refused, columns)
+            kernels.sweeps.sweep_in_place(B, F, self.refused, columns)
             return F
         out = kernels.memory.empty(F.nnz, F.dtype)
-        kernels.sweeps.sweep(B, F, out, squares, self._refused, columns, damping)
+        kernels.sweeps.sweep(B, F, out, squares, self.refused, columns, damping)
         if self.recipe.pivots == "new" and damping == 1:
-            kernels.scaling.use_new_pivots(F, out, self._refused)
+            kernels.scaling.use_new_pivots(F, out, self.refused)
         return F.with_values(out)
 
-    def _residual(self, B: CSR, F: CSR, columns):
+    def residual(self, B: CSR, F: CSR) -> Any:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
         kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
-        kernels.sweeps.sweep(B, F, kernels.memory.empty(F.nnz, F.dtype), squares, self._refused.copy(), columns)
+        out, columns = kernels.memory.empty(F.nnz, F.dtype), self.columns(F) if self.cholesky else None
+        kernels.sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
         return squares
 
-    def _count_refused(self) -> None:
-        """Report what the sweeps refused since the last time, and forget it."""
-        count, row = (int(v) for v in to_host(self._refused))
-        self.report["refused"] = count
-        self.report.pop("refused_row", None)
-        self.report.pop("warning", None)
-        if self._unlike:
-            self._warn(self._unlike)
+    # what the report says
+
+    def report_refused(self) -> None:
+        """Begin the warning of this factorization with what the sweeps refused, and forget that."""
+        report, (count, row) = self.report, (int(v) for v in to_host(self.refused))
+        report.refused, report.refused_row, report.warning = count, None, self._unlike or None
         if count:
-            self.report["refused_row"] = row = self._row(row)
-            self._warn(
+            report.refused_row = row = self._row(row)
+            report.warn(
                 f"{count} updates were refused, the first in row {row}: they were not finite, or a pivot was not "
                 f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
             )
-            self._forget_refused()
+            self.forget_refused()
 
-    def _compare(self, residual: float) -> None:
+    def forget_refused(self) -> None:
+        self.refused = self._fresh.copy()
+
+    def report_residual(self, residual: float) -> None:
         """Report the residual norm on the pattern, relative to the matrix, and warn where it is much worse than that of
         the first factorization."""
-        self.report["pattern_residual"] = residual
+        self.report.pattern_residual = residual
         if self._first_residual is None:
             self._first_residual = residual
         elif not residual <= WORSE * max(self._first_residual, SMALL):
-            self._warn(
+            self.report.warn(
                 f"the residual norm on the pattern is {residual:.1e} after the update; it was "
                 f"{self._first_residual:.1e} when A was factored. Factor A anew, or take more sweeps"
             )
 
-    def _forget_refused(self) -> None:
-        self._refused = self._fresh.copy()
 
-    # TriangularFactors
-
-    def _analyse(self, once: bool):
-        return Chosen("asynchronous" if self.recipe.asynchronous else "synchronous")
-
-    def _apply(self, R, trans: str):
-        if self._permuted is None:
-            return super()._apply(R, trans)
-        return super()._apply(R[self._permuted.order], trans)[self._permuted.inverse]
-
-    @property
-    def _triangular_sweeps(self) -> int | None:
-        return self.recipe.triangular_sweeps
-
-    @property
-    def nnz(self) -> int:
-        return self._triangles.nnz
+def norm_squared(B: CSR) -> Any:
+    """||B||_F^2 in double precision, on its device; of Cholesky of the lower triangle, as residual norms are."""
+    values = B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
+    return namespace(values).vdot(values, values).real

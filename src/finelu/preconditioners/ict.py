@@ -6,15 +6,17 @@ Crout versions of ILU for general sparse matrices, 2003.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, lower_triangle
-from finelu.preconditioners.ic0 import IC0Factors
-from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold, column_norms, row_norms
+from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,6 +33,9 @@ class ICT(Recipe):
     L has the pattern of that of ILUT(form="crout"), and half its cost. Sequential, on the CPU, for A on the GPU too.
     """
 
+    hermitian = keeps_symmetry = keeps_definite = True
+    factored_on = ON_CPU
+
     drop_tol: float = 1e-3
     fill: float = 10.0
     nnz: int | None = None
@@ -39,28 +44,25 @@ class ICT(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
-    def factor(self, A) -> ICTFactors:
+    def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
         Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where a pivot is
         not positive: A is not positive definite, or is, but has no such factorization; a shift helps then.
         """
-        return ICTFactors(self, checked_threshold(self, A))
+        A = checked_threshold(self, A)
+        numeric = Threshold(self, _runs)
+        return CholeskyFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
 
 
-class ICTFactors(ThresholdFactors, IC0Factors):
-    """M = L L^H, L by rows; `nnz` counts L alone."""
-
-    cholesky = True
-
-    def _runs(self, host: CSR):
-        kernels, fill = kernels_for(host.data), self.recipe.fill
-        L, _ = lower_triangle(host)
-        norms = hermitian_norms(L)
-        return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)
+def _runs(recipe: ICT, host: CSR) -> Callable[[float, int], Any]:
+    kernels, fill = kernels_for(host.data), recipe.fill
+    L, _ = lower_triangle(host)
+    norms = hermitian_norms(L)
+    return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)
 
 
-def hermitian_norms(L: CSR) -> np.ndarray:
+def hermitian_norms(L: CSR) -> np.ndarray[Any, Any]:
     """The 2-norms (n,) of the rows of the Hermitian matrix with this lower triangle: row i of L, and column i below."""
     below = L.data.copy()
     below[L.diag] = 0

@@ -7,13 +7,15 @@ analysis.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
-from finelu.factors import TriangularFactors, checked, shifted
+from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, lower_triangle, sparse_module
-from finelu.preconditioners.recipe import Recipe
+from finelu.matrix import CSR
+from finelu.preconditioners.elimination import Elimination
+from finelu.preconditioners.recipe import Recipe, checked, shifted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,49 +42,29 @@ class ILU0(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
-    def factor(self, A) -> ILU0Factors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
-        return ILU0Factors(self, checked(self, A))
+        A = checked(self, A)
+        numeric = ILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 
 
-class ILU0Factors(TriangularFactors):
-    """M = L U; L and U share one array, in A's order."""
+class ILU0Elimination(Elimination):
+    """L and U in one array, in A's order."""
 
-    def __init__(self, recipe: ILU0, A: CSR):
-        super().__init__(recipe, A)
-        self._triangles = A.with_values(namespace(A.data).empty(A.nnz, A.dtype))
-        self._refresh(A)
+    def _analyse(self, once: bool) -> Any:
+        lu = self.factors
+        return kernels_for(lu.data).elimination.ilu0_analysis(lu, self.recipe.variant, once)
 
-    def _analyse(self, once: bool):
-        return kernels_for(self.pattern.data).elimination.ilu0_analysis(self.pattern, self.recipe.variant, once)
+    def _values(self, A: CSR) -> Any:
+        """What is factored, on the pattern of the factors."""
+        return shifted(A, self.recipe.shift)
 
-    def _factorize(self, A: CSR) -> None:
-        kernels, lu = kernels_for(A.data), self._triangles.data
-        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self._plan, shifted(A, self.recipe.shift), lu))
+    def _eliminate(self, A: CSR) -> None:
+        kernels, lu = kernels_for(A.data), self.factors
+        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self.plan, self._values(A), lu.data))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, lu[A.diag[bad]])
-
-    def _sequence(self, trans: str):
-        lower, upper = (True, True, trans), (False, False, trans)
-        return (lower, upper) if trans == "N" else (upper, lower)
-
-    @property
-    def nnz(self) -> int:
-        return self.pattern.nnz
-
-    @property
-    def L(self):
-        """(n, n) CSR on the device of A: the unit lower factor, its diagonal of ones stored."""
-        self._require_valid()
-        L, _ = lower_triangle(self._triangles)
-        L.data[L.diag] = 1
-        return L.tosparse()
-
-    @property
-    def U(self):
-        """(n, n) CSR on the device of A: the upper factor."""
-        self._require_valid()
-        return sparse_module(self._triangles.data).triu(self._triangles.tosparse(), format="csr")
+            raise ZeroPivot(self.recipe, bad, lu.data[lu.diag[bad]])

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, to_host
-from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors import TriangularFactors, checked, shifted
+from finelu.device import namespace, to_host
+from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, INT32_LIMIT
-from finelu.preconditioners.ilu0 import ILU0Factors
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.ilu0 import ILU0Elimination
+from finelu.preconditioners.recipe import Recipe, checked, shifted
+from finelu.validation import count
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,48 +38,30 @@ class ILUK(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
-    def factor(self, A) -> ILUKFactors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
-        if not isinstance(self.level, int) or isinstance(self.level, bool) or self.level < 0:
-            raise ParameterError(f"{self!r}: level must be an integer >= 0.")
-        return ILUKFactors(self, checked(self, A))
+        count("level", self.level, 0, of=self)
+        A = checked(self, A)
+        numeric = _ILUKElimination(self, A)
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 
 
-class ILUKFactors(ILU0Factors):
-    """M = L U on the pattern of ILU(k), which `update` keeps; L and U share one array.
-
-    report : besides what ILU0 has symbolic_seconds, symbolic_on, factored_on, applied_on.
-    """
+class _ILUKElimination(ILU0Elimination):
+    """That of ILU0 on the pattern of ILU(k), where A has zeros."""
 
     def __init__(self, recipe: ILUK, A: CSR):
-        TriangularFactors.__init__(self, recipe, A)
         start = perf_counter()
-        pattern, places = pattern_of(A, recipe.level)
-        device = "GPU" if on_gpu(A.data) else "CPU"
-        self.report |= {"symbolic_seconds": perf_counter() - start, "symbolic_on": "CPU"}
-        self.report |= {"factored_on": device, "applied_on": device}
-        xp = namespace(A.data)
-        self._places = places
-        self._extended = pattern.with_values(xp.zeros(pattern.nnz, A.dtype))  # A; what is not in A stays 0
-        self._triangles = pattern
-        self._refresh(A)
+        pattern, self._places = pattern_of(A, recipe.level)
+        super().__init__(recipe, pattern)
+        self.report.symbolic_seconds, self.report.symbolic_on = perf_counter() - start, "CPU"
+        self._extended = namespace(A.data).zeros(pattern.nnz, A.dtype)  # what is not in A stays 0
 
-    def _analyse(self, once: bool):
-        return kernels_for(self.pattern.data).elimination.ilu0_analysis(self._extended, self.recipe.variant, once)
-
-    def _factorize(self, A: CSR) -> None:
-        kernels, a, lu = kernels_for(A.data), self._extended.data, self._triangles.data
-        a[self._places] = shifted(A, self.recipe.shift)
-        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self._plan, a, lu))
-        if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, lu[self._triangles.diag[bad]])
-
-    @property
-    def nnz(self) -> int:
-        return self._triangles.nnz
+    def _values(self, A: CSR) -> Any:
+        self._extended[self._places] = shifted(A, self.recipe.shift)
+        return self._extended
 
 
 def pattern_of(A: CSR, level: int) -> tuple[CSR, np.ndarray]:

@@ -6,14 +6,16 @@ general sparse matrices, 2003.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from finelu.errors import ParameterError, meant
+from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
-from finelu.preconditioners.ilu0 import ILU0Factors
-from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import ThresholdFactors, checked_threshold, column_norms, row_norms
+from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
+from finelu.validation import choice
 
 FORMS = ("row", "crout")
 
@@ -38,6 +40,8 @@ class ILUT(Recipe):
     and U, O(n m^2). drop_tol=0 with fill=inf is the complete factorization.
     """
 
+    factored_on = ON_CPU
+
     drop_tol: float = 1e-3
     fill: float = 10.0
     form: str = "row"
@@ -47,24 +51,21 @@ class ILUT(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
-    def factor(self, A) -> ILUTFactors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
-        if self.form not in FORMS:
-            raise ParameterError(f"{self!r}: form must be one of {', '.join(FORMS)}." + meant(self.form, FORMS))
-        return ILUTFactors(self, checked_threshold(self, A))
+        choice("form", self.form, FORMS, of=self)
+        A = checked_threshold(self, A)
+        numeric = Threshold(self, runs)
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
 
 
-class ILUTFactors(ThresholdFactors, ILU0Factors):
-    """M = L U; L and U share one matrix."""
-
-    def _runs(self, host: CSR):
-        kernels, fill, rows = kernels_for(host.data), self.recipe.fill, row_norms(host)
-        if self.recipe.form == "row":
-            return lambda drop_tol, most: kernels.threshold.ilut(host, drop_tol * rows, fill, most)
-        columns = column_norms(host)
-        return lambda drop_tol, most: kernels.threshold.ilut_crout(
-            host, drop_tol * rows, drop_tol * columns, fill, most
-        )
+def runs(recipe: ILUT, host: CSR) -> Callable[[float, int], Any]:
+    """See `Threshold`."""
+    kernels, fill, rows = kernels_for(host.data), recipe.fill, row_norms(host)
+    if recipe.form == "row":
+        return lambda drop_tol, most: kernels.threshold.ilut(host, drop_tol * rows, fill, most)
+    columns = column_norms(host)
+    return lambda drop_tol, most: kernels.threshold.ilut_crout(host, drop_tol * rows, drop_tol * columns, fill, most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
@@ -15,7 +16,9 @@ from finelu.preconditioners.recipe import Recipe
 class Jacobi(Recipe):
     """M = diag(A). Cost: O(n), fully parallel. Source: Saad 2003, section 4.1."""
 
-    def factor(self, A) -> JacobiFactors:
+    keeps_symmetry = keeps_definite = True
+
+    def factor(self, A: Any) -> JacobiFactors:
         """Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where an entry of it is 0."""
         return JacobiFactors(self, as_csr(A))
 
@@ -35,7 +38,7 @@ class JacobiFactors(Factors):
             raise ZeroPivot(self.recipe, int(bad[0]), d[bad[0]])
         self._inverse = 1 / d
 
-    def _apply(self, R, trans: str):
+    def _apply(self, R: Any, trans: str) -> Any:
         inverse = self._inverse.conj() if trans == "H" else self._inverse
         return (R.T * inverse).T
 

@@ -7,16 +7,18 @@ I. Gustafsson: A class of first order factorization methods, 1978; Y. Saad, Iter
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace, on_gpu, to_host
-from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors import TriangularFactors, checked, on_host, shifted
+from finelu.errors import ZeroPivot
+from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
-from finelu.preconditioners.ilu0 import ILU0Factors
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.elimination import Elimination
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, shifted
+from finelu.validation import number
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
 
@@ -31,6 +33,8 @@ class MILU0(Recipe):
     Cost: as ILU0, on the CPU, for A on the GPU too, where the factors are then applied.
     """
 
+    factored_on = ON_CPU
+
     relax: float = 1.0
     shift: float = 0.0
     variant: str = "auto"
@@ -38,33 +42,31 @@ class MILU0(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
-    def factor(self, A) -> MILU0Factors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
-        if not (isinstance(self.relax, int | float) and not isinstance(self.relax, bool) and 0 <= self.relax <= 1):
-            raise ParameterError(f"{self!r}: relax must be a number from 0 to 1.")
-        return MILU0Factors(self, checked(self, A))
+        number("relax", self.relax, 0, 1, of=self)
+        A = checked(self, A)
+        numeric = _MILU0Elimination(self, A)
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 
 
-class MILU0Factors(ILU0Factors):
-    """M = L U; L and U share one array, in A's order. report : as ILU0's, and factored_on, applied_on."""
+class _MILU0Elimination(Elimination):
+    """L and U in one array, in A's order; computed on the host."""
 
     def __init__(self, recipe: MILU0, A: CSR):
-        TriangularFactors.__init__(self, recipe, A)
-        self._triangles = A.with_values(namespace(A.data).empty(A.nnz, A.dtype))
-        self._host = on_host(A, 0.0)
-        self.report |= {"factored_on": "CPU", "applied_on": "GPU" if on_gpu(A.data) else "CPU"}
-        self._refresh(A)
+        super().__init__(recipe, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
+        self._host = A.on(np)
 
-    def _analyse(self, once: bool):
+    def _analyse(self, once: bool) -> Any:
         return kernels_for(self._host.data).elimination.milu0_analysis(self._host, self.recipe.variant)
 
-    def _factorize(self, A: CSR) -> None:
-        a, lu = to_host(shifted(A, self.recipe.shift)), self._triangles.data
+    def _eliminate(self, A: CSR) -> None:
+        a, lu = to_host(shifted(A, self.recipe.shift)), self.factors.data
         made = np.empty(A.nnz, A.dtype) if on_gpu(lu) else lu
-        bad = kernels_for(a).elimination.milu0(self._plan, a, self.recipe.relax, made)
+        bad = kernels_for(a).elimination.milu0(self.plan, a, self.recipe.relax, made)
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, made[self._host.diag[bad]], advice=ADVICE)
         if made is not lu:

@@ -7,17 +7,19 @@ a new parallel threshold ILU factorization, 2018, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
+from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
-from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
-from finelu.preconditioners.ic0 import IC0Factors
-from finelu.preconditioners.ilu0 import ILU0Factors
+from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
+from finelu.validation import count, flag, number
 
 RETRIES = 4  # each with half the damping factor
 
@@ -63,13 +65,17 @@ class ParILU(_OnPattern):
     Cost: for each entry (i, k) below the diagonal the length of row k of U, per sweep; no dependencies.
     """
 
-    def factor(self, A) -> ParILUFactors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero. Updates that would
         not be finite are refused and counted in the report.
         """
-        return ParILUFactors(self, _checked(self, A))
+        A = _checked(self, A)
+        numeric = _Sweeps(self, A)
+        return LUFactors(
+            self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -79,100 +85,108 @@ class ParIC(_OnPattern):
     A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
     """
 
-    def factor(self, A) -> ParICFactors:
+    hermitian = keeps_symmetry = keeps_definite = True
+
+    def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
         diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
         and counted in the report.
         """
-        return ParICFactors(self, _checked(self, A))
+        A = _checked(self, A)
+        numeric = _Sweeps(self, A)
+        return CholeskyFactors(
+            self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
+        )
 
 
-def _checked(recipe, A) -> CSR:
-    whole_number(recipe, "sweeps", 0)
-    whole_number(recipe, "level", 0)
-    fraction(recipe, "damping", 0, 1, open_low=True)
-    if not isinstance(recipe.track, bool):
-        raise ParameterError(f"{recipe!r}: track must be True or False.")
-    if recipe.asynchronous is True and (recipe.track or recipe.damping != 1):
+def _checked(recipe: _OnPattern, A: Any) -> CSR:
+    count("sweeps", recipe.sweeps, 0, of=recipe)
+    count("level", recipe.level, 0, of=recipe)
+    number("damping", recipe.damping, 0, 1, open_low=True, of=recipe)
+    flag("track", recipe.track, of=recipe)
+    flag("asynchronous", recipe.asynchronous, of=recipe)
+    if recipe.asynchronous and (recipe.track or recipe.damping != 1):
         raise ParameterError(
             f"{recipe!r}: track and damping are for synchronous sweeps; leave them or asynchronous out."
         )
     return checked_fixed_point(recipe, A)
 
 
-class _SweptFactors(FixedPointFactors):
-    """The pattern is found once and kept by `update`, whose result is that of a fresh factorization.
+@dataclass(eq=False, repr=False)
+class _PatternReport(SweepReport):
+    """sweeps; damping, what it came to: 0, with a warning, where the residual grew however much the sweeps were damped,
+    so that the factors are the initial values, A's own; residual_norms, relative to the Frobenius norm of the scaled
+    matrix."""
 
-    report : sweeps, damping (what it came to), residual_norms (relative to the Frobenius norm of the scaled matrix),
-    refused, how many updates were not finite, and then refused_row and warning. A warning, with damping 0, also where
-    the residual grew however much the sweeps were damped: then the factors are the initial values, A's own.
-    pattern_residual, the last of residual_norms, or of asynchronous sweeps that after the last, and a warning where
-    that of an update is much larger than that of the factorization was.
-    """
+    sweeps: int | None = None
+    damping: float | None = None
+    residual_norms: list[float] | None = None
 
+
+class _Sweeps(FixedPoint):
+    """The pattern is found once and kept by `update`, whose result is that of a fresh factorization."""
+
+    report: _PatternReport
     _start: CSR | None = None
+    _places: Any = None
 
-    def _factorize(self, A: CSR) -> None:
-        self.report.pop("pattern_residual", None)
-        B, d = self._scaled(A)
+    def __init__(self, recipe: _OnPattern, A: CSR):
+        super().__init__(recipe, A, _PatternReport())
+
+    def factorize(self, A: CSR) -> CSR:
+        start = perf_counter()
+        recipe, report = self.recipe, self.report
+        report.pattern_residual = None
+        B, d = self.scaled(A)
         if self._start is None:
-            self._start, self._places = self._pattern(B, self.recipe.level)
-            self._by_columns = self._columns(self._start)
-        damping = self.recipe.damping
+            self._start, self._places = self.pattern(B, recipe.level)
+        damping = recipe.damping
         for _ in range(RETRIES + 1):
-            self._forget_refused()
-            initial = self._initial(self._start, self._places, B)
-            F, norms = self._sweeps(B, initial, damping)
-            before_last = self.recipe.sweeps - 1 if self.recipe.track else -1
+            self.forget_refused()
+            initial = self.initial(self._start, self._places, B)
+            F, norms = self._swept(B, initial, damping)
+            before_last = recipe.sweeps - 1 if recipe.track else -1
             if not norms or norms[before_last] <= norms[0]:
                 break
             damping /= 2
         else:
             F, norms, damping = initial, norms[:1], 0.0  # the initial values are better than all that were found
-            self._forget_refused()
-        self.report |= {"sweeps": self.recipe.sweeps, "damping": damping, "residual_norms": norms}
-        self._count_refused()
+            self.forget_refused()
+        report.sweeps, report.damping, report.residual_norms = recipe.sweeps, damping, norms
+        self.report_refused()
         if damping == 0:
-            self._warn(
-                f"the residual grew over the sweeps, with damping={self.recipe.damping / 2**RETRIES:g} too; the "
+            report.warn(
+                f"the residual grew over the sweeps, with damping={recipe.damping / 2**RETRIES:g} too; the "
                 "initial values were taken. Try shift=1e-2, ordering='rcm', more sweeps, or another recipe."
             )
         if norms:
-            self._compare(norms[-1])
-        elif self.recipe.asynchronous:
-            squares = self._residual(B, F, self._by_columns)
-            self._compare(float(squares.sum() / self._norm_squared(B)) ** 0.5)
-        self._set(F, d)
+            self.report_residual(norms[-1])
+        elif recipe.asynchronous:
+            self.report_residual(float(self.residual(B, F).sum() / norm_squared(B)) ** 0.5)
+        factors = self.finished(F, d)
+        report.numeric_seconds = perf_counter() - start
+        return factors
 
-    def _sweeps(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
+    def _swept(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
         """F after the sweeps, and the residual norms on the pattern that were asked for."""
         recipe, xp, kernels = self.recipe, namespace(B.data), kernels_for(B.data)
-        number, columns = recipe.sweeps, self._by_columns
+        number = recipe.sweeps
         if recipe.asynchronous:
             for _ in range(number):
-                F = self._sweep(B, F, columns)
+                F = self.sweep(B, F)
             return F, []
-        squares = xp.empty((number + recipe.track, F.n), np.float64)  # before each sweep, and after the last
+        squares = xp.empty((number + bool(recipe.track), F.n), np.float64)  # before each sweep, and after the last
         if recipe.pivots == "old" or damping != 1:
-            F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self._refused, columns, damping))
+            columns = self.columns(F) if self.cholesky else None
+            F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self._sweep(B, F, columns, sums)
+                F = self.sweep(B, F, sums)
         if recipe.track:
-            kernels.sweeps.sweep(B, F, xp.empty_like(F.data), squares[number], self._refused.copy(), columns)
+            squares[number] = self.residual(B, F)
         if squares.size == 0:
             return F, []
-        norms = to_host(xp.sqrt(squares.sum(axis=1) / self._norm_squared(B)))
+        norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B)))
         return F, [float(v) for v in (norms if recipe.track else norms[sorted({0, number - 1})])]
-
-
-class ParILUFactors(_SweptFactors, ILU0Factors):
-    """M = L U; L and U share one array."""
-
-
-class ParICFactors(_SweptFactors, IC0Factors):
-    """M = L L^H."""
-
-    cholesky = True

@@ -6,27 +6,27 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace, on_gpu
-from finelu.errors import MatrixError, ParameterError, meant
-from finelu.factors import Factors, TriangularFactors
+from finelu.errors import MatrixError, ParameterError
+from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
-from finelu.preconditioners.fixed_point import FixedPointFactors, checked_fixed_point, fraction, whole_number
-from finelu.preconditioners.ic0 import IC0Factors
-from finelu.preconditioners.ilu0 import ILU0Factors
+from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
+from finelu.validation import choice, count, flag, number
 
 SELECTIONS = ("approximate", "exact")
 INITIAL = ("residual", "scaled")
 NOT_FINITE = "the residual is not finite; the factors before that were taken"
 GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
-ROOM = 1.05  # factors are of the wanted size if they have at most so many times the wanted entries
+ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
 CANDIDATES, LEAST_CANDIDATES = 64, 2**20  # for each entry of A, and of all, where no limit is given
 
@@ -90,13 +90,17 @@ class ParILUT(_Adapting):
     Cost: a step takes two sweeps on two to six times the final pattern, and no dependencies.
     """
 
-    def factor(self, A) -> ParILUTFactors:
+    def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero. Updates that would
         not be finite are refused and counted in the report.
         """
-        return ParILUTFactors(self, _checked(self, A))
+        A = _checked(self, A)
+        numeric = _Adaption(self, A)
+        return LUFactors(
+            self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -106,136 +110,182 @@ class ParICT(_Adapting):
     A is Hermitian; see IC0. Parameters as in ParILUT; about half its cost.
     """
 
-    def factor(self, A) -> ParICTFactors:
+    hermitian = keeps_symmetry = keeps_definite = True
+
+    def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
         diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
         and counted in the report.
         """
-        return ParICTFactors(self, _checked(self, A))
+        A = _checked(self, A)
+        numeric = _Adaption(self, A)
+        return CholeskyFactors(
+            self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
+        )
 
 
-def _checked(recipe, A) -> CSR:
+def _checked(recipe: _Adapting, A: Any) -> CSR:
     for name in ("steps", "update_sweeps", "update_steps"):
-        whole_number(recipe, name, 0)
-    fraction(recipe, "fill", 0, 1e6, open_low=True)
-    fraction(recipe, "add_fraction", 0, 1, open_low=True)
-    fraction(recipe, "stagnation", 0, 1)
-    if not isinstance(recipe.progressive, bool):
-        raise ParameterError(f"{recipe!r}: progressive must be True or False.")
-    for name, offered in (("select", SELECTIONS), ("initial", INITIAL)):
-        if getattr(recipe, name) not in offered:
-            raise ParameterError(
-                f"{recipe!r}: {name} must be one of {', '.join(offered)}." + meant(getattr(recipe, name), offered)
-            )
+        count(name, getattr(recipe, name), 0, of=recipe)
+    number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
+    number("add_fraction", recipe.add_fraction, 0, 1, open_low=True, of=recipe)
+    number("stagnation", recipe.stagnation, 0, 1, of=recipe)
+    flag("progressive", recipe.progressive, of=recipe)
+    choice("select", recipe.select, SELECTIONS, of=recipe)
+    choice("initial", recipe.initial, INITIAL, of=recipe)
     if recipe.memory_limit is not None:
-        whole_number(recipe, "memory_limit", 1)
-    if not isinstance(recipe.start, ILU0Factors | IC0Factors):
+        count("memory_limit", recipe.memory_limit, 1, of=recipe)
+    if not isinstance(recipe.start, TriangularFactors):
         if isinstance(recipe.start, Factors):
             raise ParameterError(f"start={recipe.start!r} has no two triangles to begin with; a level or others do.")
-        whole_number(recipe, "start", 0)
+        count("start", recipe.start, 0, of=recipe)
     return checked_fixed_point(recipe, A)
 
 
-class _AdaptedFactors(FixedPointFactors):
-    """`update` keeps the pattern that was found and improves its values; see update_sweeps and update_steps.
+@dataclass(eq=False, repr=False)
+class _AdaptionReport(SweepReport):
+    """steps, how many were done; residual_norms, ||A - L U||_F before each step, relative to ||A||_F, of the scaled
+    matrix: on the candidates and the pattern; candidates, left_out and nnz of each step; stopped, why.
 
-    report : steps, how many were done; residual_norms, ||A - L U||_F before each step, relative to ||A||_F, of the
-    scaled matrix: on the candidates and the pattern; candidates, left_out and nnz of each step; stopped, why; refused,
-    how many updates were not finite, and then refused_row and warning; pattern_residual, the residual norm on the
-    pattern before the last sweep (of asynchronous ones, and of the best factors where steps ended early, after it), and
-    a warning where that of an update is much larger than that of the factorization was.
+    pattern_residual : before the last sweep; of asynchronous ones, and of the best factors where steps ended early,
+    after it.
     """
 
+    steps: int = 0
+    residual_norms: list[float] = field(default_factory=list)
+    candidates: list[int] = field(default_factory=list)
+    left_out: list[int] = field(default_factory=list)
+    nnz: list[int] = field(default_factory=list)
+    stopped: str = "all steps done"
+
+
+class _Norms:
+    """The residual norms that steps begin with, and what they say: whether to stop, and with which factors.
+
+    wanted : entries below and above the diagonal that factors should have in the end.
+    best : of the factors of at most the wanted size those with the smallest norm.
+    """
+
+    def __init__(self, stagnation: float, wanted: list[int], F: CSR):
+        self._stagnation, self._wanted = stagnation, wanted
+        self._norms: list[float] = []  # of factors that are no larger than wanted
+        self.best = F
+
+    def stop(self, norm: float, F: CSR) -> str:
+        """Why to stop before a step from F, of this residual norm, or nothing."""
+        if all(size <= ROOM * wanted for size, wanted in zip(_sizes(F), self._wanted, strict=True)):
+            self._norms.append(norm)
+            self.best = F if norm <= min(self._norms) else self.best
+        return self.failed(norm) or self._stagnates(norm)
+
+    def failed(self, norm: float) -> str:
+        """Why factors of this residual norm are not as good as the best, or nothing."""
+        if not np.isfinite(norm):
+            return NOT_FINITE
+        return GREW if self._norms and norm > DIVERGED * min(self._norms) else ""
+
+    def _stagnates(self, norm: float) -> str:
+        before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
+        return STAGNATES if norm > (1 - self._stagnation) * before else ""
+
+
+class _Adaption(FixedPoint):
+    """`update` keeps the pattern that was found and improves its values; see update_sweeps and update_steps."""
+
+    report: _AdaptionReport
     _found: CSR | None = None  # the factors of B
     _found_diagonal: Any = None
-    _squares: Any = None
-    _plans: list[Any]
+    _plans: list[Any]  # of the selection below and above the diagonal
+    _squares: Any = None  # of the residual on the pattern, a sum a row, as far as it is known
 
-    def _factorize(self, A: CSR) -> None:
-        self.report.pop("pattern_residual", None)
-        B, d = self._scaled(A)
-        recipe = self.recipe
-        self.report |= {"residual_norms": [], "candidates": [], "left_out": [], "nnz": [], "stopped": "all steps done"}
+    def __init__(self, recipe: _Adapting, A: CSR):
+        super().__init__(recipe, A, _AdaptionReport())
+        self._most = _most(recipe, A)
+
+    def factorize(self, A: CSR) -> CSR:
+        start = perf_counter()
+        recipe, report = self.recipe, self.report
+        report.pattern_residual, report.stopped, report.steps = None, "all steps done", 0
+        report.residual_norms, report.candidates, report.left_out, report.nnz = [], [], [], []
+        B, d = self.scaled(A)
+        squares_of_B = norm_squared(B)
         if self._found is None:
             self._wanted = [round(recipe.fill * size) for size in _sizes(B)]
             sweeps, steps, F = 0, recipe.steps, self._first(B, d)
         else:
             sweeps, steps, F = recipe.update_sweeps, recipe.update_steps, self._found
             if not recipe.scale:  # what the old diagonal has done to their size
-                F = self._rescaled(F, self._found_diagonal / self._diagonal)
+                F = self.rescaled(F, self._found_diagonal / self.diagonal)
             elif recipe.asynchronous:
                 F = F.copy()  # should this update fail, the next begins where it did
-        self._squares = None  # of the residual on the pattern, as far as it is known
+        self._squares, self._plans = None, [None, None]
         with kernels_for(B.data).memory.reusing_memory():
             for left in range(sweeps, 0, -1):
-                if left == 1 and not recipe.asynchronous:
-                    self._squares = namespace(B.data).empty(F.n, np.float64)
-                F = self._sweep(B, F, self._columns(F), self._squares)
-            F = self._adapted(B, F, steps)
-            squares = self._residual(B, F, self._columns(F)) if self._squares is None else self._squares
+                F = self.sweep(B, F, self._to_be_known(F, left == 1))
+            B, F = self._adapted(B, F, steps, squares_of_B)
+            squares = self.residual(B, F) if self._squares is None else self._squares
             self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
-        self._count_refused()
-        self._compare(float(squares.sum() / self._norm_squared(B)) ** 0.5)
-        self._set(F, d)
-        self._found, self._found_diagonal = F, self._diagonal
+        self.report_refused()
+        self.report_residual(float(squares.sum() / squares_of_B) ** 0.5)
+        factors = self.finished(F, d)
+        self._found, self._found_diagonal = F, self.diagonal
+        report.numeric_seconds = perf_counter() - start
+        return factors
 
-    def _adapted(self, B: CSR, F: CSR, steps: int) -> CSR:
-        """2018, Algorithm 2: add, sweep, remove, sweep, until the residual says that it is enough."""
-        kernels, recipe, report = kernels_for(B.data), self.recipe, self.report
-        xp, first = namespace(B.data), _sizes(F)
-        best, norms, squares = F, [], None  # norms: of the factors that are no larger than wanted
-        size_of_B, most = (float(self._norm_squared(B)) ** 0.5, self._most(F)) if steps else (1.0, 1)
-        self._plans = [None, None]
-        report["steps"] = 0
+    def _adapted(self, B: CSR, F: CSR, steps: int, squares_of_B: Any) -> tuple[CSR, CSR]:
+        """B, and F after the steps: 2018, Algorithm 2."""
+        if steps == 0:
+            return B, F
+        size_of_B, first = float(squares_of_B) ** 0.5, _sizes(F)
+        norms = _Norms(self.recipe.stagnation, self._wanted, F)
         for step in range(1, steps + 1):
-            *found, squares, left_out = kernels.candidates.candidates(B, F, self._columns(F), most=most)
-            norm = float(squares.sum()) ** 0.5 / size_of_B
-            report["residual_norms"].append(norm)
-            if all(size <= ROOM * wanted for size, wanted in zip(_sizes(F), self._wanted, strict=True)):
-                norms.append(norm)
-                best = F if norm <= min(norms) else best
-            verdict = self._verdict(norm, norms)
-            if verdict:
-                report["stopped"] = verdict
-                return best
-            if recipe.add_fraction < 1:
-                found = _largest(F, found, recipe.add_fraction)
-            report["candidates"].append(int(found[1].size))
-            report["left_out"].append(int(left_out))
-            F = kernels.pattern.add(F, *found, scaled=recipe.initial == "scaled")
-            del found
-            if F.indices.dtype != B.indices.dtype:  # 32 bits count no longer what F has
-                B = _with_indices(B, F.indices.dtype)
-            F = self._sweep(B, F, self._columns(F))
-            part = step / steps if recipe.progressive else 1.0
+            part = step / steps if self.recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
-            F = kernels.pattern.remove(F, *self._thresholds(F, sizes))
-            squares = None if step < steps or recipe.asynchronous else xp.empty(F.n, np.float64)
-            F = self._sweep(B, F, self._columns(F), squares)
-            self._squares = squares
-            report["nnz"].append(F.nnz)
-            report["steps"] = step
-        if squares is not None:  # on the pattern alone, and before the last sweep: no step is made to know more
-            verdict = self._verdict(float(squares.sum()) ** 0.5 / size_of_B, norms)
-            if verdict in (NOT_FINITE, GREW):
-                report["stopped"], self._squares = verdict, None  # which are not those of the best
-                return best
-        return F
+            B, F, stopped = self._step(B, F, norms, size_of_B, sizes, last=step == steps)
+            if stopped:
+                self.report.stopped = stopped
+                return B, norms.best
+            self.report.steps = step
+        if self._squares is not None:  # on the pattern alone, and before the last sweep: no step is made to know more
+            failed = norms.failed(float(self._squares.sum()) ** 0.5 / size_of_B)
+            if failed:
+                self.report.stopped, self._squares = failed, None  # which are not those of the best
+                return B, norms.best
+        return B, F
 
-    def _verdict(self, norm: float, norms: list[float]) -> str:
-        """Why to stop, or nothing.  norms : those of factors of the wanted size, `norm` too if it is of such."""
-        if not np.isfinite(norm):
-            return NOT_FINITE
-        if norms and norm > DIVERGED * min(norms):
-            return GREW
-        if len(norms) > 1 and norm > (1 - self.recipe.stagnation) * norms[-2] and self.recipe.stagnation > 0:
-            return STAGNATES
-        return ""
+    def _step(
+        self, B: CSR, F: CSR, norms: _Norms, size_of_B: float, sizes: list[int], last: bool
+    ) -> tuple[CSR, CSR, str]:
+        """B and F after a step, of `sizes` below and above the diagonal; or before it, and why there is none."""
+        kernels, report = kernels_for(B.data), self.report
+        columns = self.columns(F) if self.cholesky else None
+        *found, squares, left_out = kernels.candidates.candidates(B, F, columns, most=self._most)
+        norm = float(squares.sum()) ** 0.5 / size_of_B
+        report.residual_norms.append(norm)
+        stopped = norms.stop(norm, F)
+        if stopped:
+            return B, F, stopped
+        if self.recipe.add_fraction < 1:
+            found = _largest(F, found, self.recipe.add_fraction)
+        report.candidates.append(int(found[1].size))
+        report.left_out.append(int(left_out))
+        B, F = kernels.pattern.add(B, F, *found, scaled=self.recipe.initial == "scaled")
+        del found
+        F = self.sweep(B, F)
+        F = kernels.pattern.remove(F, *self._thresholds(F, sizes))
+        F = self.sweep(B, F, self._to_be_known(F, last))
+        report.nnz.append(F.nnz)
+        return B, F, ""
 
-    def _thresholds(self, F: CSR, sizes):
+    def _to_be_known(self, F: CSR, last: bool) -> Any:
+        """Where the last of several sweeps writes the squares of the residual; asynchronous ones do not know it."""
+        self._squares = namespace(F.data).empty(F.n, np.float64) if last and not self.recipe.asynchronous else None
+        return self._squares
+
+    def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""
         xp, kernels = namespace(F.data), kernels_for(F.data)
         least, drop = xp.zeros(2, F.data.real.dtype), [0, 0]
@@ -247,7 +297,7 @@ class _AdaptedFactors(FixedPointFactors):
                 selection.select(values, drop[side])
         return least, drop
 
-    def _selection(self, side: int, values):
+    def _selection(self, side: int, values: Any) -> Any:
         """A plan that is large enough for `values`; kept for the next step."""
         if self._plans[side] is None or self._plans[side].n_max < values.size:
             kernels, exact = kernels_for(values), self.recipe.select == "exact"
@@ -255,47 +305,31 @@ class _AdaptedFactors(FixedPointFactors):
             self._plans[side] = kernels.selection.Selection(room, values.dtype, exact=exact)
         return self._plans[side]
 
-    def _most(self, F: CSR) -> int:
-        """How many candidates there may be."""
-        limit = self.recipe.memory_limit
-        if limit is None:
-            return max(CANDIDATES * self.pattern.nnz, LEAST_CANDIDATES)
-        return max(limit // (F.data.itemsize + F.indices.itemsize), 1)
-
-    def _first(self, B: CSR, d) -> CSR:
+    def _first(self, B: CSR, d: Any) -> CSR:
         """The factors of B to begin with."""
         start = self.recipe.start
         if not isinstance(start, TriangularFactors):
-            return self._initial(*self._pattern(B, start), B)
+            return self.initial(*self.pattern(B, start), B)
         start._require_valid()
         given = start._triangles
         if given.dtype.kind == "c" and B.dtype.kind != "c":
             raise MatrixError(f"start={start!r} is complex; the matrix is {B.dtype}.")
-        if start.shape != self.shape or on_gpu(given.data) != on_gpu(B.data):
-            raise MatrixError(f"start has shape {start.shape} or another device; the matrix has {self.shape[0]} rows.")
-        if isinstance(start, IC0Factors) != self.cholesky:
+        if start.shape != B.shape or on_gpu(given.data) != on_gpu(B.data):
+            raise MatrixError(f"start has shape {start.shape} or another device; the matrix has {B.n} rows.")
+        if isinstance(start, CholeskyFactors) != self.cholesky:
             raise ParameterError(f"start={start!r} has not the two triangles that {type(self.recipe).__name__} makes.")
-        ordered = getattr(start, "permutation", None)
-        same = ordered is self.permutation or (
-            ordered is not None and self.permutation is not None and bool((ordered == self.permutation).all())
-        )
+        theirs, ours = start.permutation, None if self.arranged is None else self.arranged.rows
+        same = theirs is ours or (theirs is not None and ours is not None and bool((theirs == ours).all()))
         if not same:
             raise ParameterError(f"start={start!r} was made with another ordering of the rows.")
-        return self._rescaled(given.with_values(given.data.astype(B.dtype)), d)
+        return self.rescaled(given.with_values(given.data.astype(B.dtype)), d)
 
 
-class ParILUTFactors(_AdaptedFactors, ILU0Factors):
-    """M = L U; L and U share one array, in A's order or, permuted, in that of `permutation`."""
-
-
-class ParICTFactors(_AdaptedFactors, IC0Factors):
-    """M = L L^H."""
-
-    cholesky = True
-
-
-def _with_indices(B: CSR, index) -> CSR:
-    return CSR(B.indptr.astype(index), B.indices.astype(index), B.data, B.diag.astype(index))
+def _most(recipe: _Adapting, A: CSR) -> int:
+    """How many candidates there may be."""
+    if recipe.memory_limit is None:
+        return max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
+    return max(recipe.memory_limit // (A.data.itemsize + A.indices.itemsize), 1)
 
 
 def _sizes(F: CSR) -> tuple[int, int]:
@@ -303,7 +337,7 @@ def _sizes(F: CSR) -> tuple[int, int]:
     return F.below, F.nnz - F.n - F.below
 
 
-def _largest(F: CSR, found, part: float):
+def _largest(F: CSR, found: list[Any], part: float) -> list[Any]:
     """Of the candidates (indptr, indices, values) the largest of each row of L and each column of U, and of those the
     part with the largest magnitudes: 2018, section 4.1."""
     xp = namespace(F.data)

@@ -1,19 +1,23 @@
-"""What all recipes have in common: how they print themselves, and how their parameters are read from text."""
+"""What all recipes have in common: their facts, how they print themselves, and the door through which A comes in."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from finelu.arithmetic import judged
+from finelu.device import namespace
 from finelu.errors import ParameterError
-from finelu.matrix import shown
+from finelu.factors import Factors
+from finelu.matrix import CSR, as_csr
+from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter
 LARGEST = 2**63 - 1
+ON_DEVICE, ON_CPU = "device of A", "CPU"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -24,14 +28,37 @@ class Recipe:
     `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
     Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` for all else that a
     parameter cannot be.
+
+    The facts of a recipe are attributes of its class. Whatever depends on them, such as the method that `finelu solve`
+    takes and what `finelu compare` leaves out, reads them here:
+    name : the key in `RECIPES`; the name of the class in small letters, if not given.
+    hermitian : needs A = A^H, and reads its lower triangle alone.
+    keeps_symmetry : M = M^H where A = A^H, and M = M^T where A = A^T.
+    keeps_definite : M is Hermitian positive definite where A is, so that cg and minres can take it.
+    exact : a complete factorization: M is A but for rounding.
+    full_diagonal : needs an entry for every place of A's diagonal.
+    matrices : the kinds of matrix it makes the most of; "CSR" stands for all that `finelu.as_csr` takes.
+    factored_on, applied_on : "device of A" or "CPU".
     """
 
-    def __init_subclass__(cls, **options):
+    name: ClassVar[str] = ""
+    hermitian: ClassVar[bool] = False
+    keeps_symmetry: ClassVar[bool] = False
+    keeps_definite: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+    full_diagonal: ClassVar[bool] = True
+    matrices: ClassVar[tuple[str, ...]] = ("CSR",)
+    factored_on: ClassVar[str] = ON_DEVICE
+    applied_on: ClassVar[str] = ON_DEVICE
+
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
-            cls.factor = judged(vars(cls)["factor"])
+            cls.factor = judged(vars(cls)["factor"])  # type: ignore[method-assign]
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
             many = hasattr(value, "__len__") and not isinstance(value, str)
@@ -39,17 +66,21 @@ class Recipe:
                 what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
                 raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
 
-    def __repr__(self):
+    def factor(self, A: Any) -> Factors:
+        """Factors of A (n, n), which is not written."""
+        raise NotImplementedError(f"{type(self).__name__} has no factor(A).")
+
+    def __repr__(self) -> str:
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
 
 
-def same(value, default) -> bool:
+def same(value: Any, default: Any) -> bool:
     """Whether they are equal; what is neither a number nor of the default's type, and may not compare, is not."""
     return value is default or (isinstance(value, type(default) | int | float | np.number) and bool(value == default))
 
 
-def value_of(text: str, hint, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
+def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
     """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it.
 
     true, false : what is meant by them, in small letters. ValueError if no type takes it.
@@ -68,3 +99,42 @@ def value_of(text: str, hint, true: Collection[str] = ("true",), false: Collecti
     if str in kinds:
         return text
     raise ValueError(text)
+
+
+def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
+    """A through the door in the precision that the recipe wants, after a look at `shift` and `precision`.
+
+    diagonal : whether it must be stored in full; None for what the recipe's facts say.
+    """
+    number("shift", recipe.shift, of=recipe)
+    choice("precision", recipe.precision, PRECISIONS, of=recipe)
+    A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
+    return A if recipe.precision is None else as_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+
+
+def in_precision(precision: str, dtype: Any) -> np.dtype[Any]:
+    """The real or complex dtype, as `dtype` is, of this precision."""
+    return np.result_type(precision, np.complex64 if np.dtype(dtype).kind == "c" else np.float32)
+
+
+def shifted(A: CSR, shift: float) -> Any:
+    """A's values with the diagonal moved away from zero by `shift` times |A_ii|; a zero one becomes `shift` times the
+    largest magnitude of its row. A's own array if shift is 0."""
+    if shift == 0:
+        return A.data
+    xp = namespace(A.data)
+    data = A.data.copy()
+    d = data[A.diag]
+    zero = d == 0
+    if bool(zero.any()):
+        largest = xp.asarray(abs(A.tosparse()).max(axis=1).toarray()).ravel()
+        d = xp.where(zero, shift * largest.astype(A.dtype), d * (1 + shift))
+    else:
+        d = d * (1 + shift)
+    data[A.diag] = d.astype(A.dtype)
+    return data
+
+
+def on_host(A: CSR, shift: float) -> CSR:
+    """A with its diagonal shifted, in the memory of the host."""
+    return A.with_values(shifted(A, shift)).on(np)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu
-from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors import TriangularFactors, checked, on_host
-from finelu.matrix import CSR, INT32_LIMIT, is_number
+from finelu.device import namespace
+from finelu.errors import ZeroPivot
+from finelu.factors.report import TriangularReport
+from finelu.matrix import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
+from finelu.preconditioners.recipe import checked, on_host
+from finelu.validation import count, number
 
 CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
 TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors
@@ -21,14 +24,6 @@ ATTEMPTS = 20
 EDGE = 6  # attempts at either end of a range of thresholds that break down
 LARGEST = 2**62
 ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or another recipe."
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """In place of an analysis, of which there is none where the pattern comes out of the values."""
-
-    variant: str
-    provisional: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,19 +41,30 @@ class Attempt:
     count: int
 
 
-def checked_threshold(recipe, A) -> CSR:
+@dataclass(eq=False, repr=False)
+class ThresholdReport(TriangularReport):
+    """drop_tol : that of the factors.  nnz : entries of L + U, the diagonal once.  factorizations : how many it took.
+
+    nnz_wanted : where a number was wanted; a warning if it was missed by more than 1%.
+    """
+
+    drop_tol: float | None = None
+    nnz: int | None = None
+    nnz_wanted: int | None = None
+    factorizations: int | None = None
+
+
+def checked_threshold(recipe: Any, A: Any) -> CSR:
     """As `checked`, and drop_tol, fill and nnz."""
-    if not (is_number(recipe.drop_tol) and 0 <= recipe.drop_tol < np.inf):
-        raise ParameterError(f"{recipe!r}: drop_tol must be a finite number >= 0.")
-    if not (is_number(recipe.fill) and recipe.fill > 0):
-        raise ParameterError(f"{recipe!r}: fill must be a number > 0 (float('inf'): no limit).")
+    number("drop_tol", recipe.drop_tol, of=recipe)
+    number("fill", recipe.fill, open_low=True, infinite=True, of=recipe)
     A = checked(recipe, A)
-    if recipe.nnz is not None and not (isinstance(recipe.nnz, int | np.integer) and recipe.nnz >= A.n):
-        raise ParameterError(f"{recipe!r}: nnz must be an integer of at least {A.n}, which the diagonal takes.")
+    if recipe.nnz is not None:
+        count("nnz", recipe.nnz, A.n, of=recipe)  # what the diagonal takes
     return A
 
 
-def row_norms(A: CSR) -> np.ndarray:
+def row_norms(A: CSR) -> np.ndarray[Any, Any]:
     """The 2-norm of each row (n,) float64, without overflow or underflow on the way. No row of A may be empty."""
     size = abs(A.data).astype(np.float64)
     largest = np.maximum.reduceat(size, A.indptr[:-1])
@@ -67,92 +73,76 @@ def row_norms(A: CSR) -> np.ndarray:
     return scale * np.sqrt(np.add.reduceat(size * size, A.indptr[:-1]))
 
 
-def column_norms(A: CSR) -> np.ndarray:
+def column_norms(A: CSR) -> np.ndarray[Any, Any]:
     """The 2-norm of each column (n,) float64. No column of A may be empty."""
     T = A.tosparse().tocsc()
     return row_norms(CSR(T.indptr, T.indices, T.data, None))
 
 
-class ThresholdFactors(TriangularFactors):
-    """Factors whose pattern comes out of the values, so that `update` is a factorization from scratch.
+Trial = Callable[[float, int], Attempt]  # of a threshold, and the most entries that may be stored
 
-    Subclasses give `_runs(host)`: the kernel as a function of a threshold and of the most entries that may be stored.
-    They are made on the CPU and applied where A is. In a search, update begins with the threshold found last.
-    report : besides the times drop_tol; nnz, entries of L + U, the diagonal once; factorizations, how many it took;
-    where a number was wanted nnz_wanted, and a warning if it was missed by more than 1%; factored_on, applied_on;
-    probe, see `finelu.factors.probe`, and a warning where it is beyond 10.
+
+class Threshold:
+    """The numeric part of ILUT and ICT: a factorization from scratch each time, since the pattern follows the values.
+
+    runs(recipe, host) : the kernel as a function of a threshold and of the most entries that may be stored.
+    chosen(recipe, trial, guess) : the attempt that is kept, or broke down, and how many there were.
+    The factors are made on the CPU, and moved to where A is. In a search, update begins with the threshold found last.
     """
 
-    cholesky = False
-
-    def __init__(self, recipe, A: CSR):
-        TriangularFactors.__init__(self, recipe, A)
+    def __init__(
+        self,
+        recipe: Any,
+        runs: Callable[[Any, CSR], Callable[[float, int], Any]],
+        chosen: Callable[[Any, Trial, float], tuple[Attempt, int]] | None = None,
+    ):
+        self.recipe, self._runs, self._chosen = recipe, runs, chosen or search_if_wanted
+        self.report = ThresholdReport(variant=getattr(recipe, "form", "crout"))
         self._guess = recipe.drop_tol
-        self._refresh(A)
 
-    def _runs(self, host: CSR) -> Callable[[float, int], Any]:
-        raise NotImplementedError
+    def factorize(self, A: CSR) -> CSR:
+        start = perf_counter()
+        recipe, cholesky, report = self.recipe, self.recipe.hermitian, self.report
+        unlike = require_hermitian(recipe, A) if cholesky else ""
+        host = on_host(A, recipe.shift)
+        run = self._runs(recipe, host)
 
-    def _refresh(self, A: CSR) -> None:
-        super()._refresh(A)
-        self._probe(A, lambda v: self._apply(v, "N"))
-
-    def _analyse(self, once: bool):
-        return Chosen(getattr(self.recipe, "form", "crout"))
-
-    def _factorize(self, A: CSR) -> None:
-        unlike = require_hermitian(self.recipe, A) if self.cholesky else ""
-        recipe, host = self.recipe, on_host(A, self.recipe.shift)
-        run = self._runs(host)
-
-        def attempt(drop_tol: float, most: int) -> Attempt:
-            limit = (most + A.n) // 2 if self.cholesky else most
+        def trial(drop_tol: float, most: int) -> Attempt:
+            limit = (most + A.n) // 2 if cholesky else most
             result = run(drop_tol, limit)
             good = result.rows == A.n
-            count = 2 * result.stored - result.rows if self.cholesky else result.stored
+            count = 2 * result.stored - result.rows if cholesky else result.stored
             if not good:  # the rows that are left may come to as many for each entry of A
                 count = int(count * max(1.0, host.nnz / max(int(host.indptr[result.rows]), 1)))
             return Attempt(drop_tol, result, good, not good and result.stored <= limit, count)
 
-        self._solvers = {}  # of another pattern
-        made, attempts = self._chosen(attempt)
+        made, report.factorizations = self._chosen(recipe, trial, self._guess)
         if not made.good:
-            raise self._no_factors(made)
-        self._guess = made.drop_tol
-        self._triangles = _moved(made.result, A)
-        self.report.pop("warning", None)
-        if unlike:
-            self._warn(unlike)
-        self.report |= {"drop_tol": made.drop_tol, "nnz": made.count, "factorizations": attempts}
-        self.report |= {"factored_on": "CPU", "applied_on": "GPU" if on_gpu(A.data) else "CPU"}
+            raise _no_factors(recipe, made)
+        self._guess = report.drop_tol = made.drop_tol
+        report.warning, report.nnz = unlike or None, made.count
         if recipe.nnz is not None:
-            self.report["nnz_wanted"] = int(recipe.nnz)
+            report.nnz_wanted = int(recipe.nnz)
             if not meets(made, recipe.nnz):
                 why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried came nearer"
-                self._warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
-
-    def _chosen(self, attempt: Callable[[float, int], Attempt]) -> tuple[Attempt, int]:
-        """What is kept, or broke down, and how many attempts it took."""
-        if self.recipe.nnz is None:
-            return attempt(self.recipe.drop_tol, LARGEST), 1
-        return search(attempt, self.recipe.nnz, self._guess)
-
-    def _no_factors(self, made: Attempt) -> ZeroPivot:
-        pivot = made.result.pivot
-        usable = np.isfinite(pivot) and (pivot > 0 if self.cholesky else pivot != 0)
-        what = "has an entry beside it that is not finite" if usable else "is zero or not finite"
-        if self.cholesky and not usable:
-            what = "is not a positive number"
-        with_tol = "" if self.recipe.nnz is None else f" with drop_tol={made.drop_tol:.3g}"
-        return ZeroPivot(self.recipe, made.result.rows, pivot, what + with_tol, ADVICE)
-
-    @property
-    def nnz(self) -> int:
-        return self._triangles.nnz
+                report.warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
+        triangles = _moved(made.result, A)
+        report.numeric_seconds = perf_counter() - start
+        return triangles
 
 
-def _moved(result, A: CSR) -> CSR:
-    """The factors as a CSR on the device of A, with indices of the smallest type of the house that holds them."""
+def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
+    pivot = made.result.pivot
+    usable = np.isfinite(pivot) and (pivot > 0 if recipe.hermitian else pivot != 0)
+    what = "has an entry in its row or column that is not finite" if usable else "is zero or not finite"
+    if recipe.hermitian and not usable:
+        what = "is not a positive number"
+    with_tol = "" if recipe.nnz is None else f" with drop_tol={made.drop_tol:.3g}"
+    return ZeroPivot(recipe, made.result.rows, pivot, what + with_tol, ADVICE)
+
+
+def _moved(result: Any, A: CSR) -> CSR:
+    """The factors as a CSR on the device of A, with int32 indices where they hold them, else int64."""
     xp = namespace(A.data)
     index = A.indices.dtype if result.stored <= INT32_LIMIT else np.dtype(np.int64)
     indptr, indices, diag = (
@@ -165,7 +155,12 @@ def meets(made: Attempt, wanted: int) -> bool:
     return made.good and abs(made.count - wanted) <= CLOSE * wanted
 
 
-def search(attempt: Callable[[float, int], Attempt], wanted: int, guess: float) -> tuple[Attempt, int]:
+def search_if_wanted(recipe: Any, trial: Trial, guess: float) -> tuple[Attempt, int]:
+    """The one attempt with drop_tol, or a search for the number of entries that is wanted."""
+    return (trial(recipe.drop_tol, LARGEST), 1) if recipe.nnz is None else search(trial, recipe.nnz, guess)
+
+
+def search(attempt: Trial, wanted: int, guess: float) -> tuple[Attempt, int]:
     """The threshold that gives the wanted number of entries within 1%, or comes closest: the attempt, and how many.
 
     attempt(drop_tol, most) factors, and stops a little beyond the wanted number, so that none takes much longer than

@@ -42,7 +42,7 @@ def from_options(prefix: str, recipe: Any, device: str) -> tuple[Any, str]:
         )
     if name is None:
         recipe = ILU0() if recipe is None else recipe
-        name = next((key for key, kind in RECIPES.items() if type(recipe) is kind), type(recipe).__name__)
+        name = recipe.name
     elif type(recipe) is not RECIPES[name]:
         recipe = RECIPES[name]()
     hints = get_type_hints(type(recipe))

@@ -232,7 +232,7 @@ class PC:
             return True
         if not isinstance(F, TriangularFactors):
             return False
-        return all(getattr(F._solver(key)._plan, "threads", 2) == 1 for key in F._sequence(trans))
+        return all(getattr(solver._plan, "threads", 2) == 1 for solver in F.solvers(trans))
 
     def _solve_on_gpu(self, x: PETSc.Vec | PETSc.Mat, y: PETSc.Vec | PETSc.Mat, trans: str) -> None:
         """On vectors that PETSc has on the GPU in place; on others by a copy there and one back."""
@@ -257,16 +257,11 @@ class PC:
         """out = `factors.solve(b, trans)`; where that is two triangular solves, without a further array."""
         F = self.factors
         assert F is not None
-        if (
-            isinstance(F, TriangularFactors)
-            and type(F)._apply is TriangularFactors._apply
-            and F.dtype == b.dtype
-            and b.ndim == 1
-        ):
-            first, second = F._sequence(trans)
+        if isinstance(F, TriangularFactors) and F.only_solves(trans) and F.dtype == b.dtype and b.ndim == 1:
+            first, second = F.solvers(trans)
             if self._work is None:
                 self._work = (np if self._gpu is None else self._gpu).empty_like(b)
-            F._solver(second).solve(F._solver(first).solve(b, self._work), out)
+            second.solve(first.solve(b, self._work), out)
         else:
             out[...] = F.solve(b, trans)
 

@@ -16,7 +16,7 @@ from finelu.interop.petsc.partition import partitioned
 from finelu.interop.petsc.processes import agreed, in_one_line, largest, mpi
 from finelu.io import VECTOR_FORMATS, WRITABLE_FORMATS, check_apart, check_writable
 from finelu.io.paths import FilePath, extension
-from finelu.matrix import count, number
+from finelu.validation import count, number
 
 CONTEXT = "finelu.interop.petsc.PC"
 CLAIM = 10.0  # times the tolerance, up to which ||b - A x|| agrees with a convergence that KSP reports

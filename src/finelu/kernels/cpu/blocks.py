@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from finelu.kernels.cpu.levels import levels
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -25,8 +26,9 @@ from finelu.kernels.cpu.runtime.dense import (
     subtract_product,
     subtract_transposed,
 )
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import CALL, Schedule, schedule, sequential, unsigned
+from finelu.kernels.cpu.runtime.schedule import CALL, Schedule, schedule, sequential
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads, run
 
@@ -34,7 +36,6 @@ from finelu.threads import get_num_threads, run
 ROW, PRODUCT, TIMES = 20.0, 0.2, 0.5
 SCATTERED = 1.3  # how much longer a row takes in level order than in natural order
 CHUNK = 20_000.0  # ns of an item of rows or blocks that do not depend on each other
-ONE = np.uint64(1)  # an int would turn an unsigned index to a float
 
 _kept: dict[tuple, tuple] = {}
 
@@ -145,7 +146,7 @@ def _products(indptr, indices, diag, products):
 
 @compiled
 def _factor(size, order, after, state, done, items, rows, indptr, indices, diag, lu, pivoting):
-    """Item by item; several threads may run it on the same arguments, see wait_until_done.
+    """Item by item; several threads may run it on the same arguments, see claims.py.
 
     `place` says where the row at hand stores a block column; what other rows have left there lies outside of lo:hi.
     """
@@ -153,12 +154,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
     nn, zero = n * n, np.uint64(0)
     product, swaps, powers = np.empty(nn, lu.dtype), np.empty(n, np.uint64), np.empty(n, lu.real.dtype)
     place = np.full(diag.size, np.uint64(indices.size))
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -183,8 +179,6 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
                 good &= finite(size, order, lu, p * nn)
             if not good:
                 fetch_min(state, 1, np.int64(i))
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,12 +214,7 @@ def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, x.dtype)
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             if t < turn:
@@ -241,8 +230,6 @@ def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, 
                 for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
                     subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
                 _store_product(size, order, lu, np.uint64(diag[i]) * nn, z, zero, x, i * n)
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -252,12 +239,7 @@ def _solve_transposed(
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             if t < turn:
@@ -276,8 +258,6 @@ def _solve_transposed(
                     subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
                 for u in range(n):
                     x[i * n + u] = z[u]
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -299,10 +279,7 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         first = np.uint64(t) * chunk
         for i in range(first, min(count, first + chunk)):
             for u in range(n):
@@ -311,8 +288,6 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
                 subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
             for u in range(n):
                 out[i * n + u] = -z[u] if product else z[u]
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -320,10 +295,7 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
     n = order_of(size, order)
     nn = n * n
     swaps, powers = np.empty(n, np.uint64), np.empty(n, out.real.dtype)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             for q in range(nn):
@@ -334,32 +306,22 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
                 good = invert(size, order, out, k * nn)
             if not good:
                 fetch_min(bad, 0, np.int64(k))
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _times(size, order, count, chunk, state, done, blocks, x, out):
     n = order_of(size, order)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             _store_product(size, order, blocks, k * n * n, x, k * n, out, k * n)
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, conjugate):
     n = order_of(size, order)
     z, zero = np.empty(n, out.dtype), np.uint64(0)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             for u in range(n):
@@ -367,5 +329,3 @@ def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, co
             subtract_transposed(size, order, blocks, k * n * n, conjugate, x, k * n, z, zero)
             for u in range(n):
                 out[k * n + u] = -z[u]
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.device import require_room
-from finelu.kernels.cpu.elimination import ONE
-from finelu.kernels.cpu.memory import empty
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
     load_acquire,
     relax,
     store_release,
-    wait_until_done,
 )
+from finelu.kernels.cpu.runtime.claims import wait_until_done
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
@@ -23,7 +23,6 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     squared_size,
     workspace,
 )
-from finelu.kernels.cpu.runtime.schedule import unsigned
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.operands import INT32_LIMIT
 

@@ -17,7 +17,8 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
-from finelu.kernels.cpu.runtime.atomics import fetch_add, wait_until_done
+from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.claims import wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
 from finelu.threads import run

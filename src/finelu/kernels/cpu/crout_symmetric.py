@@ -20,8 +20,8 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.sort import sort
-from finelu.kernels.cpu.threshold import members, strongest
+from finelu.kernels.cpu.runtime.lists import members
+from finelu.kernels.cpu.runtime.sort import sort, strongest
 from finelu.threads import run
 
 ESTIMATE, PIVOT = 1, 2  # why a row was put off

@@ -16,9 +16,11 @@ import numpy as np
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.claims import claimed_in_order
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, unsigned
+from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential
 from finelu.kernels.operands import Triangle
 from finelu.threads import run
 
@@ -28,7 +30,6 @@ ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for 
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
-ONE = np.uint64(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,14 +186,9 @@ def _factor(listed, scattered, plan, a, out):
 def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, lu):
     """Row by row, in place: turn entry (i, k) into l_ik, subtract l_ik u_kj where row i and row k meet.
 
-    Several threads may run it on the same arguments; see wait_until_done.
+    Several threads may run it on the same arguments; see claims.py.
     """
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -213,8 +209,6 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -225,12 +219,7 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     never read, since every row first writes the places of its own pattern. Each thread has its own w.
     """
     w = np.empty(diag.size, a.dtype)
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -249,19 +238,12 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -279,20 +261,13 @@ def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, 
             if not np.isfinite(square) or square <= 0:
                 fetch_min(state, 1, np.int64(i))
             l[pivot] = np.sqrt(square)
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l):
     """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
     w = np.zeros(diag.size, a.dtype)
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -310,8 +285,6 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             if not np.isfinite(square) or square <= 0:
                 fetch_min(state, 1, np.int64(i))
             l[pivot] = np.sqrt(square)
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 MILU0_VARIANTS = ILU0_VARIANTS
@@ -373,12 +346,7 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
     zero = relax - relax  # of a's dtype
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for r in range(items[t], items[t + 1]):
             i = np.uint64(order[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -403,5 +371,3 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)

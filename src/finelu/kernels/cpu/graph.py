@@ -11,12 +11,12 @@ def transposed(indptr, indices, data):
     """(indptr, indices, data) of the transpose of a square matrix, sorted. Cost: two passes over the entries."""
     starts, nnz = np.zeros(indptr.size, np.int64), int(indptr[-1])
     rows, values = np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype)
-    transpose(indptr, indices, data, starts, rows, values)
+    _transpose(indptr, indices, data, starts, rows, values)
     return starts, rows, values
 
 
 @compiled
-def transpose(indptr, indices, data, starts, rows, values):
+def _transpose(indptr, indices, data, starts, rows, values):
     """As `transposed`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
     n = starts.size - 1
     for p in range(indptr[n]):
@@ -41,7 +41,7 @@ def symmetric_graph(indptr, indices, starts, columns):
     """
     n = starts.size - 1
     to, rows = np.zeros(n + 1, np.int64), np.empty(indptr[n], indices.dtype)
-    transpose(indptr, indices, indices, to, rows, np.empty_like(rows))
+    _transpose(indptr, indices, indices, to, rows, np.empty_like(rows))
     found = 0
     starts[0] = 0
     for i in range(n):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import unsigned
 from finelu.kernels.operands import Triangle
 
 

@@ -11,13 +11,14 @@ from finelu.kernels.cpu.runtime.jit import compiled
 
 @compiled
 def lightest_matching(indptr, indices, weight, columns, v):
-    """Match as many rows as can be with columns, by shortest augmenting paths; of all rows at the smallest weight.
+    """Match as many rows with columns as possible, by shortest augmenting paths; if all, at the smallest weight.
 
-    indptr, indices, weight : by rows; there may be more columns than rows, or fewer.
+    indptr, indices, weight : by rows; there may be more columns than rows, or fewer, and then weights do not count.
     columns (rows,) : out, the column of each row, or -1.  v (columns,) : out, dual variables: if all rows are matched,
     weight_ij - v_j is the smallest of its row where i is matched to j, but for rounding.
-    Dijkstra's algorithm over the reduced weights from each row that is left. What a search without success has seen is
-    out of reach for good: no path through it will end at a free column. Cost: O(rows nnz log nnz) at worst.
+    Dijkstra's algorithm over the reduced weights from each row that is left. Rows and columns that a search without
+    success has reached are left out of later ones: no path through them ends at a free column.
+    Cost: O(rows nnz log nnz) at worst.
     Source: I. S. Duff, J. Koster: On algorithms for permuting large entries to the diagonal of a sparse matrix, 2001.
     """
     n, m = columns.size, v.size

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.elimination import ONE
-from finelu.kernels.cpu.memory import empty
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import (
-    fetch_add,
-    store_release,
-    wait_until_done,
-)
+from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, share_blocks, worth_sharing
-from finelu.kernels.cpu.runtime.schedule import unsigned
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.threads import get_num_threads
 
@@ -40,14 +35,10 @@ def columns_of(F):
 @compiled
 def _count_columns(state, done, items, indptr, indices, counts):
     """counts[t, j] : entries of column j in part t of the rows."""
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         mine = counts[t]
         for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
             mine[indices[p]] += 1
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -65,8 +56,7 @@ def _start_columns(starts, indptr):
 
 @compiled
 def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         next = starts[t]
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
@@ -74,16 +64,13 @@ def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
                 next[indices[p]] = q + ONE
                 rows[q] = i
                 places[q] = p
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
-def add(F, indptr, indices, values, scaled=False):
-    """F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
+def add(B, F, indptr, indices, values, scaled=False):
+    """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    Returns a CSR; its index arrays are int64 where int32 cannot count its entries. Cost: one pass.
+    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one pass over F.
     """
     nnz = F.nnz + values.size
     wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
@@ -93,7 +80,7 @@ def add(F, indptr, indices, values, scaled=False):
     more = unsigned(indptr), unsigned(indices), values
     out = unsigned(new_indptr), new_indices, new_diag, data
     share_blocks(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
-    return CSR(new_indptr, new_indices, data, new_diag)
+    return B.with_index(new_indices.dtype), CSR(new_indptr, new_indices, data, new_diag)
 
 
 @compiled
@@ -115,8 +102,7 @@ def _add(
     out,
 ):
     """Row by row: merge what is below the diagonal, then what is above."""
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
             middle, m = q, np.uint64(out_indptr[i])
@@ -159,9 +145,6 @@ def _add(
                 out[m] = more[q]
                 m += ONE
                 q += ONE
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def magnitudes(F):
@@ -187,8 +170,7 @@ def _below(items, indptr, diag, below):
 
 @compiled
 def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         l = np.uint64(below[t])
         u = np.uint64(indptr[items[t]]) - np.uint64(items[t]) - l
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -199,9 +181,6 @@ def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
             for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
                 upper[u] = abs(f[p])
                 u += ONE
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def remove(F, least, drop):
@@ -224,6 +203,7 @@ def remove(F, least, drop):
     begin = np.concatenate([[0], np.cumsum(kept)])
     nnz = int(begin[-1])
     indptr, diag = empty(F.n + 1, F.indptr.dtype), empty(F.n, F.diag.dtype)
+    indptr[F.n] = nnz
     indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
     arguments = items, *pattern_arrays(F), F.data, *least, before * want % np.maximum(ties, 1), want, ties, begin
     share_blocks(_keep, blocks, *arguments, indptr, indices, diag, data)
@@ -233,8 +213,7 @@ def remove(F, least, drop):
 @compiled
 def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts):
     """counts[t] : values of block t smaller than and equal to the threshold, below the diagonal and above."""
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         smaller = ties = 0  # of both sides, 32 bits each
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             pivot = np.uint64(diag[i])
@@ -248,9 +227,6 @@ def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts
         counts[t, 1] = ties & 0xFFFFFFFF
         counts[t, 2] = smaller >> 32
         counts[t, 3] = ties >> 32
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -277,8 +253,7 @@ def _keep(
 
     Behind the last entry that stays in a block nothing is written: the place is another block's.
     """
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
+    for t in claimed(state, done):
         m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
         rest_below, rest_above = rests[t, 0], rests[t, 1]
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -310,11 +285,6 @@ def _keep(
                     keep = rest_above < ties[1]
                     rest_above -= 0 if keep else ties[1]
                 m += np.uint64(keep)
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    if t == done.size:  # one of the threads claims this one
-        out_indptr[diag.size] = begin[done.size]
-    wait_until_done(done, 0, done.size)
 
 
 def facts(A) -> tuple[int, int, int, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import fma
-from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import unsigned
-from finelu.kernels.cpu.runtime.sharing import ONE, run_items, shared_out
+from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 
 
 class Product:
@@ -51,10 +51,7 @@ def _parts(v):
 
 @compiled
 def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, bound):
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         for i in range(items[t], items[t + 1]):
             total = data.dtype.type(0)
             size = factor * 0
@@ -65,17 +62,12 @@ def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, b
             r[i] = b[i] - total * factor
             entries = indptr[i + ONE] - indptr[i]
             bound[i] = (entries + ONE) * eps * (size * factor + (abs(b[i].real) + abs(b[i].imag)))
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
     """Dot2 of Ogita, Rump & Oishi 2005 for each row."""
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         for i in range(items[t], items[t + 1]):
             for part in range(r.shape[1]):
                 total, rest = np.float64(b[i, part]) / factor, 0.0  # factor is a power of two
@@ -87,8 +79,6 @@ def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
                         total, rest = _less(total, rest, data[p, 0], x[j, part])
                         total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
                 r[i, part] = (total + rest) * factor
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -104,18 +94,13 @@ def _less(total, rest, a, b):
 
 @compiled
 def _times(state, done, items, indptr, indices, data, x, y):
-    """y = A x; several threads may run it on the same arguments, see wait_until_done."""
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    """y = A x; several threads may run it on the same arguments, see claims.py."""
+    for t in claimed(state, done):
         for i in range(items[t], items[t + 1]):
             total = data.dtype.type(0)
             for p in range(indptr[i], indptr[i + ONE]):
                 total += data[p] * x[indices[p]]
             y[i] = total
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def subtract_product(M, x, y=None):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
+from finelu.kernels.cpu.runtime.claims import claimed
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
@@ -29,10 +30,7 @@ def scale(A, out, below, above):
 def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
     """Threads claim blocks of rows; entries are written by one of them each."""
     n = indptr.size - 1
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
             for p in range(indptr[i], indptr[i + 1]):
                 j = indices[p]
@@ -40,8 +38,6 @@ def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left,
                     out[p] = a[p] * lower_left[i] * lower_right[j]
                 else:
                     out[p] = a[p] * upper_left[i] * upper_right[j]
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def use_new_pivots(F, out, refused):
@@ -56,10 +52,7 @@ def use_new_pivots(F, out, refused):
 @compiled
 def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
     """Threads claim blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
             bad = 0
             for p in range(indptr[i], diag[i]):
@@ -72,8 +65,6 @@ def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
             if bad > 0:
                 fetch_add(refused, 0, bad)
                 fetch_min(refused, 1, i)
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def pivots(A, cholesky: bool):

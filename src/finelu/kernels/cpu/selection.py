@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.claims import claimed
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
@@ -184,34 +184,26 @@ def _introselect(numbers, rank, less):
 
 def _in_items(n, kernel, *args):
     items = max(1, -(-n // ITEM))
-    state, done = np.zeros(1, np.int64), np.zeros(items, np.int64)
+    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
     run(kernel, min(items, get_num_threads()), state, done, *args)
 
 
 @compiled
 def _magnitudes(state, done, values, out):
-    """out = |values|. Threads write different items; see wait_until_done."""
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    """out = |values|. Threads write different items; see claims.py."""
+    for t in claimed(state, done):
         for i in range(t * ITEM, min((t + 1) * ITEM, values.size)):
             re, im = values[i].real, values[i].imag
             out[i] = np.hypot(re, im) if re == re and im == im else re + im
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _count_items(state, done, values, magnitude, low, high, found, work):
     """found[t] : how many values of item t are less than low, from low to high, and more; those in between to work.
 
-    Threads write different items of work and found; see wait_until_done.
+    Threads write different items of work and found; see claims.py.
     """
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
         place = begin
         less = more = 0
@@ -245,20 +237,15 @@ def _count_items(state, done, values, magnitude, low, high, found, work):
         found[t, 0] = less
         found[t, 1] = place - begin
         found[t, 2] = more
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, thresholds):
     """thresholds[t] : the value of its share of the rank in part t, or NaN if there is one in the part.
 
-    Threads write different parts of work and thresholds; see wait_until_done.
+    Threads write different parts of work and thresholds; see claims.py.
     """
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         begin, end = bounds[t], bounds[t + 1]
         ordered = True
         for i in range(begin, end):
@@ -271,8 +258,6 @@ def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, t
             thresholds[t] = work[share]
         else:
             thresholds[t] = np.nan
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled

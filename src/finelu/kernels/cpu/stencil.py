@@ -16,7 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
 from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
@@ -61,7 +62,8 @@ def block_ilu_solve(blocks, d, b, x, trans) -> None:
     """x = M^-1 b, M^-T b or M^-H b; see kernels/reference/stencil.py. b may be x."""
     _, I, J, K, n, _ = blocks.shape
     threads, after, lo, hi = tiles(I, J, K, SWEEP * 4 * n**2 + 40.0, get_num_threads())
-    state, done = np.zeros(1, np.int64), np.zeros(2 * after.size, np.int8)
+    after = np.concatenate([after, after.size + after])  # of the sweep back, too
+    state, done = np.zeros(1, np.int64), np.zeros(after.size, np.int8)
     shared = *sizes(n), _grid(I, J, K), after, lo, hi, state, done, blocks.reshape(-1), d.reshape(-1), b, x
     if trans == "N":
         run(_solve, threads, *shared)
@@ -124,10 +126,7 @@ def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, o
     I, J, K = grid
     lines, cells = I * J, I * J * K
     z, pencils = np.empty(n, out.dtype), np.uint64(PENCILS)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         first = np.uint64(t) * pencils
         for line in range(first, min(lines, first + pencils)):
             i, j = line // J, line % J
@@ -157,24 +156,17 @@ def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, o
                     subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, at * n, z, np.uint64(0))
                 for u in range(n):
                     out[c * n + u] = -z[u] if product else z[u]
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
-    """Tile by tile; several threads may run it on the same arguments, see wait_until_done."""
+    """Tile by tile; several threads may run it on the same arguments, see claims.py."""
     n = order_of(size, order)
     nn = n * n
     I, J, K = grid
     cells = I * J * K
     product, swaps, powers = np.empty(nn, d.dtype), np.empty(n, np.uint64), np.empty(n, d.real.dtype)
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for i in range(lo[t, 0], hi[t, 0]):
             for j in range(lo[t, 1], hi[t, 1]):
                 for k in range(lo[t, 2], hi[t, 2]):
@@ -201,8 +193,6 @@ def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
                         good = invert(size, order, d, at)
                     if not good:
                         fetch_min(state, 1, np.int64(c))
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -215,20 +205,15 @@ def _eliminate(size, order, blocks, lower, inverse, upper, product, d, at):
 
 @compiled
 def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
-    """Items t < m are the tiles of the forward sweep, the others those of the backward sweep, counted from the end."""
+    """Items t < m are the tiles of the sweep forward, the others those of the sweep back, counted from the end."""
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     I, J, K = grid
     cells = I * J * K
     z = np.empty(n, x.dtype)
-    m = after.size
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= 2 * m:
-            break
+    m = after.size // 2
+    for t in claimed_in_order(state, done, after):
         if t < m:
-            known = wait_until_done(done, known, after[t])
             for i in range(lo[t, 0], hi[t, 0]):
                 for j in range(lo[t, 1], hi[t, 1]):
                     for k in range(lo[t, 2], hi[t, 2]):
@@ -248,7 +233,6 @@ def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
                             x[c * n + u] = total
         else:
             s = t - m
-            known = wait_until_done(done, known, m + after[s])
             for back_i in range(lo[s, 0], hi[s, 0]):
                 i = I - ONE - back_i
                 for back_j in range(lo[s, 1], hi[s, 1]):
@@ -269,8 +253,6 @@ def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
                             for v in range(ONE, n):
                                 total += d[c * nn + u * n + v] * z[v]
                             x[c * n + u] += total
-        store_release(done, t, 1)
-    wait_until_done(done, known, 2 * m)
 
 
 @compiled
@@ -281,15 +263,10 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
     I, J, K = grid
     cells = I * J * K
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
-    m = after.size
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= 2 * m:
-            break
+    m = after.size // 2
+    for t in claimed_in_order(state, done, after):
         forward = t < m
         s = t if forward else t - m
-        known = wait_until_done(done, known, after[s] if forward else m + after[s])
         for go_i in range(lo[s, 0], hi[s, 0]):
             i = go_i if forward else I - ONE - go_i
             for go_j in range(lo[s, 1], hi[s, 1]):
@@ -331,5 +308,3 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
                     subtract_transposed(size, order, d, c * nn, conjugate, z, zero, y, zero)
                     for u in range(n):
                         x[c * n + u] = -y[u] if forward else x[c * n + u] - y[u]
-        store_release(done, t, 1)
-    wait_until_done(done, known, 2 * m)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.elimination import ONE
-from finelu.kernels.cpu.memory import empty
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
     fetch_min,
     load_relaxed,
     store_relaxed,
-    store_release,
-    wait_until_done,
 )
+from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
@@ -24,7 +23,6 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     squared_size,
     workspace,
 )
-from finelu.kernels.cpu.runtime.schedule import unsigned
 
 
 def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
@@ -87,11 +85,10 @@ def _sweep(
 
     What lands in w outside of the pattern, finite or not, is never read: each row first writes all of its own places.
     """
-    t = fetch_add(state, 0, 1)
-    w = workspace[fetch_add(state, 1, 1) if t < done.size else 0]
+    w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
-    while t < done.size:
+    for t in claimed(state, done):
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -145,9 +142,6 @@ def _sweep(
         if bad > 0:
             fetch_add(refused, 0, bad)
             fetch_min(refused, 1, first_bad)
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
@@ -179,11 +173,10 @@ def _sweep_in_place(
     state, done, workspace, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, refused
 ):
     """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
-    t = fetch_add(state, 0, 1)
-    w = workspace[fetch_add(state, 1, 1) if t < done.size else 0]
+    w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
-    while t < done.size:
+    for t in claimed(state, done):
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -223,6 +216,3 @@ def _sweep_in_place(
         if bad > 0:
             fetch_add(refused, 0, bad)
             fetch_min(refused, 1, first_bad)
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)

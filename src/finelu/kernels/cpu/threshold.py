@@ -15,7 +15,8 @@ from finelu.kernels.cpu.graph import transposed
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort
+from finelu.kernels.cpu.runtime.lists import enlist, members
+from finelu.kernels.cpu.runtime.sort import pop, push, strongest
 
 
 class Factored(NamedTuple):
@@ -122,48 +123,6 @@ def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data, indptr, in
 
 
 @compiled
-def strongest(columns, count, tau, limit, w, size):
-    """Of columns[:count] keep those with |w[j]| > tau, and of these the `limit` largest, in ascending order of j.
-
-    Returns their number, or -1 if one |w[j]| is not finite. size : workspace for `count` numbers.
-    """
-    kept = 0
-    for e in range(count):
-        j = columns[e]
-        magnitude = abs(w[j])
-        if not np.isfinite(magnitude):
-            return -1
-        if magnitude > tau:
-            columns[kept] = j
-            size[kept] = magnitude
-            kept += 1
-    if kept <= limit:
-        sort(columns, kept)
-        return kept
-    cut = kth_largest(size, kept, limit)
-    survivors, ties = 0, limit
-    for e in range(kept):
-        j = columns[e]
-        magnitude = abs(w[j])
-        if magnitude >= cut:
-            columns[survivors] = j
-            survivors += 1
-        if magnitude > cut:
-            ties -= 1
-    sort(columns, survivors)
-    kept = 0
-    for e in range(survivors):
-        j = columns[e]
-        tie = abs(w[j]) == cut
-        if not tie or ties > 0:
-            columns[kept] = j
-            kept += 1
-        if tie:
-            ties -= 1
-    return kept
-
-
-@compiled
 def allowed(fill, entries, n):
     """How many entries of a part are kept that has so many in A."""
     return n if np.isinf(fill) else max(1, int(min(fill * entries, n)))
@@ -237,28 +196,6 @@ def _ilut(indptr, indices, diag, a, tau, fill, most, capacity, begin, pivots, sl
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
     return n, stored, w[n - 1]
-
-
-@compiled
-def members(head, follower, k, out):
-    """The list that begins with head[k], sorted, in `out`; returns its length."""
-    count = 0
-    i = head[k]
-    while i >= 0:
-        out[count] = i
-        count += 1
-        i = follower[i]
-    sort(out, count)
-    return count
-
-
-@compiled
-def enlist(head, follower, i, place, end, indices):
-    """Put i into the list of the index at its next place, if it has one."""
-    if place < end:
-        j = indices[place]
-        follower[i] = head[j]
-        head[j] = i
 
 
 @compiled

@@ -8,9 +8,10 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add, store_release, wait_until_done
+from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
+from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule, sequential, unsigned
+from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule, sequential
 from finelu.kernels.operands import Triangle
 from finelu.threads import run
 
@@ -144,13 +145,8 @@ def _first_bad_diagonal(order, diag):
 
 @compiled
 def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
-    """x = T^-1 b; several threads may run it on the same arguments, see wait_until_done."""
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    """x = T^-1 b; several threads may run it on the same arguments, see claims.py."""
+    for t in claimed_in_order(state, done, after):
         for s in range(items[t], items[t + 1]):
             r = np.uint64(slices[s])
             p, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
@@ -174,20 +170,13 @@ def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x
                     total -= vals[p] * x[cols[p]]
                     p += ONE
                 x[i] = divide(total, diag[r]) if diag.size else total
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
     """The same for b and x (n, k): all columns of a slice before the next slice."""
     columns = np.uint64(b.shape[1])
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= after.size:
-            break
-        known = wait_until_done(done, known, after[t])
+    for t in claimed_in_order(state, done, after):
         for s in range(items[t], items[t + 1]):
             r = np.uint64(slices[s])
             begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
@@ -213,8 +202,6 @@ def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag,
                     for p in range(begin, stop):
                         total -= vals[p] * x[cols[p], c]
                     x[i, c] = divide(total, diag[r]) if diag.size else total
-        store_release(done, t, 1)
-    wait_until_done(done, known, after.size)
 
 
 class _Sweeping:
@@ -249,8 +236,9 @@ class _Sweeping:
     def _run(self, kernel, passes, *args):
         t = self.triangle
         chunks = -(-t.n // ROWS_AN_ITEM)
+        after = np.repeat(np.arange(passes) * chunks, chunks)
         state, done = np.zeros(1, np.int64), np.zeros(passes * chunks, np.int8)
-        run(kernel, chunks, chunks, state, done, unsigned(t.begin), unsigned(t.end), unsigned(t.indices), *args)
+        run(kernel, chunks, chunks, after, state, done, unsigned(t.begin), unsigned(t.end), unsigned(t.indices), *args)
 
 
 class Jacobi(_Sweeping):
@@ -268,16 +256,11 @@ class Jacobi(_Sweeping):
 
 
 @compiled
-def _jacobi(chunks, state, done, begin, end, indices, values, diag, b, x, y):
+def _jacobi(chunks, after, state, done, begin, end, indices, values, diag, b, x, y):
     """Even passes: y = D^-1 (b - N x). Odd passes: the same with x and y exchanged."""
     n = b.shape[0]
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed_in_order(state, done, after):
         s, chunk = divmod(t, chunks)
-        known = wait_until_done(done, known, s * chunks)
         old, new = (x, y) if s % 2 == 0 else (y, x)
         for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
             for c in range(b.shape[1]):
@@ -285,8 +268,6 @@ def _jacobi(chunks, state, done, begin, end, indices, values, diag, b, x, y):
                 for p in range(begin[i], end[i]):
                     total -= values[p] * old[indices[p], c]
                 new[i, c] = divide(total, diag[i]) if diag.size else total
-        store_release(done, t, 1)
-    wait_until_done(done, known, done.size)
 
 
 class ISAI(_Sweeping):
@@ -310,17 +291,14 @@ class ISAI(_Sweeping):
 
 
 @compiled
-def _isai(chunks, state, done, begin, end, indices, reverse, values, diag, w, w_diag):
+def _isai(chunks, after, state, done, begin, end, indices, reverse, values, diag, w, w_diag):
     """Row i of W, from the column nearest to the diagonal outwards: (W T)_ij = 0 gives w_ij from those before it.
 
     Entry j needs T_mj for the columns m between j and i, found by binary search in row m. Each row by itself.
     """
     n = w_diag.size
     one = values.dtype.type(1)
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed(state, done):
         for i in range(t * ROWS_AN_ITEM, min(n, (t + 1) * ROWS_AN_ITEM)):
             w_diag[i] = divide(one, diag[i]) if diag.size else one
             lo, length = np.int64(begin[i]), np.int64(end[i]) - np.int64(begin[i])
@@ -336,21 +314,14 @@ def _isai(chunks, state, done, begin, end, indices, reverse, values, diag, w, w_
                     if at < row.size and row[at] == j:
                         total += w[q] * values[np.int64(begin[m]) + at]
                 w[p] = divide(-total, diag[j]) if diag.size else -total
-        store_release(done, t, 1)
-    wait_until_done(done, 0, done.size)
 
 
 @compiled
-def _isai_solve(chunks, state, done, begin, end, indices, values, diag, w, w_diag, b, r, x):
+def _isai_solve(chunks, after, state, done, begin, end, indices, values, diag, w, w_diag, b, r, x):
     """Even passes: x += W r (r = b and x = 0 at first). Odd passes: r = b - T x."""
     n = b.shape[0]
-    known = 0
-    while True:
-        t = fetch_add(state, 0, 1)
-        if t >= done.size:
-            break
+    for t in claimed_in_order(state, done, after):
         s, chunk = divmod(t, chunks)
-        known = wait_until_done(done, known, s * chunks)
         for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
             for c in range(b.shape[1]):
                 if s % 2 == 0:
@@ -363,5 +334,3 @@ def _isai_solve(chunks, state, done, begin, end, indices, values, diag, w, w_dia
                     for p in range(begin[i], end[i]):
                         total -= values[p] * x[indices[p], c]
                     r[i, c] = total
-        store_release(done, t, 1)
-    wait_until_done(done, known, done.size)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 from cupy import cublas
 
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel, over_elements, single_thread
 
-BLOCK = 256
 MGS_BLOCK = 512
 MGS_ROWS = 4 * MGS_BLOCK  # rows of a block below which more blocks cost more to bring together than they save
 
 
-def _all(function, n, dtype, *arguments):
-    kernel("arnoldi", function, dtype.name)((blocks(n, BLOCK),), (BLOCK,), (cupy.int64(n), *arguments))
+_all = partial(over_elements, "arnoldi")
 
 
 def arnoldi_begin(state, norms, r, Q, g):
-    _all("arnoldi_begin", r.size, r.dtype, state, norms, r, Q, g)
+    _all("arnoldi_begin", r, state, norms, r, Q, g)
 
 
 def mgs_step(state, Q, j, H):
@@ -45,12 +45,12 @@ def cgs2_step(state, Q, j, H, h):
         column += part
     cublas.nrm2(z, out=lengths[1:])
     ldh = cupy.int64(H.shape[0])
-    _all("unit_step", z.size, z.dtype, state, cupy.int32(j), ldh, lengths[:1], lengths[1:], Q, H)
+    _all("unit_step", z, state, cupy.int32(j), ldh, lengths[:1], lengths[1:], Q, H)
 
 
 def givens_step(state, norms, history, H, c, s, g, j):
-    arguments = (state, norms, history, cupy.int64(H.shape[0]), H, c, s, g, cupy.int32(j))
-    kernel("arnoldi", "givens_step", H.dtype.name)((1,), (1,), arguments)
+    ldh = cupy.int64(H.shape[0])
+    single_thread("arnoldi", "givens_step", H.dtype, state, norms, history, ldh, H, c, s, g, cupy.int32(j))
 
 
 def hessenberg_solve(state, H, g, y):
@@ -59,8 +59,8 @@ def hessenberg_solve(state, H, g, y):
 
 
 def combine(state, Q, y, u):
-    _all("combine", u.size, u.dtype, state, Q, y, u)
+    _all("combine", u, state, Q, y, u)
 
 
 def update_solution(state, u, x):
-    _all("update_solution", x.size, x.dtype, state, u, x)
+    _all("update_solution", x, state, u, x)

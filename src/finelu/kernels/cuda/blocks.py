@@ -10,11 +10,10 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.memory import set_zero
+from finelu.kernels.cuda.runtime.launch import NULL, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.launch import device_limits, kernel
-from finelu.kernels.cuda.runtime.schedule import levels_on_device, set_pending
-from finelu.kernels.cuda.vectors import new_bad
+from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
+from finelu.kernels.cuda.runtime.schedule import levels_on_device
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
@@ -101,7 +100,7 @@ def _early_rows(order: Order, triangle: Triangle, steps, batch: int):
             order.order,
             triangle.begin,
             triangle.end,
-            np.uint64(0) if steps is None else steps,
+            optional(steps),
             np.int32(batch),
             order.parent,
             early,
@@ -260,7 +259,7 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     kernel("blocks", "bsr_residual", data.dtype, index, n, team.per_thread)(
         (blocks_for(rows, team.rows),),
         (team.block,),
-        (index.type(rows), indptr, indices, data, x, np.uint64(0) if b is None else b, out),
+        (index.type(rows), indptr, indices, data, x, optional(b), out),
         shared_mem=team.rows * n * n * data.dtype.itemsize,
     )
 
@@ -344,7 +343,7 @@ def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans, plan: SolvePl
             plan.early_upper,
             indptr,
             indices,
-            np.uint64(0) if trans == "N" else places,
+            NULL if trans == "N" else places,
             diag,
             lu,
             b,

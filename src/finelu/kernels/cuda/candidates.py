@@ -6,9 +6,9 @@ import cupy
 import numpy as np
 
 from finelu.device import require_room
-from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
-from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel
+from finelu.kernels.cuda.runtime.memory import set_zero
+from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, long_grid, operands, shape
 from finelu.kernels.operands import INT32_LIMIT
 
 LARGE = 2**28  # bytes, from which on it is worth asking whether they are free

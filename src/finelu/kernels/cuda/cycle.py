@@ -5,9 +5,7 @@ from __future__ import annotations
 import cupy
 import cupyx
 
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
-
-BLOCK = 256
+from finelu.kernels.cuda.runtime.launch import over_elements, single_thread
 
 
 class Snapshot:
@@ -33,9 +31,8 @@ class Snapshot:
 
 
 def begin_cycle(state, norms, history, checks):
-    kernel("cycle", "begin_cycle", norms.dtype.name)((1,), (1,), (state, norms, history, checks))
+    single_thread("cycle", "begin_cycle", norms.dtype, state, norms, history, checks)
 
 
 def keep_verified(state, x, verified):
-    launch = kernel("cycle", "keep_verified", x.dtype.name)
-    launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), state, x, verified))
+    over_elements("cycle", "keep_verified", x, state, x, verified)

@@ -9,9 +9,9 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError, meant
-from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
-from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for, set_pending
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel, optional
+from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
+from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
 from finelu.kernels.operands import Triangle
 
 BLOCK = 128
@@ -132,7 +132,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     by_warp = variant in ("shared", "vect")
     many_references = A.below > BATCH * A.n  # a row has several batches of them
     provisional = False
-    order, depth, base, table = None, None, np.uint64(0), np.uint64(0)
+    order, depth, base, table = None, None, NULL, NULL
     if variant == "auto" and once and A.nnz <= NATURAL_ORDER_NNZ and longest <= 64 and A.nnz <= 24 * A.n:
         # all rows find room at once, and one factorization does not pay for the level sets
         variant, provisional = "adapt", True
@@ -215,7 +215,7 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
         (BLOCK,),
         (
             index.type(A.n),
-            np.uint64(0) if plan.order is None else plan.order,
+            optional(plan.order),
             A.indptr,
             A.indices,
             A.diag,
@@ -239,6 +239,6 @@ def ilu0(plan: EliminationPlan, a, lu):
     return _factor("ilu0", plan, a, lu)
 
 
-def ic0(plan: EliminationPlan, a, factor):
-    """IC(0) of the lower triangle's values a (nnz,) into factor (nnz,); returns the place of the first bad row."""
-    return _factor("ic0", plan, a, factor)
+def ic0(plan: EliminationPlan, a, l):
+    """IC(0) of the lower triangle's values a (nnz,) into l (nnz,); returns the place of the first bad row."""
+    return _factor("ic0", plan, a, l)

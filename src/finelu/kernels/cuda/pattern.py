@@ -8,8 +8,8 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
@@ -18,7 +18,6 @@ FACTS, PARTS, PART = 4, 11, 5  # words of the facts of a matrix; of the state of
 RESIDENT = 5  # blocks a multiprocessor that work at the same time, PARTS_EACH in patterns.cu
 FEW_ROWS = 2**14  # so many are added up by every block faster than by another kernel
 MOST = 2**32 - 1  # entries, so that the product of two numbers of them has 64 bits
-NULL = np.uint64(0)
 
 
 class _Facts:
@@ -82,11 +81,12 @@ def _parts(n: int, entries: int):
     return np.int32(lanes), min(blocks(n * lanes, BLOCK), RESIDENT * device_limits()["processors"])
 
 
-def add(F, indptr, indices, values, scaled=False):
-    """F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py. The host waits for nothing.
+def add(B, F, indptr, indices, values, scaled=False):
+    """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py. The host waits for
+    nothing.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    Its index arrays are int64 where int32 cannot count its entries. Cost: two launches, one pass.
+    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two launches, one pass over F.
     """
     n, nnz = F.n, F.nnz + values.size
     index = np.dtype(np.int64) if nnz > INT32_LIMIT else F.indices.dtype
@@ -100,7 +100,7 @@ def add(F, indptr, indices, values, scaled=False):
     kernel("pattern", "add", F.data.dtype, index)(
         (grid,), (BLOCK,), (index.type(n), *shape, np.int32(scaled), *old, *new, *out, facts)
     )
-    return _counted(out[0], out[1], out[3], out[2], _Facts(facts))
+    return B.with_index(index), _counted(out[0], out[1], out[3], out[2], _Facts(facts))
 
 
 def remove(F, least, drop):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
-from finelu.kernels.cuda.runtime.row_products import NULL
+from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional
 from finelu.kernels.cuda.runtime.schedule import lanes_for
-from finelu.kernels.cuda.vectors import by_columns
 
 BLOCK = 256
 
@@ -55,7 +53,7 @@ def subtract_product(M, x, y=None):
                 M.indices,
                 M.data,
                 x,
-                NULL if y is None else y,
+                optional(y),
                 out,
             ),
         )

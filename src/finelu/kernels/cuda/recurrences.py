@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import cupy
+from functools import partial
 
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.launch import over_elements, single_thread
 
-BLOCK = 256
-
-
-def _one(function, dtype, *arguments):
-    kernel("recurrences", function, dtype.name)((1,), (1,), arguments)
-
-
-def _all(function, x, *arguments):
-    launch = kernel("recurrences", function, x.dtype.name)
-    launch((blocks(x.size, BLOCK),), (BLOCK,), (cupy.int64(x.size), *arguments))
+_one = partial(single_thread, "recurrences")
+_all = partial(over_elements, "recurrences")
 
 
 def cg_step(state, rho, curvature, p, q, x, best, r):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.memory import set_bytes
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
+from finelu.kernels.cuda.runtime.launch import blocks, kernel, optional
+from finelu.kernels.cuda.runtime.memory import set_bytes
 
 BLOCK, LANES = 256, 8  # as in scaling.cu
 
 
 def scale(A, out, below, above):
     """out (nnz,) = A's values, times left[i] right[j]; see kernels/reference/scaling.py. Returns out."""
-    vectors = (np.uint64(0) if v is None else v for v in (*below, *above))
+    vectors = (optional(v) for v in (*below, *above))
     real = np.dtype(A.dtype.char.lower())
     kernel("scaling", "scale", A.dtype, real, A.indices.dtype)(
         (blocks(A.n * LANES, BLOCK),),

@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel
 
 BLOCK, BUCKETS, TILE, TAIL = 1024, 256, 8192, 4096  # as in selection.cu
 TREE_BYTES = 2 * BUCKETS * 128
@@ -121,7 +121,7 @@ class Selection:
         elif self.exact:
             self._sampleselect(request, values)
         else:
-            self._count(0, request, values, False, np.uint64(0), np.uint64(0), 0)
+            self._count(0, request, values, False, NULL, NULL, 0)
         return self.out
 
     def _kinds(self, level, values):
@@ -189,4 +189,4 @@ def _scalar(name, value, largest):
         return largest, value, value.dtype == np.int64
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= largest:
         raise ParameterError(f"{name}={value!r}: an integer from 0 to {largest} is needed.")
-    return int(value), np.uint64(0), False
+    return int(value), NULL, False

@@ -9,8 +9,8 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.launch import device_limits, kernel
-from finelu.kernels.cuda.runtime.schedule import set_pending
+from finelu.kernels.cuda.runtime.launch import device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.memory import set_pending
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
 TILE, MOST_TILES = 32, 4  # a larger block is cut into tiles x tiles of at most 32 x 32, so many elements a thread
@@ -210,7 +210,7 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
     _check((I, J, K), n, blocks, None, x, out, *(() if b is None else (b,)))
     along_i, along_j, along_k = (bool(p) for p in periodic)
     closed = np.int32(along_k | along_j << 1 | along_i << 2)
-    grid, vectors = tuple(np.int32(s) for s in (I, J, K)), (blocks, x, np.uint64(0) if b is None else b, out)
+    grid, vectors = tuple(np.int32(s) for s in (I, J, K)), (blocks, x, optional(b), out)
     items, size, dtype = I * J * K, np.int32(n), x.dtype
     if n > MOST_TILES * TILE:
         kernel("stencil", "residual_by_rows", dtype)(

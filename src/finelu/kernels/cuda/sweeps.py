@@ -5,9 +5,9 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.memory import set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
-from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, NULL, long_grid, operands, shape
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.memory import set_zero
+from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, long_grid, operands, shape
 
 ROW_SHAPES = ((4, 1), (8, 1), (8, 2))  # (threads a row, entries each) of row_sweeps
 FEW = 10  # entries of a row on average, up to which registers are faster than a table
@@ -37,7 +37,7 @@ def _row_sweeps(A, F, one, other, squares, refused, columns, damping, row_shape,
             np.float64(damping),
             one,
             other,
-            NULL if squares is None else squares,
+            optional(squares),
             refused,
             np.int32(count),
             arrived,
@@ -56,7 +56,7 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, in_place):
         *operands(A, F, columns),
         np.float64(damping),
         out,
-        NULL if squares is None else squares,
+        optional(squares),
         refused,
         np.int32(most),
     )

@@ -6,7 +6,8 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.memory import new_bad, set_pending
 from finelu.kernels.cuda.runtime.schedule import (
     jobs_at_most,
     lanes_for,
@@ -14,10 +15,8 @@ from finelu.kernels.cuda.runtime.schedule import (
     levels_on_device,
     one_block_rows,
     padding_for,
-    set_pending,
     warps_per_level,
 )
-from finelu.kernels.cuda.vectors import MOST_COLUMNS, new_bad
 from finelu.kernels.operands import Triangle
 
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
@@ -77,7 +76,7 @@ class _Plan:
         gather(values, t.source, self.values, t.conjugate)
 
     def _inverse(self):
-        return np.uint64(0) if self.inverse is None else self.inverse
+        return optional(self.inverse)
 
     def _prepare(self, x):
         """Make x pending; a ticket counter for each of its columns, and how many columns there are."""

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import cupy
-import numpy as np
 from cupy import cublas
 
-from finelu.errors import ParameterError
-from finelu.kernels.cuda.runtime.launch import blocks, kernel
-from finelu.kernels.cuda.runtime.row_products import NULL
-from finelu.kernels.cuda.runtime.schedule import (
-    set_pending,
-)
+from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional
 
 
 def dot(x, y, out):
@@ -46,18 +40,6 @@ _sum_of_complex_products = cupy.ReductionKernel(
 )
 
 BLOCK = 256
-MOST_COLUMNS = 65535  # of a grid's second dimension
-
-
-def columns_in(x) -> int:
-    return 1 if x.ndim == 1 else x.shape[1]
-
-
-def by_columns(n: int, like):
-    """(n,) or (n, columns), as `like`; the columns as a grid's dimension and as an argument."""
-    if columns_in(like) > MOST_COLUMNS:
-        raise ParameterError(f"{columns_in(like)} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
-    return cupy.empty((n, *like.shape[1:]), like.dtype), columns_in(like), np.int32(columns_in(like))
 
 
 def gather_scaled(rows, scale, r):
@@ -77,7 +59,7 @@ def scatter_scaled(places, scale, s, t, w):
     out, grid, columns = by_columns(places.size, s)
     index = places.dtype
     sizes = index.type(places.size), index.type(s.shape[0]), columns
-    parts = s, NULL if t is None else t, NULL if w is None else w
+    parts = s, optional(t), optional(w)
     if out.size:
         kernel("vectors", "scatter_scaled", s.dtype, index)(
             (blocks(places.size, BLOCK), grid), (BLOCK,), (*sizes, places, scale, *parts, out)
@@ -88,10 +70,3 @@ def scatter_scaled(places, scale, s, t, w):
 def first_bad(bad) -> int:
     """The row a kernel reported, or -1; waits for the device."""
     return int(bad.item())
-
-
-def new_bad():
-    """A place for the first bad row, empty."""
-    bad = cupy.empty(1, np.int32)
-    set_pending(bad)
-    return bad

@@ -1,7 +1,4 @@
-"""Crout's factorizations of a level, which put off what would make the inverses large, in plain Python.
-
-The specification of kernels/cpu/crout*.py: slow, short and obviously right. Sums run over the pivots, ascending.
-"""
+"""Crout's symmetric factorization of a level of the multilevel ILU, and its Schur complement. The specification."""
 
 from __future__ import annotations
 
@@ -111,3 +108,63 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
                 largest = max(largest, estimate)
             k += 1
     return deferred, d, e, U, largest, *dropped
+
+
+def schur_complement_symmetric(A, factors, drop_tol, hermitian):
+    """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) on the rows that are no pivots of `factors`, in ascending order.
+
+    The upper triangle is computed, zeros off the diagonal left out; of it s_ij is dropped, off the diagonal, where
+    |s_ij| <= drop_tol sqrt(m_i m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
+    Returns indptr, indices, data, the number in A of each row, how many entries of S were dropped, and the first row
+    with an entry in its upper triangle that is not finite, or -1.
+    """
+    n, kind, (d, e) = factors.d.size, A.data.dtype.type, (factors.d, factors.e)
+    numbers = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]
+    number = {i: r for r, i in enumerate(numbers)}
+
+    def conj(x):
+        return np.conj(x) if hermitian else x
+
+    def left(M, k):
+        """Row k of M in the columns that are left: {column of S: value}."""
+        places = range(M.indptr[k], M.indptr[k + 1])
+        return {number[int(M.indices[p])]: M.data[p] for p in places if int(M.indices[p]) in number}
+
+    U = [left(factors, k) for k in range(n)]
+    S = [{i: kind(0)} | {j: v for j, v in left(A, numbers[i]).items() if j >= i} for i in range(len(numbers))]
+    with np.errstate(all="ignore"):
+        k = 0
+        while k < n:
+            rows = (k, k + 1) if e[k] else (k,)
+            for i in set().union(*(U[q] for q in rows)):
+                c = [conj(U[q].get(i, kind(0))) for q in rows]
+                multipliers = [c[0] * d[k]]
+                if e[k]:
+                    multipliers = [c[0] * d[k] + c[1] * conj(e[k]), c[0] * e[k] + c[1] * d[k + 1]]
+                for q, multiplier in zip(rows, multipliers):
+                    for j, u in U[q].items():
+                        if j >= i:
+                            S[i][j] = S[i].get(j, kind(0)) - multiplier * u
+            k += len(rows)
+        if hermitian:
+            for i, row in enumerate(S):
+                row[i] = kind(row[i].real)
+    S = [{j: v for j, v in row.items() if j == i or v != 0} for i, row in enumerate(S)]
+    bad = [i for i, row in enumerate(S) if not np.isfinite([abs(v) for v in row.values()]).all()]
+    size = [float(abs(row[i])) for i, row in enumerate(S)]
+    for i, row in enumerate(S):
+        for j, v in row.items():
+            size[i], size[j] = max(size[i], float(abs(v))), max(size[j], float(abs(v)))
+    kept = [
+        {j: v for j, v in row.items() if j == i or not abs(v) <= drop_tol * (size[i] ** 0.5 * size[j] ** 0.5)}
+        for i, row in enumerate(S)
+    ]
+    both = [dict(row) for row in kept]
+    for i, row in enumerate(kept):
+        for j in row.keys() - {i}:
+            both[j][i] = conj(row[j])
+    indptr = np.cumsum([0, *(len(row) for row in both)])
+    indices = np.array([j for row in both for j in sorted(row)], A.indices.dtype)
+    data = np.array([row[j] for row in both for j in sorted(row)], A.data.dtype)
+    dropped = 2 * sum(len(full) - len(row) for full, row in zip(S, kept))
+    return indptr.astype(np.int64), indices, data, np.array(numbers, np.int64), dropped, bad[0] if bad else -1

@@ -21,8 +21,9 @@ def facts(A):
     return int((below + above).max()) + 1, int(below.max()), int(above.max()), int(below.sum(dtype=np.int64))
 
 
-def add(F, indptr, indices, values, scaled=False):
-    """F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns ascending.
+def add(B, F, indptr, indices, values, scaled=False):
+    """B as it is, and F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns
+    ascending. The kernels return two CSR, whose index arrays are int64 where int32 cannot count the entries of F.
 
     The initial value is r_ij (2018, equation 5); with `scaled` below the diagonal r_ij / F_jj.
     """
@@ -39,7 +40,7 @@ def add(F, indptr, indices, values, scaled=False):
             out[2].append(row[j])
         out[0].append(len(out[1]))
     types = F.indptr.dtype, F.indices.dtype, F.data.dtype, F.diag.dtype
-    return tuple(np.array(a, t) for a, t in zip(out, types, strict=True))
+    return B, tuple(np.array(a, t) for a, t in zip(out, types, strict=True))
 
 
 def magnitudes(F):

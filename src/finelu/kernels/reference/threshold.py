@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.reference.sweeps import row_of
+
 
 def strongest(entries, tau, limit):
     """Of {j: v} those with |v| > tau, and of these the `limit` largest (of equals the smaller j; None: all), by j."""
@@ -21,17 +23,23 @@ def finite(*parts):
     return all(np.isfinite(abs(v)) for part in parts for v in part.values())
 
 
-def ilut(indptr, indices, a, tau, fill):
+def exceeds(most, *parts):
+    """Whether the parts have more than `most` entries; never, if that is None."""
+    return most is not None and sum(len(part) for part in parts) > most
+
+
+def ilut(A, tau, fill, most=None):
     """ILUT: row by row, small entries dropped, the largest kept. Saad 1994; Saad 2003, Algorithm 10.6.
 
     tau (n,) : row i drops what is not larger than tau[i] in magnitude: an entry before the diagonal when its turn comes
     to be divided by the pivot, one behind it in the end. `fill` times as many entries as A has are kept before, and
     behind, the diagonal of a row, at least one. Returns the rows of L (without its diagonal) and of U as lists of
-    {column: value}, shorter than n if the next row has a zero pivot or a value that is not finite.
+    {column: value}, shorter than n if the next row has a zero pivot or a value that is not finite, or would make more
+    than `most` entries.
     """
     L, U = [], []
-    for i in range(indptr.size - 1):
-        row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
+    for i in range(A.n):
+        row = row_of(A, i)
         before, behind = sum(j < i for j in row), sum(j > i for j in row)
         lower, waiting = {}, {j for j in row if j < i}
         while waiting:
@@ -44,75 +52,79 @@ def ilut(indptr, indices, a, tau, fill):
                 if j > k:
                     if j < i and j not in row:
                         waiting.add(j)
-                    row[j] = row.get(j, a.dtype.type(0)) - lower[k] * u
+                    row[j] = row.get(j, A.dtype.type(0)) - lower[k] * u
         upper = {j: v for j, v in row.items() if j > i}
         if not finite(row, lower, upper) or row[i] == 0:
             break
-        L.append(strongest(lower, 0, allowed(fill, before)))
-        U.append({i: row[i], **strongest(upper, tau[i], allowed(fill, behind))})
+        lower = strongest(lower, 0, allowed(fill, before))
+        upper = {i: row[i], **strongest(upper, tau[i], allowed(fill, behind))}
+        if exceeds(most, *L, *U, lower, upper):
+            break
+        L.append(lower)
+        U.append(upper)
     return L, U
 
 
-def ilut_crout(indptr, indices, a, tau_rows, tau_columns, fill):
+def ilut_crout(A, tau_rows, tau_columns, fill, most=None):
     """ILUT in Crout's form: row k of U and column k of L together. Li, Saad & Chow 2003, Algorithm 3.1.
 
     Row k of U drops what is not larger than tau_rows[k], column k of L what is not larger than tau_columns[k] before it
     is divided by the pivot; `fill` as in `ilut`, for L by columns. Returns the columns of L (without its diagonal) and
     the rows of U as lists of {index: value}, shorter than n if the next step has a zero pivot or a value that is not
-    finite.
+    finite, or would make more than `most` entries.
     """
-    n = indptr.size - 1
-    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
+    rows, zero = [row_of(A, i) for i in range(A.n)], A.dtype.type(0)
     L, U = [], []
-    for k in range(n):
-        z = {j: v for j, v in A[k].items() if j >= k}
-        w = {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+    for k in range(A.n):
+        z = {j: v for j, v in rows[k].items() if j >= k}
+        w = {i: rows[i][k] for i in range(k + 1, A.n) if k in rows[i]}
         fill_row, fill_column = allowed(fill, len(z) - 1), allowed(fill, len(w))
         for i in range(k):
             if k in L[i]:
                 for j in U[i]:
                     if j >= k:
-                        z[j] = z.get(j, a.dtype.type(0)) - L[i][k] * U[i][j]
+                        z[j] = z.get(j, zero) - L[i][k] * U[i][j]
             if k in U[i]:
                 for j in L[i]:
                     if j > k:
-                        w[j] = w.get(j, a.dtype.type(0)) - L[i][j] * U[i][k]
+                        w[j] = w.get(j, zero) - L[i][j] * U[i][k]
         pivot = z.pop(k)
         if not finite(z, w, {k: pivot}) or pivot == 0:
             break
         column = {i: v / pivot for i, v in strongest(w, tau_columns[k], fill_column).items()}
-        if not finite(column):
+        row = {k: pivot, **strongest(z, tau_rows[k], fill_row)}
+        if not finite(column) or exceeds(most, *L, *U, column, row):
             break
         L.append(column)
-        U.append({k: pivot, **strongest(z, tau_rows[k], fill_row)})
+        U.append(row)
     return L, U
 
 
-def ict(indptr, indices, a, tau, fill):
-    """ICT: incomplete Cholesky by threshold, column by column, from the lower triangle by rows, the diagonal last.
+def ict(L, tau, fill, most=None):
+    """ICT: incomplete Cholesky by threshold, by columns, from the lower triangle L of A by rows, the diagonal last.
 
     Column k of L drops what is not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
     many entries as the column has in A are kept below the diagonal, at least one. An imaginary part of the diagonal is
-    not read. Returns the columns of L as a list of {row: value}, shorter than n if the next pivot is not a positive
-    number or an entry is not finite. Jones & Plassmann 1995; Li, Saad & Chow 2003 for the form.
+    not read. Returns the columns of the factor as a list of {row: value}, shorter than n if the next pivot is not a
+    positive number or an entry is not finite, or if there would be more than `most` entries. Jones & Plassmann 1995;
+    Li, Saad & Chow 2003 for the form.
     """
-    n = indptr.size - 1
-    A = [{indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])} for i in range(n)]
-    L = []
+    n, zero, rows = L.n, L.dtype.type(0), [row_of(L, i) for i in range(L.n)]
+    columns = []
     for k in range(n):
-        square, w = A[k][k].real, {i: A[i][k] for i in range(k + 1, n) if k in A[i]}
+        square, w = rows[k][k].real, {i: rows[i][k] for i in range(k + 1, n) if k in rows[i]}
         limit = allowed(fill, len(w))
-        for j in range(k):
-            if k in L[j]:
-                square = square - (L[j][k] * np.conj(L[j][k])).real
-                for i in L[j]:
+        for before in columns:
+            if k in before:
+                square = square - (before[k] * np.conj(before[k])).real
+                for i in before:
                     if i > k:
-                        w[i] = w.get(i, a.dtype.type(0)) - L[j][i] * np.conj(L[j][k])
+                        w[i] = w.get(i, zero) - before[i] * np.conj(before[k])
         if not finite(w) or not np.isfinite(square) or square <= 0:
             break
-        root = a.dtype.type(np.sqrt(square))
-        column = {i: v / root for i, v in strongest(w, tau[k], limit).items()}
-        if not finite(column):
+        root = L.dtype.type(np.sqrt(square))
+        column = {k: root} | {i: v / root for i, v in strongest(w, tau[k], limit).items()}
+        if not finite(column) or exceeds(most, *columns, column):
             break
-        L.append({k: root, **column})
-    return L
+        columns.append(column)
+    return columns

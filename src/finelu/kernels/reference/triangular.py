@@ -87,3 +87,39 @@ def isai(triangle: Triangle, values):
         J = np.append(triangle.indices[triangle.begin[i] : triangle.end[i]], i)
         W[i, J] = np.linalg.solve(T[np.ix_(J, J)].T, np.equal(J, i).astype(T.dtype))
     return W
+
+
+def triangular_plan(triangle: Triangle, method: str, sweeps: int):
+    """A plan: load(values) takes values, solve(b, x) solves with them, as often as wanted.
+
+    method : "jacobi" and "isai" are approximate, `sweeps` is for them; all others solve exactly, in the order of their
+    own, "auto" in that which should be fastest.
+    """
+    return Plan(triangle, method, sweeps)
+
+
+class Plan:
+    """`triangle` by rows, with the values of the last `load`."""
+
+    def __init__(self, triangle: Triangle, method: str, sweeps: int):
+        self.triangle, self.method, self.sweeps = triangle, method, sweeps
+
+    def load(self, values):
+        """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1."""
+        self.values = values
+        return first_bad_diagonal(self.triangle, values)
+
+    def solve(self, b, x):
+        """x = T^-1 b, both (n,) or (n, k), exactly or by the method.
+
+        By "isai" x = W b, and then `sweeps` - 1 corrections x <- x + W (b - T x).
+        """
+        if self.method == "jacobi":
+            x[...] = jacobi_sweeps(self.triangle, self.values, b, self.sweeps)
+        elif self.method == "isai":
+            W, T = isai(self.triangle, self.values), dense(self.triangle, self.values)
+            x[...] = W @ b
+            for _ in range(self.sweeps - 1):
+                x += W @ (b - T @ x)
+        else:
+            x[...] = solve_triangular(self.triangle, self.values, b)

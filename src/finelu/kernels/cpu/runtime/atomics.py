@@ -133,26 +133,3 @@ def relax(rounds):
         _pause()
     else:
         _yield()
-
-
-@njit(nogil=True)
-def wait_until_done(done, first, stop):
-    """Return `stop` once done[first:stop] are all set; the caller knows that done[:first] are.
-
-    Work is shared out as items 0, 1, ..., m - 1. A thread claims the next one (fetch_add of a counter), waits here
-    until all items before after[t] <= t are done, runs it, and sets done[t] (store_release). When no item is left it
-    waits for all of them, so that whoever returns from a kernel finds the work complete.
-    Progress: look at the first item that is not done. If a thread has claimed it, that thread waits for nobody, since
-    all items before it are done. If nobody has, all claimed items are done, so no thread waits for an `after`, and the
-    next claim takes it. The calling thread always claims; so everything ends, even if no other thread ever comes, and
-    none that has claimed an item leaves before it is done.
-    """
-    rounds = 0
-    while first < stop:
-        if load_acquire(done, first) != 0:
-            first += 1
-            rounds = 0
-        else:
-            relax(rounds)
-            rounds += 1
-    return first

@@ -12,11 +12,11 @@ import math
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.rows import add_rows, subtract_rows
 
 LARGEST_COMPILED = 8
-ONE = np.uint64(1)  # an int would turn an unsigned index to a float
 
 
 def sizes(n):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from numba import config, njit
-from numba.core import event
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
@@ -168,14 +167,4 @@ def compiled(function: Callable, **options) -> Callable:
 # and SciPy's each bring their own threads, which wait for one another when both are called in turn.
 summing = partial(compiled, fastmath={"reassoc"})
 
-
-class _Listener(event.Listener):
-    def on_start(self, started):
-        if started.data["dispatcher"].py_func.__module__.startswith("finelu."):
-            compiling.begun()
-
-    def on_end(self, _):
-        """Nothing to say."""
-
-
-event.register("numba:compile", _Listener())
+compiling.listen()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
@@ -24,7 +25,7 @@ GRAINS = (4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0)  # for several threads
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rows in the order `order` (n,), shared out as items of consecutive ones (see atomics.wait_until_done).
+    """Rows in the order `order` (n,), shared out as items of consecutive ones (see claims.py).
 
     items (m + 1,) : item t is the rows order[items[t]:items[t + 1]].
     after (m,) : item t needs the results of items before after[t] only.
@@ -41,11 +42,6 @@ class Schedule:
     def state(self):
         """What the threads of one call share: (next item, first bad row), and which items are done."""
         return np.array([0, self.order.size], np.int64), np.zeros(self.after.size, np.int8)
-
-
-def unsigned(array):
-    """The same indices as unsigned integers, for which Numba leaves out what makes x[-1] the last element."""
-    return array.view(f"u{array.itemsize}")
 
 
 def sequential(triangle: Triangle) -> Schedule:

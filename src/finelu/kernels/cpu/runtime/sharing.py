@@ -9,7 +9,6 @@ from finelu.threads import get_num_threads, run
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
 GRAIN = 40_000.0  # ns of an item
-ONE = np.uint64(1)
 
 
 def shared_out(indptr, nnz: int):

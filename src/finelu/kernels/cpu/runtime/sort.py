@@ -6,11 +6,11 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 
 FEW = 24  # numbers, up to which they are sorted by insertion
 FEW_COLUMNS = 12  # columns, the same
-ONE = np.uint64(1)  # an int would turn an unsigned index to a float
 
 
 @compiled
@@ -86,6 +86,48 @@ def kth_largest(x, count, k):
         else:
             break
     return x[place]
+
+
+@compiled
+def strongest(columns, count, tau, limit, w, size):
+    """Of columns[:count] keep those with |w[j]| > tau, and of these the `limit` largest, in ascending order of j.
+
+    Returns their number, or -1 if one |w[j]| is not finite. size : workspace for `count` numbers.
+    """
+    kept = 0
+    for e in range(count):
+        j = columns[e]
+        magnitude = abs(w[j])
+        if not np.isfinite(magnitude):
+            return -1
+        if magnitude > tau:
+            columns[kept] = j
+            size[kept] = magnitude
+            kept += 1
+    if kept <= limit:
+        sort(columns, kept)
+        return kept
+    cut = kth_largest(size, kept, limit)
+    survivors, ties = 0, limit
+    for e in range(kept):
+        j = columns[e]
+        magnitude = abs(w[j])
+        if magnitude >= cut:
+            columns[survivors] = j
+            survivors += 1
+        if magnitude > cut:
+            ties -= 1
+    sort(columns, survivors)
+    kept = 0
+    for e in range(survivors):
+        j = columns[e]
+        tie = abs(w[j]) == cut
+        if not tie or ties > 0:
+            columns[kept] = j
+            kept += 1
+        if tie:
+            ties -= 1
+    return kept
 
 
 @intrinsic

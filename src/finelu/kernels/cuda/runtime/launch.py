@@ -8,7 +8,9 @@ from functools import cache
 from importlib.resources import files
 
 import cupy
+import numpy as np
 
+from finelu.errors import ParameterError
 from finelu.kernels import monitor
 from finelu.kernels.cuda.runtime.constants import header
 
@@ -20,6 +22,9 @@ CUDA_TYPES = {
     "int32": "int",
     "int64": "long long",
 }
+NULL = np.uint64(0)  # a pointer to nothing
+BLOCK = 256  # threads of a block, where nothing speaks for another number
+MOST_COLUMNS = 65535  # of a grid's second dimension
 _lock = threading.Lock()
 _kernels: dict = {}
 
@@ -79,3 +84,26 @@ def _device_limits(device: int) -> dict[str, int]:
 
 def blocks(items: int, per_block: int) -> int:
     return max(1, -(-int(items) // per_block))
+
+
+def optional(array):
+    """The array as an argument of a kernel, a null pointer for None."""
+    return NULL if array is None else array
+
+
+def over_elements(stem: str, function: str, x, *arguments) -> None:
+    """Launch the kernel of x's dtype with a thread for each element of x; its first argument is their number."""
+    kernel(stem, function, x.dtype)((blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), *arguments))
+
+
+def single_thread(stem: str, function: str, dtype, *arguments) -> None:
+    """Launch the kernel of a dtype with one thread."""
+    kernel(stem, function, dtype)((1,), (1,), arguments)
+
+
+def by_columns(n: int, like):
+    """(n,) or (n, columns), as `like`; the columns as a grid's dimension and as an argument."""
+    columns = 1 if like.ndim == 1 else like.shape[1]
+    if columns > MOST_COLUMNS:
+        raise ParameterError(f"{columns} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
+    return cupy.empty((n, *like.shape[1:]), like.dtype), columns, np.int32(columns)

@@ -7,18 +7,12 @@ import math
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.memory import set_bytes, set_zero
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 from finelu.kernels.operands import Triangle
 
-BLOCK = 256
 CLASSES = 6  # as in packing.cu
 EARLY_ROWS = 250_000  # up to here rows are ordered before the host knows how many levels there are
-
-
-def set_pending(array) -> None:
-    """Fill with 0xff bytes, in stream order: every value and counter in it is pending (see finelu.cuh)."""
-    set_bytes(array, 0xFF)
 
 
 def lanes_for(mean: float, largest: int = 32) -> int:
@@ -88,7 +82,7 @@ def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane:
     kernel("runtime/packing", "count_rows", dtype)(grid, block, (*rows, counts))
     kernel("runtime/packing", "segment_starts")((1,), (1024,), (deepest, counts, starts, total))
     kernel("runtime/packing", "place_rows", dtype)(
-        grid, block, (*rows, counts, starts, order, jobs if most_jobs else np.uint64(0))
+        grid, block, (*rows, counts, starts, order, jobs if most_jobs else NULL)
     )
     return order, jobs, total
 

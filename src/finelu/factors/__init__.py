@@ -1,0 +1,20 @@
+"""What recipes make: `Factors`, of which `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
+
+from finelu.factors.arranged import Arrangement
+from finelu.factors.base import Factors, probe
+from finelu.factors.cholesky import CholeskyFactors
+from finelu.factors.lu import LUFactors
+from finelu.factors.report import Report, TriangularReport
+from finelu.factors.triangles import Numeric, TriangularFactors
+
+__all__ = [
+    "Arrangement",
+    "CholeskyFactors",
+    "Factors",
+    "LUFactors",
+    "Numeric",
+    "Report",
+    "TriangularFactors",
+    "TriangularReport",
+    "probe",
+]

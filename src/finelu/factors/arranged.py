@@ -1,0 +1,64 @@
+"""The arrangement of a matrix: its rows and columns in another order, and scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import namespace
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """P_r D_r A D_c P_c, whose row i and column j are rows[i] and columns[j] of A, scaled.
+
+    rows, columns (n,) : integers.  row_scale, column_scale (n,) : reals in the order of the arranged matrix; None, both
+    of them, without scaling. All on one device. A solve with A is one with the arranged matrix between `gather_scaled`
+    and `scatter_scaled`.
+    """
+
+    rows: Any
+    columns: Any
+    row_scale: Any = None
+    column_scale: Any = None
+
+    def gather_scaled(self, R: Any, trans: str = "N") -> Any:
+        """P_r D_r R, or P_c^T D_c R for a transpose: a right-hand side (n,) or (n, k) of the arranged matrix."""
+        rows, scale = (self.rows, self.row_scale) if trans == "N" else (self.columns, self.column_scale)
+        return R[rows] if scale is None else kernels_for(R).vectors.gather_scaled(rows, scale, R)
+
+    def scatter_scaled(self, s: Any, trans: str = "N", minus: Any = None, rest: Any = None) -> Any:
+        """D_c P_c x, or D_r P_r^T x for a transpose, in the order of A; x is s, or with a scaling (s - minus, rest).
+
+        minus : None for 0.  rest : the rows of x below s, None for none.
+        """
+        places, scale = (self.columns, self.column_scale) if trans == "N" else (self.rows, self.row_scale)
+        if scale is not None:
+            return kernels_for(s).vectors.scatter_scaled(places, scale, s, minus, rest)
+        x = namespace(s).empty_like(s)
+        x[places] = s
+        return x
+
+    def matrix(self, A: CSR) -> Any:
+        """The arranged matrix, scipy.sparse CSR, of an A on the host; rows are scaled before columns."""
+        S = sp.csr_matrix(A.tosparse())
+        if self.row_scale is not None:
+            row_scale, column_scale = np.empty_like(self.row_scale), np.empty_like(self.column_scale)
+            row_scale[self.rows], column_scale[self.columns] = self.row_scale, self.column_scale
+            S.data = S.data * np.repeat(row_scale, np.diff(S.indptr)) * column_scale[S.indices]
+        return S[self.rows][:, self.columns]
+
+    def row(self, i: int) -> int:
+        """The row of A that is row i of the arranged matrix."""
+        return int(self.rows[i])
+
+    def on(self, xp: ModuleType) -> Arrangement:
+        """The same in the memory of xp, numpy or cupy; from the host to a GPU."""
+        parts = (self.rows, self.columns, self.row_scale, self.column_scale)
+        return Arrangement(*(None if part is None else xp.asarray(part) for part in parts))

@@ -1,0 +1,187 @@
+"""What a recipe makes: `Factors`, a preconditioner ready to be applied, refreshed and looked at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import judged
+from finelu.device import namespace, on_gpu, same_gpu
+from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
+from finelu.factors.report import Report
+from finelu.matrix import CSR, as_csr, dense_numbers
+
+TRANSPOSES = ("N", "T", "H")
+PROBE_SEED = 7
+USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less was harmful
+
+
+class Factors:
+    """An approximation M of A whose inverse can be applied: `F.solve(r)` is M^-1 r, and so is `F @ r`.
+
+    SciPy's and CuPy's iterative solvers take it as `M=F`: it has shape, dtype, matvec and rmatvec.
+    recipe : the frozen recipe that made it.  report : what happened (times, levels, variant, warnings): `print` it, or
+    look facts up by name, as in a dict.
+    Can be pickled and deep-copied, with all that `update` needs; not while another thread updates. What belongs to this
+    process (`_bound` names it) is made anew.
+    Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, by which `update`
+    computes the values anew, and `nnz`.
+    """
+
+    _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
+
+    def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
+        self.recipe = recipe
+        self.pattern = A
+        self.dtype = np.dtype(A.dtype)
+        device = "GPU" if on_gpu(A.data) else "CPU"
+        self.report: Report = Report() if report is None else report
+        self.report.factored_on, self.report.applied_on = (
+            "CPU" if place == "CPU" else device for place in (recipe.factored_on, recipe.applied_on)
+        )
+        self._valid = True  # until an update fails
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._bound}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+    def __copy__(self) -> Factors:
+        """A deep copy: an update of one of two that share arrays would change the other."""
+        return deepcopy(self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.shape
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of all factors together, a unit diagonal not counted."""
+        raise NotImplementedError
+
+    @judged
+    def solve(self, R: Any, trans: str = "N") -> Any:
+        """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
+
+        R : (n,) or (n, k), on the device of the factors. Returns a new array of the same shape, of the wider dtype of
+        R and the factors. Raises MatrixError for a wrong shape or what holds no numbers. Cost: one pass over the
+        factors a column.
+        """
+        if trans not in TRANSPOSES:
+            raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
+        self._require_valid()
+        R = dense_numbers(R, "the right-hand side")
+        if on_gpu(R) != on_gpu(self.pattern.data):
+            raise DeviceError("the right-hand side and the factors are on different devices; move one of them first.")
+        same_gpu(R, self.pattern.data)
+        if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
+            raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
+        wide = np.result_type(R.dtype, self.dtype)
+        if wide.kind == "c" and self.dtype.kind != "c":  # real factors, complex right-hand side: two real solves
+            return self.solve(R.real, trans) + 1j * self.solve(R.imag, trans)
+        return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
+
+    def apply(self, R: Any, trans: str = "N") -> Any:
+        """`solve` without its checks: for callers that are `judged`, and R on the device and of the dtype of these."""
+        self._require_valid()
+        return self._apply(R, trans)
+
+    @judged
+    def update(self, A: Any) -> Factors:
+        """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
+
+        Raises MatrixError if A stores entries elsewhere or is complex where the factors are real, ZeroPivot if the new
+        values break the factorization (the old factors are then no longer valid, and solve says so until an update
+        succeeds). Threads take turns at update; no other thread may solve meanwhile.
+        """
+        A = as_csr(A, diagonal=self.pattern.missing == 0)
+        if A.dtype.kind == "c" and self.dtype.kind != "c":
+            raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
+        A = as_csr(A, diagonal=False, dtype=self.pattern.dtype)
+        if not self.pattern.same_pattern(A):
+            raise MatrixError(
+                f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "
+                "or has them elsewhere. Factor it anew."
+            )
+        with self._lock:
+            self._valid = False
+            self._refresh(A)
+            self._valid = True
+        return self
+
+    def _probe(self, A: CSR, apply: Callable[[Any], Any]) -> float:
+        """`probe` of these factors, kept in the report, with a warning where it is beyond USELESS.
+
+        Raises UnstableFactors where M^-1 v is not finite.
+        """
+        size, finite = probe(A, apply)
+        if not finite:
+            raise UnstableFactors(self.recipe)
+        self.report["probe"] = size
+        if size > USELESS:
+            self.report.warn(f"{unstable(size)}; check A for dependent rows, try a shift, or another recipe")
+        return size
+
+    def _require_valid(self) -> None:
+        if not self._valid:
+            raise NoFactors(self.recipe)
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        raise NotImplementedError
+
+    def _refresh(self, A: CSR) -> None:
+        raise NotImplementedError
+
+    # SciPy's and CuPy's LinearOperator protocol
+    def matvec(self, r: Any) -> Any:
+        return self.solve(r)
+
+    def rmatvec(self, r: Any) -> Any:
+        return self.solve(r, trans="H")
+
+    def matmat(self, R: Any) -> Any:
+        return self.solve(R)
+
+    def rmatmat(self, R: Any) -> Any:
+        return self.solve(R, trans="H")
+
+    def __matmul__(self, R: Any) -> Any:
+        return self.solve(R)
+
+    def __call__(self, R: Any) -> Any:
+        return self.solve(R)
+
+    def __repr__(self) -> str:
+        device = "GPU" if on_gpu(self.pattern.data) else "CPU"
+        return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
+
+
+def probe(A: CSR, apply: Callable[[Any], Any]) -> tuple[float, bool]:
+    """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
+
+    v is in the range of A, so that factors of a singular A may pass; apply(v) is M^-1 v, of A's dtype. Inf where
+    A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
+    """
+    xp, S = namespace(A.data), A.tosparse()
+    most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
+    y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype)
+    with np.errstate(all="ignore"):
+        v = S @ xp.asarray(y)
+        size = abs(v).max()
+        if not size > 0:
+            return 0.0, True
+        x = apply(v)
+        found = float(xp.linalg.norm((S @ x - v) / size) / xp.linalg.norm(v / size))
+        return found if found < np.inf else np.inf, bool(xp.isfinite(x).all())
+
+
+def unstable(size: float) -> str:
+    """What `probe` has found, for a warning."""
+    return f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y"

@@ -1,0 +1,97 @@
+"""What happened while factors were made: a dataclass for each family of recipes, a mapping, and a table in print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False, repr=False)
+class Report(MutableMapping[str, Any]):
+    """Facts about factors, by name: `report.warning`, or `report["warning"]`, which has no entry where there is none.
+
+    A fact that is None is not there: `"warning" in report`, `report.get("warning")` and `dict(report)` leave it out.
+    factored_on, applied_on : "CPU" or "GPU".  warning : what the user should know.  numeric_seconds : of the last
+    factorization or update; like all seconds, those of the host: a GPU may still be at work.
+    """
+
+    factored_on: str | None = None
+    applied_on: str | None = None
+    numeric_seconds: float | None = None
+    warning: str | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        value = vars(self).get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self[name]  # a KeyError where it is not there
+        setattr(self, name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, value in vars(self).items() if value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __ior__(self, facts: MutableMapping[str, Any] | dict[str, Any]) -> Report:
+        self.update(facts)
+        return self
+
+    def warn(self, text: str) -> None:
+        """Add to the warning."""
+        self.warning = "; ".join([*filter(None, [self.warning]), text])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        rows = [(name, line) for name, value in self.items() for line in _lines(value)]
+        begins = [k == 0 or rows[k - 1][0] != name for k, (name, _) in enumerate(rows)]
+        lines = (f"{name if first else '':{width}}  {line}" for (name, line), first in zip(rows, begins, strict=True))
+        return "\n".join(line.rstrip() for line in lines)
+
+
+@dataclass(eq=False, repr=False)
+class TriangularReport(Report):
+    """Of factors that are applied by triangular solves.
+
+    variant : how they were made.  analysis_seconds : of the pattern, for the factorization.  triangular_seconds : of
+    the analyses of the solves.  triangular : for each triangle that is solved with its method and number of levels.
+    probe : see `finelu.factors.probe`.
+    """
+
+    variant: str | None = None
+    analysis_seconds: float = 0.0
+    triangular_seconds: float | None = None
+    triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
+    probe: float | None = None
+
+
+def _lines(value: Any) -> list[str]:
+    """The text of a fact: a line, or for several dicts a table."""
+    if isinstance(value, dict):
+        return [f"{name}: {_text(one)}" for name, one in value.items()] or ["-"]
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        names = list(dict.fromkeys(name for one in value for name in one))
+        cells = [names, *([_text(one[name]) if name in one else "" for name in names] for one in value)]
+        widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
+        return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return [_text(value)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_text, value)) or "-"
+    return str(value)

@@ -1,0 +1,126 @@
+"""Factors that are applied by triangular solves, whose sequence is data."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from finelu.device import synchronize
+from finelu.factors.arranged import Arrangement
+from finelu.factors.base import Factors
+from finelu.factors.report import TriangularReport
+from finelu.matrix import CSR
+from finelu.triangular import TriangularSolver
+
+
+class Solve(NamedTuple):
+    """A solve with the lower or the upper triangle; `unit`: its diagonal is taken as ones.  trans : "N", "T", "H"."""
+
+    lower: bool
+    unit: bool
+    trans: str
+
+
+class Numeric(Protocol):
+    """The numeric part of a factorization: made of the pattern of A, kept by the factors, and repeated by `update`."""
+
+    @property
+    def report(self) -> TriangularReport: ...
+
+    def factorize(self, A: CSR) -> CSR:
+        """The triangles of the factors in one matrix, which is the numeric part's; or an error. A is not written."""
+        ...
+
+
+class TriangularFactors(Factors):
+    """Factors that are two triangles; a family says in `SOLVES` in which order M^-1, M^-T and M^-H solve with them.
+
+    numeric : makes the triangles, the first of which are `triangles`.  sweeps : of the triangular solves.
+    arranged : the order of the factors' rows, if it is not A's.  probed : whether factors are probed, see `probe`.
+    The solves with M are analysed with the factors, those with its transpose when they are first needed; all are kept.
+    """
+
+    SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
+    CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
+
+    report: TriangularReport
+
+    def __init__(
+        self,
+        recipe: Any,
+        A: CSR,
+        numeric: Numeric,
+        triangles: CSR,
+        *,
+        sweeps: int | None,
+        arranged: Arrangement | None = None,
+        probed: bool = False,
+    ):
+        super().__init__(recipe, A, report=numeric.report)
+        self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
+        self._solvers: dict[Solve, TriangularSolver] = {}
+        self._triangles = triangles
+        self._assemble(A, triangles)
+
+    def _refresh(self, A: CSR) -> None:
+        self._assemble(A, self._numeric.factorize(A))
+
+    def _assemble(self, A: CSR, triangles: CSR) -> None:
+        """Take triangles: the solves with them are analysed anew where their pattern is new."""
+        start = perf_counter()
+        if triangles.indices is not self._triangles.indices:
+            self._solvers = {}
+        self._triangles = triangles
+        for solver in self._solvers.values():
+            solver.update(triangles.data)
+        self.solvers("N")
+        self.report.triangular_seconds = perf_counter() - start
+        self.report.triangular = {
+            ("lower" if solve.lower else "upper") + ("" if solve.trans == "N" else f" {solve.trans}"): {
+                "method": solver.method,
+                "levels": solver.levels,
+            }
+            for solve, solver in self._solvers.items()
+        }
+        if self._probed:
+            self._probe(A, lambda v: self._apply(v, "N"))
+
+    def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
+        """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
+        return tuple(self._solver(solve) for solve in self.SOLVES[trans])
+
+    def only_solves(self, trans: str) -> bool:
+        """Whether M^-1 r is what `solvers(trans)` make of r, without a permutation or a conjugate before and after."""
+        return self._arranged is None and not self._conjugates(trans)
+
+    def _conjugates(self, trans: str) -> bool:
+        return trans == self.CONJUGATED and self.dtype.kind == "c"
+
+    def _solver(self, solve: Solve) -> TriangularSolver:
+        if solve in self._solvers:  # without the lock: a forked child's copy of it may be held for ever
+            return self._solvers[solve]
+        with self._lock:
+            if solve not in self._solvers:
+                method, sweeps = self.recipe.triangular, self._sweeps
+                solver = TriangularSolver(self._triangles, **solve._asdict(), method=method, sweeps=sweeps, check=False)
+                synchronize(self._triangles.data)  # another thread may use it on another stream
+                self._solvers[solve] = solver
+            return self._solvers[solve]
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        conjugate = self._conjugates(trans)
+        R = R.conj() if conjugate else R
+        R = R if self._arranged is None else self._arranged.gather_scaled(R, trans)
+        for solve in self.SOLVES[trans]:
+            R = self._solver(solve).apply(R)
+        R = R if self._arranged is None else self._arranged.scatter_scaled(R, trans)
+        return R.conj() if conjugate else R
+
+    @property
+    def permutation(self) -> Any:
+        """(n,) on the device of A: row i of L U is row permutation[i] of A; None where they are the same."""
+        return None if self._arranged is None else self._arranged.rows
+
+    @property
+    def nnz(self) -> int:
+        return self._triangles.nnz

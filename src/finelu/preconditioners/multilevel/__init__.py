@@ -1,0 +1,5 @@
+"""MultilevelILU: the recipe and its factors; the order of a level; a level; what is left, dense."""
+
+from finelu.preconditioners.multilevel.recipe import MultilevelFactors, MultilevelILU
+
+__all__ = ["MultilevelFactors", "MultilevelILU"]

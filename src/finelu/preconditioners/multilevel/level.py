@@ -1,0 +1,228 @@
+"""A level: scaled and ordered, factored as far as that goes well, and applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import namespace, on_gpu, synchronize
+from finelu.errors import MatrixError, ZeroPivot
+from finelu.factors import Arrangement, LUFactors
+from finelu.factors.triangles import Solve
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.preconditioners.multilevel.dense import DENSE_MOST
+from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
+from finelu.triangular import TriangularSolver
+
+if TYPE_CHECKING:
+    from finelu.preconditioners.multilevel.recipe import MultilevelILU
+
+PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
+SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: what is dropped of S
+ORDERED_ROWS = 28_000  # of a triangle on a GPU: beyond, its own order was up to 3 times as fast as level order
+
+
+def factored(
+    recipe: MultilevelILU,
+    S: CSR,
+    kind: str,
+    order: Order,
+    powers: tuple[Any, Any],
+    condest: float,
+    numbers: Any,
+    low_memory: bool,
+) -> tuple[Level | None, CSR, Any]:
+    """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
+    A = permuted(S, order, powers)
+    most = A.n if np.isinf(recipe.fill) else int(min(np.ceil(recipe.fill * A.nnz / A.n), A.n))
+    room, limits = np.full(A.n, most), (recipe.drop_tol, condest, PIVOT_TOL)
+    interface, tolerance = int(order.starts[-1]), SCHUR_TOL * recipe.drop_tol
+    kernels = kernels_for(A.data)
+    facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
+    if kind == "general":
+        made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
+        left = kernels.crout.schur_complement(A, made, tolerance)
+        facts["estimate"] = max(made.l_estimate, made.u_estimate)
+        facts["pairs"], facts["dropped"] = 0, (made.small, made.crowded)
+        rows = left.rows
+    else:
+        hermitian = kind == "hermitian" and A.dtype.kind == "c"
+        made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
+        left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
+        facts["estimate"] = made.largest_estimate
+        facts["pairs"], facts["dropped"] = made.pairs_taken, (made.dropped_by_tolerance, made.dropped_by_room)
+        rows = left.numbers
+    facts["put_off"] = made.put_off_by_estimate, made.put_off_by_pivot
+    if left.first_bad >= 0:
+        raise ZeroPivot(
+            recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", advice(recipe)
+        )
+    pivots = np.setdiff1d(np.arange(A.n), rows, assume_unique=True)
+    facts["pivots"] = int(pivots.size)
+    if pivots.size == 0:  # another level would have none either
+        if S.n > DENSE_MOST:
+            raise MatrixError(
+                f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
+                f"LAPACK; use matching=True, or factor A anew after an update."
+            )
+        return None, S, rows
+    level = Level(kind, A, made, pivots, rows, order, powers, facts, low_memory)
+    inverse = 1 / made.d[pivots] if level.D is None else level.D.data
+    facts["smallest_pivot"] = float(1 / abs(inverse).max())
+    rest = sp.csr_matrix((left.data, left.indices, left.indptr), shape=(rows.size, rows.size))
+    return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
+
+
+def _nothing(A: CSR) -> CSR:
+    none = np.zeros(0, A.indices.dtype)
+    return CSR(np.zeros(1, A.indptr.dtype), none, np.zeros(0, A.dtype), none)
+
+
+class Level:
+    """L_B D_B U_B, F and G of one level, and its arrangement: D and P.
+
+    facts : what the report says of it.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        A: CSR,
+        made: Any,
+        pivots: Any,
+        rest: Any,
+        order: Order,
+        powers: tuple[Any, Any],
+        facts: dict[str, Any],
+        low_memory: bool,
+    ):
+        self.pivots, self.facts = pivots.size, facts
+        self.hermitian = hermitian = kind == "hermitian"
+        r, c = powers
+        numbers = np.concatenate([pivots, rest])
+        real = A.data.real.dtype
+        index = A.indices.dtype
+        at = order.rows[numbers].astype(index), order.columns[numbers].astype(index)
+        self.arranged = Arrangement(*at, *(np.ldexp(np.ones(A.n, real), part) for part in (r[at[0]], c[at[1]])))
+        self._solves = LUFactors.SOLVES  # of B^-1
+        places = [_places(A.n, pivots)] + ([] if low_memory else [_places(A.n, rest)])  # of the columns of B, and of C
+        d = made.d[pivots]
+        D = sp.diags_array(d)
+        if kind == "general":
+            L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place).T for place in places]
+            U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place) for place in places]
+            self.D = None
+            self.B = (L[0] + D @ (U[0] + sp.eye_array(d.size, dtype=A.dtype))).tocsr()
+        else:
+            e = made.e[pivots]
+            U = [_block(made.indptr, made.indices, made.data, pivots, *place) for place in places]
+            L = [transposed(block, "H" if hermitian else "T") for block in U]
+            D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
+            self.D = inverse_of(d, e, hermitian)
+            self.B = (U[0] + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
+            backward = Solve(lower=False, unit=True, trans="N")
+            self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if hermitian else "T"), backward))
+        S = A.tosparse()
+        if low_memory:
+            beside, under = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
+        else:
+            beside, under = (D @ U[1]).tocsr(), L[1].tocsr()
+        self._F, self._G = {"N": beside}, {"N": under}
+        kept = [self.B, beside, under] + ([] if self.D is None else [self.D])
+        self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
+        vectors = vars(self.arranged).values()
+        self.facts["bytes"] = sum(x.nbytes for x in vectors) + sum(
+            x.nbytes for matrix in kept for x in (matrix.indptr, matrix.indices, matrix.data)
+        )
+
+    def moved(self, like: Any, method: str) -> Level:
+        """Move to the device of `like`, and analyse the triangles. Returns self."""
+        xp, sparse = namespace(like), sparse_module(like)
+        self.arranged = self.arranged.on(xp)
+        if on_gpu(like):
+            if self.arranged.rows.size > self.pivots:  # else F and G have no entries, and are not used
+                self._F, self._G = ({"N": sparse.csr_matrix(x["N"])} for x in (self._F, self._G))
+            self.D = self.D if self.D is None else sparse.csr_matrix(self.D)
+            self.B = sparse.csr_matrix(self.B)
+        self._triangles, self._method = as_csr(self.B), method
+        if method == "auto" and on_gpu(like) and self.pivots > ORDERED_ROWS:
+            self._method = "sync_free"
+        self._solvers: dict[Solve, TriangularSolver] = {}
+        for solve in self._solves["N"]:
+            self._solver(solve)
+        return self
+
+    def F(self, trans: str) -> Any:
+        """F of the matrix that trans means: that of the transpose is G^T."""
+        return self._of(self._F if trans == "N" else self._G, trans)
+
+    def G(self, trans: str) -> Any:
+        return self._of(self._G if trans == "N" else self._F, trans)
+
+    @staticmethod
+    def _of(matrices: dict[str, Any], trans: str) -> Any:
+        if trans not in matrices:
+            matrix = transposed(matrices["N"], trans).tocsr()
+            synchronize(matrix.data)
+            matrices[trans] = matrix
+        return matrices[trans]
+
+    def first(self, r: Any, trans: str) -> Any:
+        """L_B^-1 r; of the transpose of B = L_B D_B U_B, (D_B U_B)^-T r, and so on."""
+        return self._solver(self._solves[trans][0]).solve(r)
+
+    def last(self, y: Any, trans: str) -> Any:
+        """(D_B U_B)^-1 y, so that last(first(r)) is B^-1 r."""
+        if self.D is not None:
+            y = kernels_for(y).products.subtract_product(self.D, y)
+        return self._solver(self._solves[trans][1]).solve(y)
+
+    def _solver(self, solve: Solve) -> TriangularSolver:
+        if solve not in self._solvers:
+            solver = TriangularSolver(self._triangles, **solve._asdict(), method=self._method, check=False)
+            synchronize(self._triangles.data)
+            self._solvers[solve] = solver
+        return self._solvers[solve]
+
+
+def _places(n: int, rows: Any) -> tuple[Any, int]:
+    """Where each of n rows is in `rows`, or -1; and how many those are."""
+    place = np.full(n, -1)
+    place[rows] = np.arange(rows.size)
+    return place, rows.size
+
+
+def _block(indptr: Any, indices: Any, data: Any, pivots: Any, place: Any, width: int) -> Any:
+    """The entries of rows of pivots in the columns that have a place, by rows."""
+    columns = place[indices]
+    kept = columns >= 0
+    counts = np.concatenate([[0], np.cumsum(kept)])
+    starts = counts[indptr[np.append(pivots, indptr.size - 1)]]
+    return sp.csr_matrix((data[kept], columns[kept], starts), shape=(pivots.size, width))
+
+
+def inverse_of(d: Any, e: Any, hermitian: bool) -> Any:
+    """D^-1 of D with blocks (d_k, e_k; e_k', d_k+1) where e_k is not 0, e_k' its conjugate if `hermitian`."""
+    n = d.size
+    first = np.flatnonzero(e)
+    second = first + 1
+    # each block relative to its largest entry, as `crout_symmetric` does, which saw that these numbers are finite
+    size = np.max([abs(d[first]), abs(e[first]), abs(d[second])], axis=0)
+    a, off, c = d[first] / size, e[first] / size, d[second] / size
+    mirrored = off.conj() if hermitian else off
+    determinant = a * c - off * mirrored
+    diagonal = np.empty_like(d)
+    single = np.ones(n, bool)
+    single[first] = single[second] = False
+    diagonal[single] = 1 / d[single]
+    diagonal[first], diagonal[second] = c / determinant / size, a / determinant / size
+    if hermitian:
+        diagonal = diagonal.real
+    right, left = -off / determinant / size, -mirrored / determinant / size
+    rows = np.concatenate([np.arange(n), first, second])
+    columns = np.concatenate([np.arange(n), second, first])
+    values = np.concatenate([diagonal, right, left]).astype(d.dtype, copy=False)
+    return sp.csr_matrix((values, (rows, columns)), shape=(n, n))

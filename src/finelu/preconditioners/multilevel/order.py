@@ -1,0 +1,142 @@
+"""The order of a level: its kind, the matching that brings large entries to the diagonal, the ordering, the scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
+from finelu.matrix import CSR, as_csr
+from finelu.matrix.traits import differing, symmetry
+from finelu.ordering import ORDERS, parts
+from finelu.scaling import equilibrate, matching, times_power
+
+if TYPE_CHECKING:
+    from finelu.preconditioners.multilevel.recipe import MultilevelILU
+
+
+def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
+    """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
+    found = "general" if recipe.symmetric is False else symmetry(S)
+    if found != "general":
+        A = S.tosparse()
+        mirrored = transposed(A, "H" if found == "hermitian" else "T").tocsr()
+        if not (A - mirrored).data.any():
+            return found, S
+        return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
+    if recipe.symmetric:
+        where = differing(S.tosparse(), transposed=True)
+        raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian: {where}; leave symmetric out.")
+    return "general", S
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Row i, column j of a level are rows[i], columns[j] of its matrix.
+
+    pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts : of the parts, see `crout`.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    pairs: np.ndarray
+    starts: np.ndarray
+
+
+def order_of(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept: Order | None):
+    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; and the
+    exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
+    n, general = S.n, kind == "general"
+    columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
+    if recipe.matching and (general or not _definite(S)):
+        try:
+            found = matching(S, symmetric=not general, power_of_two=True)
+        except StructurallySingular as singular:
+            if first:
+                raise
+            raise ZeroPivot(recipe, numbers[singular.row], 0.0, "is all that is left of it", advice(recipe)) from None
+        scales = found.row_scale, found.column_scale
+        if general:
+            columns = found.columns
+        else:
+            rows, pairs = np.asarray(found.order), np.asarray(found.first, np.uint8)
+            columns = rows
+    else:
+        scales = equilibrate(S, symmetric=not general)
+    powers = exponents(scales)
+    if kept is not None:
+        return kept, powers
+    # two rows that are to be one pivot are one vertex of the graph that is ordered
+    begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
+    sizes = np.diff(np.append(begins, n))
+    vertex, place = np.empty(n, np.int64), np.empty(n, np.int64)
+    vertex[rows] = np.repeat(np.arange(begins.size), sizes)
+    place[columns] = rows
+    ends = np.repeat(vertex, np.diff(S.indptr)), vertex[place[S.indices]]
+    graph = sp.coo_matrix((np.ones(S.nnz), ends), shape=(begins.size,) * 2).tocsr()
+    order, starts = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
+    stops = np.concatenate([[0], np.cumsum(sizes[order])])
+    flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
+    pairs = pairs[flat]
+    pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
+    return Order(rows[flat], columns[flat], pairs, stops[starts]), powers
+
+
+def _ordered(recipe: MultilevelILU, graph: CSR, count: int):
+    """(order, starts of the parts): the ordering, of each part by itself if there are several."""
+
+    def inside(S) -> np.ndarray:
+        return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
+
+    if count == 1:
+        return inside(graph), np.array([0, graph.n])
+    order, starts = parts(graph, min(count, graph.n))
+    S, pieces = graph.tosparse(), []
+    for begin, end in zip(starts, [*starts[1:], graph.n], strict=True):
+        piece = order[begin:end]
+        pieces.append(piece[inside(as_csr(S[piece][:, piece], diagonal=False))] if piece.size else piece)
+    return np.concatenate(pieces), starts
+
+
+def permuted(S: CSR, order: Order, powers: tuple[Any, Any]) -> CSR:
+    """P_r D_r S D_c P_c; nothing is rounded but what is lost below the smallest number."""
+    scaled = scaled_by(S, *powers)
+    place = np.empty(S.n, S.indices.dtype)
+    place[order.columns] = np.arange(S.n)
+    columns = sp.csr_matrix((scaled.data, place[S.indices], S.indptr), shape=S.shape)
+    return as_csr(columns[order.rows], diagonal=False)
+
+
+def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Of scales that are powers of two."""
+    r, c = (np.frexp(scale)[1] - 1 for scale in scales)
+    return r, c
+
+
+def scaled_by(S: CSR, r: Any, c: Any) -> CSR:
+    """S with s_ij times 2^(r_i + c_j)."""
+    return S.with_values(times_power(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
+
+
+def _definite(S: CSR) -> bool:
+    """Whether S may be positive definite: so are all matrices of two of its rows and columns, but for rounding."""
+    if S.missing:
+        return False
+    d = S.data[S.diag]
+    if (d.real <= 0).any() or (d.imag != 0).any():
+        return False
+    root = np.sqrt(d.real)
+    most = np.repeat(root, np.diff(S.indptr)) * root[S.indices]
+    return bool((abs(S.data) <= most * (1 + 8 * np.finfo(S.dtype).eps)).all())
+
+
+def transposed(matrix: Any, trans: str) -> Any:
+    return matrix if trans == "N" else matrix.T if trans == "T" else matrix.conj().T
+
+
+def advice(recipe: MultilevelILU) -> str:
+    more = f"a smaller drop_tol, a larger condest, or matching={not recipe.matching}"
+    return f"A is singular, or nearly; otherwise try {more}."

@@ -1,0 +1,286 @@
+"""MultilevelILU: an incomplete LU by levels whose inverse factors stay bounded (the ILUPACK system).
+
+J. I. Aliaga, E. Dufrechou, P. Ezzatti, E. S. Quintana-Ortí: An efficient GPU version of the preconditioned GMRES
+method, 2019, section 2; M. Bollhöfer, Y. Saad: Multilevel preconditioners constructed from inverse-based ILUs, 2006.
+
+A level scales and orders its matrix, and factors it as far as that goes well:
+
+    P_r D_r A D_c P_c = ( B  F ) ~ ( L_B     ) ( D_B   ) ( U_B  U_F )
+                        ( G  C )   ( L_G  I  ) (     S ) (       I  )
+
+S, what is left of the deferred rows and columns, is the matrix of the next level. With low_memory, L_G and U_F
+make S and are thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
+(11). Else they are kept, for one solve each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace, on_gpu, synchronize
+from finelu.errors import FineluError, MatrixError, UnstableFactors
+from finelu.factors.base import USELESS, Factors, probe, unstable
+from finelu.factors.report import Report
+from finelu.kernels import kernels_for
+from finelu.matrix import CSR
+from finelu.ordering import ORDERINGS
+from finelu.preconditioners.multilevel.dense import dense_inverse, is_last
+from finelu.preconditioners.multilevel.level import Level, factored
+from finelu.preconditioners.multilevel.order import Order, advice, kind_of, order_of, transposed
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
+from finelu.scaling import require_matching
+from finelu.validation import choice, count, flag, number
+
+SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below tells of an A that may be singular
+LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MultilevelILU(Recipe):
+    """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
+
+    drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
+        its row or column, is at most drop_tol. 0 drops nothing.
+    condest : a row and column is deferred to the next level where its estimated norm in the inverse factors is larger.
+        float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
+    fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
+        float("inf"): no limit.
+    ordering : of each level: "auto", "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd"
+        (nested dissection, needs pymetis), "rcm", or None. "auto" is "mmd", but "rcm" where the pattern has no small
+        separators, so that minimum degree would be slow and save nothing: if, of the graph without rows of over 10
+        mean lengths and then without those of fewer than 8 neighbours, one level of a breadth-first search from the
+        periphery holds w rows, at least a twelfth of all, and w^2 is over 20 times the entries (`ordering.automatic`).
+    matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
+        variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
+    symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
+        `sqmr` and `cg` need it. None: if A is; True: an error if it is not.
+    parts : independent parts of A, found by nested dissection, that threads factor at the same time; what couples them
+        is left to the next level (needs pymetis if more than 1). M depends on it, not on the number of threads.
+    dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
+    levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
+    low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
+        U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
+        None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
+    shift, triangular, precision : as in ILU0.
+    Cost: on the CPU, for A on the GPU too, where M is applied then; sequential but for `parts`. To apply it: per level
+    two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
+    """
+
+    name = "multilevel"
+    keeps_symmetry = True
+    full_diagonal = False
+    factored_on = ON_CPU
+
+    drop_tol: float = 1e-3
+    condest: float = 5.0
+    fill: float = 10.0
+    ordering: str | None = "auto"
+    matching: bool = True
+    symmetric: bool | None = None
+    low_memory: bool | None = None
+    parts: int = 1
+    dense_size: int = 500
+    levels: int = 30
+    shift: float = 0.0
+    triangular: str = "auto"
+    precision: str | None = None
+
+    def factor(self, A: Any) -> MultilevelFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing. A is not written.
+
+        Raises StructurallySingular (a MatrixError) where no permutation fills the diagonal, ZeroPivot where A is
+        singular.
+        """
+        return MultilevelFactors(self, _checked(self, A))
+
+
+def _checked(recipe: MultilevelILU, A: Any) -> CSR:
+    number("drop_tol", recipe.drop_tol, of=recipe)
+    number("condest", recipe.condest, 1, infinite=True, of=recipe)
+    number("fill", recipe.fill, infinite=True, of=recipe)
+    number("shift", recipe.shift, of=recipe)
+    for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
+        count(name, getattr(recipe, name), least, of=recipe)
+    choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
+    flag("matching", recipe.matching, of=recipe)
+    flag("symmetric", recipe.symmetric, optional=True, of=recipe)
+    flag("low_memory", recipe.low_memory, optional=True, of=recipe)
+    A = checked(recipe, A, diagonal=recipe.shift > 0)
+    choice("triangular", recipe.triangular, (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto"), of=recipe)
+    return A
+
+
+@dataclass(eq=False, repr=False)
+class MultilevelReport(Report):
+    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), put_off (rows deferred by estimate, by pivot),
+    interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
+    estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
+    of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
+    seconds; the last, LAPACK's: n, nnz, bytes, rcond.
+
+    kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
+    seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
+    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, the factors without the matching are tried
+    too.  matching : whether those that were taken have it; a warning says so where the recipe asked for the other.
+    """
+
+    kind: str | None = None
+    low_memory: bool | None = None
+    levels: list[dict[str, Any]] | None = None
+    bytes: int | None = None
+    fill: float | None = None
+    probe: float | None = None
+    matching: bool | None = None
+    seconds: float | None = None
+
+
+class MultilevelFactors(Factors):
+    """M of equation (1), level by level."""
+
+    _bound = ("_lock", "_recorded")
+    report: MultilevelReport
+    _levels: list[Level]
+    _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
+    _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
+
+    def __init__(self, recipe: MultilevelILU, A: CSR):
+        super().__init__(recipe, A, report=MultilevelReport())
+        self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
+        self._first: Order | None = None
+        self._matching = recipe.matching
+        self._refresh(A)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._recorded = {}
+
+    def _refresh(self, A: CSR) -> None:
+        """Levels with the matching that the last ones had; where the probe finds them useless, without it, or with it
+        again, and the better of the two."""
+        begin, asked = perf_counter(), self.recipe.matching
+        self._make(A)
+        size, finite = probe(A, lambda v: self._solve(v, "N", 0))
+        first, tried, other = size, self._matching, ""
+        if not size <= USELESS and asked:
+            if not finite:  # of no use, whatever comes
+                self._levels, self._last = [], {}
+            state = self.__dict__ | {"report": self.report}
+            self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
+            self._first, self._matching = None, not self._matching
+            try:
+                self._make(A)
+                size, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+            except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
+                size, found_finite = np.inf, False
+                other = f"; {_with(not tried)} the matching there are none: {str(error) or type(error).__name__}"
+            if size < first or (found_finite and not finite):
+                finite = found_finite
+            else:
+                self.__dict__.update(state)
+                size = first
+        if not finite:
+            raise UnstableFactors(self.recipe, advice(self.recipe))
+        self.report.probe, self.report.matching, self.report.seconds = size, self._matching, perf_counter() - begin
+        if self._matching != tried:
+            self.report.warn(
+                f"{_with(tried)} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
+                f"factors {_with(self._matching)} it, which were taken, it is {size:.1e}"
+            )
+        elif size > USELESS:
+            self.report.warn(unstable(size) + other)
+
+    def _make(self, A: CSR) -> None:
+        recipe = replace(self.recipe, matching=self._matching)
+        S = on_host(A, recipe.shift)
+        if not np.isfinite(S.data).all():
+            raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
+        # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
+        kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
+        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level tells
+            require_matching(S)
+        self._levels = []
+        facts: list[dict[str, Any]] = []
+        rows, condest = np.arange(A.n), recipe.condest
+        while S.n > 0 and not is_last(recipe, S, len(facts)):
+            level_begin = perf_counter()
+            order, scales = order_of(recipe, S, kind, rows, not facts, None if facts else self._first)
+            self._first = self._first or order
+            level, S, left = factored(recipe, S, kind, order, scales, condest, rows, self._low_memory)
+            if level is None:
+                break
+            rows = rows[order.rows[left]]
+            if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
+                condest *= 2
+            self._levels.append(level.moved(A.data, recipe.triangular))
+            facts.append(level.facts | {"seconds": perf_counter() - level_begin})
+        inverse, fact = dense_inverse(recipe, S, kind, rows)
+        self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
+        self._recorded = {}
+        facts.append(fact)
+        self._kept = sum(fact["nnz"] for fact in facts)
+        report = self.report
+        report.kind, report.low_memory, report.levels, report.warning = kind, self._low_memory, facts, None
+        report.bytes, report.fill = sum(fact["bytes"] for fact in facts), self._kept / A.nnz
+        *levels, last = facts
+        signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(levels, 1)]
+        least, what = min([*signs, (last["rcond"], "the reciprocal condition of what the levels leave")])
+        if least < SINGULAR * np.finfo(A.dtype).eps:
+            report.warn(
+                f"A is singular to working precision, or nearly: {what} is {least:.1e}, and M amplifies rounding as "
+                f"much. Check A, or try a shift."
+            )
+
+    @property
+    def nnz(self) -> int:
+        """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
+        return self._kept
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        if self.report.kind != "general" and trans != "N":  # M is its own transpose, or conjugate transpose
+            if self.dtype.kind != "c" or (self.report.kind == "hermitian") == (trans == "H"):
+                return self._apply(R, "N")
+            return self._apply(R.conj(), "N").conj()
+        if not on_gpu(R) or R.ndim > 1:
+            return self._solve(R, trans, 0)
+        with self._lock:  # the recorded graph has one place for what goes in and what comes out
+            if trans not in self._recorded:
+                self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
+                record = kernels_for(R).Recorded
+                self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
+            return self._recorded[trans](R)
+
+    def _solve(self, R: Any, trans: str, depth: int) -> Any:
+        """Equation (11), or equations (6) to (8), from this level on."""
+        kernels = kernels_for(R)
+        if depth == len(self._levels):
+            return kernels.products.dense_product(self._inverse_of(trans), R)
+        level = self._levels[depth]
+        r = level.arranged.gather_scaled(R, trans)
+        r_B, r_C = r[: level.pivots], r[level.pivots :]
+        y_B = level.first(r_B, trans)
+        if r_C.shape[0] == 0:
+            return level.arranged.scatter_scaled(level.last(y_B, trans), trans)
+        F, G = level.F(trans), level.G(trans)
+        if self._low_memory:
+            s_B = level.last(y_B, trans)
+            w_C = self._solve(kernels.products.subtract_product(G, s_B, r_C), trans, depth + 1)
+            t_B = level.last(level.first(kernels.products.subtract_product(F, w_C), trans), trans)
+            return level.arranged.scatter_scaled(s_B, trans, t_B, w_C)
+        w_C = self._solve(kernels.products.subtract_product(G, y_B, r_C), trans, depth + 1)
+        w_B = level.last(kernels.products.subtract_product(F, w_C, y_B), trans)
+        return level.arranged.scatter_scaled(w_B, trans, None, w_C)
+
+    def _inverse_of(self, trans: str) -> Any:
+        if trans not in self._last:
+            inverse = namespace(self._last["N"]).ascontiguousarray(transposed(self._last["N"], trans))
+            synchronize(inverse)  # another thread may use it on another stream
+            self._last[trans] = inverse
+        return self._last[trans]
+
+
+def _with(matching: bool) -> str:
+    return "with" if matching else "without"
