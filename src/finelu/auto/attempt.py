@@ -42,10 +42,7 @@ class Column:
         self.tried = self.indefinite = False
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
-        self.begin_at(namespace(b).zeros_like(b), scale)
-
-    def begin_at(self, x: Any, size: float) -> None:
-        self.x, self.size, self.history, self.recurrence = x, size, [size], [size]
+        self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
 
 
 @dataclass(frozen=True)
