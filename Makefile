@@ -14,7 +14,7 @@ help:
 	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
-	@echo "make lint   check style (ruff) and types (mypy)"
+	@echo "make lint   check style (ruff), types (mypy), the floors of imports and the words"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
 	@echo "make docs   build the documentation into build/site"
@@ -65,6 +65,8 @@ lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/floors.py
+	$(BIN)/python tools/words.py
 
 format: $(VENV)/.stamp-lint
 	$(BIN)/ruff format .

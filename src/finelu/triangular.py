@@ -154,7 +154,7 @@ class TriangularSolver:
         self._load(data)
         return self
 
-    def _load(self, data) -> None:
+    def _load(self, data: Any) -> None:
         self._valid = False
         bad = self._plan.load(data)
         if self.check and not self.unit:

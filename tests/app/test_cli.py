@@ -714,13 +714,17 @@ def test_bench_hands_its_arguments_over_and_knows_its_names(capsys, monkeypatch,
         (package / "__init__.py").touch()
     (folder / "toy.py").write_text("def main(arguments):\n    print('measured', arguments)\n")
     (folder.parent / "part.py").write_text("SHARED = 1\n")  # without a main: not a benchmark
+    (folder.parent / "claims").mkdir()
+    (folder.parent / "claims" / "other.py").write_text("def main(arguments):\n    pass\n")
     for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert run(capsys, "bench", "toy", "--quick") == (0, "measured ['--quick']\n", "")
     status, _, err = run(capsys, "bench", "tyo")
     assert status == 2
-    assert "one of toy is needed" in err
+    assert "one of other, toy is needed" in err
+    for module in [m for m in sys.modules if m.partition(".")[0] == "benchmarks"]:
+        del sys.modules[module]  # those of tmp_path
 
 
 # The report's own pieces

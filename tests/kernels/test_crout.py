@@ -98,8 +98,8 @@ def test_the_kernel_is_its_twin(problem, drop_tol, condest, pivot_tol, rows, col
         np.testing.assert_array_equal(indices, [j for row in made for j in sorted(row)])
         np.testing.assert_array_equal(data, np.array([row[j] for row in made for j in sorted(row)], A.dtype))
         assert data.dtype == A.dtype and indices.dtype == A.indices.dtype
-    assert (F.small, F.crowded) == tuple(dropped)
-    assert (F.put_off_by_estimate, F.put_off_by_pivot) == (np.sum(deferred == ESTIMATE), np.sum(deferred == PIVOT))
+    assert (F.dropped_by_tolerance, F.dropped_by_fill_limit) == tuple(dropped)
+    assert (F.deferred_by_estimate, F.deferred_by_pivot) == (np.sum(deferred == ESTIMATE), np.sum(deferred == PIVOT))
     assert_close([F.l_estimate, F.u_estimate], np.array(largest), 8 * np.finfo(A.dtype).eps / np.finfo(float).eps)
     S, want = schur_complement(A, F, drop_tol), reference.crout.schur_complement(A, F, drop_tol)
     for got, expected in zip(S, want, strict=True):
@@ -115,7 +115,7 @@ def test_the_kernel_is_its_twin(problem, drop_tol, condest, pivot_tol, rows, col
 def test_without_dropping_l_d_u_is_a(problem, dtype):
     A = in_dtype(problem.A.real if np.dtype(dtype).kind == "f" else problem.A, dtype)
     F = factored(A)
-    assert F.small == F.crowded == 0 and not F.deferred.any()
+    assert F.dropped_by_tolerance == F.dropped_by_fill_limit == 0 and not F.deferred.any()
     L, D, U, pivots = factors_of(F)
     assert pivots.all() and F.nnz == F.l_data.size + F.u_data.size + A.shape[0]
     assert np.triu(L, 1).any() == np.tril(U, -1).any() == False  # noqa: E712
@@ -201,7 +201,7 @@ def test_a_chain_is_cut_where_its_inverse_exceeds_condest():
     A = sp.diags([np.ones(n), np.full(n - 1, -1.0)], [0, -1], format="csr")  # ||e_k^T L^-1||_1 = k + 1
     F = factored(A, condest=3.0)
     np.testing.assert_array_equal(np.flatnonzero(F.deferred == ESTIMATE), [3, 7])
-    assert F.l_estimate == 3 and F.put_off_by_estimate == 2 and F.put_off_by_pivot == 0
+    assert F.l_estimate == 3 and F.deferred_by_estimate == 2 and F.deferred_by_pivot == 0
     S = schur_complement(A, F, 0.0)
     np.testing.assert_array_equal(S.rows, [3, 7])
     np.testing.assert_array_equal(dense(S), [[1, 0], [-1, 1]])
@@ -246,7 +246,7 @@ def test_rooms_are_respected_and_filled(rows, columns):
     F = factored(A, rows=np.full(150, rows), columns=np.full(150, columns))
     for room, indptr in ((rows, F.u_indptr), (columns, F.l_indptr)):
         assert np.diff(indptr).max() == room or (room == ALL and np.diff(indptr).max() > 4)
-    assert (F.crowded > 0) == (min(rows, columns) < ALL) and F.small == 0
+    assert (F.dropped_by_fill_limit > 0) == (min(rows, columns) < ALL) and F.dropped_by_tolerance == 0
 
 
 def test_room_is_given_row_by_row():
@@ -262,7 +262,7 @@ def test_of_a_row_the_largest_are_kept_and_of_equal_ones_the_first():
     for room, kept in ((1, [2]), (2, [2, 3]), (3, [2, 3, 4]), (4, [1, 2, 3, 4])):
         F = factored(sp.csr_matrix(M), rows=room)
         np.testing.assert_array_equal(F.u_indices, kept)
-        assert F.crowded == 4 - room
+        assert F.dropped_by_fill_limit == 4 - room
 
 
 def test_dropping_is_relative_to_the_inverse():
@@ -276,7 +276,7 @@ def test_dropping_is_relative_to_the_inverse():
             F = factored(sp.csr_matrix(A), drop_tol=drop_tol)
             L, _, U, _ = factors_of(F)
             np.testing.assert_array_equal(np.flatnonzero((L if A is M else U.T)[n, :n]), kept)
-            assert F.small == 2 - len(kept)
+            assert F.dropped_by_tolerance == 2 - len(kept)
 
 
 def test_a_schur_complement_drops_what_is_small_for_its_row_and_its_column():
@@ -321,7 +321,7 @@ def test_bits_do_not_depend_on_threads(threads, monkeypatch, dtype):
         threads(count)
         F = factored(A, parts, drop_tol=1e-2, condest=2.0, rows=9)
         S = schur_complement(A, F, 1e-3)
-        assert F.deferred.any() and F.crowded > 0 and F.small > 0
+        assert F.deferred.any() and F.dropped_by_fill_limit > 0 and F.dropped_by_tolerance > 0
         assert S.indices.size < schur_complement(A, F, 0.0).indices.size
         seen.append((*vars(F).values(), *S))
     for other in seen[1:]:
@@ -349,7 +349,9 @@ def test_parts_are_factored_as_if_alone():
     alone = [factored(M, drop_tol=1e-2, condest=2.0) for M in (A, B)]
     for name in ("deferred", "d", "l_data", "u_data"):
         np.testing.assert_array_equal(getattr(F, name), np.concatenate([getattr(G, name) for G in alone]))
-    assert F.small == sum(G.small for G in alone) and F.l_estimate == max(G.l_estimate for G in alone)
+    assert F.dropped_by_tolerance == sum(G.dropped_by_tolerance for G in alone) and F.l_estimate == max(
+        G.l_estimate for G in alone
+    )
 
 
 @PATTERNS

@@ -129,8 +129,8 @@ def test_the_bits_are_those_of_the_reference(dtype, data):
     np.testing.assert_array_equal(F.data, [row[j] for row in U for j in sorted(row)])
     assert F.d.dtype == F.e.dtype == F.data.dtype == A.dtype and F.indices.dtype == A.indices.dtype
     np.testing.assert_allclose(F.largest_estimate, largest, rtol=1e-6)
-    assert (F.dropped_by_tolerance, F.dropped_by_room) == (by_tolerance, by_room)
-    assert F.put_off_by_estimate == (deferred == 1).sum() and F.put_off_by_pivot == (deferred == 2).sum()
+    assert (F.dropped_by_tolerance, F.dropped_by_fill_limit) == (by_tolerance, by_room)
+    assert F.deferred_by_estimate == (deferred == 1).sum() and F.deferred_by_pivot == (deferred == 2).sum()
     assert F.pairs_taken == np.count_nonzero(e)
 
 
@@ -145,7 +145,7 @@ def test_what_is_kept_is_a_where_a_pivot_is_and_the_schur_complement_elsewhere(d
     M, pairs, parts, _ = data.draw(problems(dtype).filter(lambda p: p[3] == hermitian))
     A = stored(M, dtype)
     F = factored(A, pairs, parts, 0.0, 3.0, 0.2, hermitian=hermitian)
-    assert F.dropped_by_tolerance == F.dropped_by_room == 0 and F.n == A.n
+    assert F.dropped_by_tolerance == F.dropped_by_fill_limit == 0 and F.n == A.n
     assert F.nnz == F.data.size + pivots(F).size + np.count_nonzero(F.e)
     U, U_T, D = dense_factors(F, hermitian)
     B, C = pivots(F), np.setdiff1d(np.arange(A.n), pivots(F))
@@ -168,7 +168,7 @@ def test_what_is_kept_is_a_where_a_pivot_is_and_the_schur_complement_elsewhere(d
 def test_entries_and_rows_are_in_order():
     A = stored(symmetric(60, 0.3, "float64", False, 3))
     F = factored(A, all_pairs(60), None, 0.01, 2.0, 0.3)
-    assert F.put_off_by_estimate > 0 and F.put_off_by_pivot > 0 and F.pairs_taken > 0
+    assert F.deferred_by_estimate > 0 and F.deferred_by_pivot > 0 and F.pairs_taken > 0
     rows = np.repeat(np.arange(60), np.diff(F.indptr))
     ascending = np.diff(F.indices) > 0
     assert ascending[np.diff(rows) == 0].all()
@@ -220,7 +220,7 @@ def test_a_saddle_point_with_zero_diagonal_is_factored_exactly_by_pairs():
     U, U_T, D = dense_factors(F)
     assert_close(U_T @ D @ U, M, 1e3, scale=abs(M).max())
     without = factored(A, None, None, 0.0, INF, 0.01)
-    assert without.pairs_taken == 0 and without.put_off_by_pivot > 0
+    assert without.pairs_taken == 0 and without.deferred_by_pivot > 0
     full = factored(stored(K), all_pairs(60), None, 0.0, INF, 0.01)
     U, U_T, D = dense_factors(full)
     assert full.pairs_taken == 30
@@ -261,9 +261,9 @@ def test_rows_are_put_off_once_the_inverse_grows():
     M = np.eye(n) + 2 * np.diag(np.ones(n - 1), 1)  # U^-1 grows as 2^n
     M = M.T @ M
     F = factored(stored(M), condest=20.0)
-    assert F.put_off_by_estimate > 0 and F.put_off_by_pivot == 0 and 1 < F.largest_estimate <= 20
+    assert F.deferred_by_estimate > 0 and F.deferred_by_pivot == 0 and 1 < F.largest_estimate <= 20
     assert factored(stored(M)).largest_estimate > 1000
-    assert factored(stored(M), condest=0.5).put_off_by_estimate == n
+    assert factored(stored(M), condest=0.5).deferred_by_estimate == n
 
 
 @pytest.mark.parametrize("problem", [*gallery.small_spd(), "stokes:6", "kkt:40,20,0.1"], ids=str)
@@ -285,7 +285,7 @@ def test_no_row_is_longer_than_its_room_and_the_largest_stay():
     room = np.random.default_rng(0).integers(0, 6, A.n)
     F = factored(A, None, None, 0.0, INF, 0.0, room)
     assert (np.diff(F.indptr) <= room).all() and (np.diff(F.indptr) == room).sum() > 100
-    assert F.dropped_by_room > 0 and full.dropped_by_room == 0
+    assert F.dropped_by_fill_limit > 0 and full.dropped_by_fill_limit == 0
     exact, limited = np.sort(abs(u_of(factored(A))[0])), np.sort(abs(u_of(F)[0]))
     np.testing.assert_array_equal(limited[A.n - room[0] :], exact[A.n - room[0] :])  # the first row is A's
     M = np.eye(6) * 4
@@ -344,8 +344,8 @@ def test_any_number_of_threads_gives_the_same_bits(threads, dtype):
         S = schur_complement_symmetric(A, F, 0.01, False)
         seen.append([np.asarray(getattr(F, field.name)).tobytes() for field in fields(F)])
         seen[-1] += [np.asarray(part).tobytes() for part in S]
-    assert F.pairs_taken > 0 and F.put_off_by_estimate > 0 and F.put_off_by_pivot > 0
-    assert S.numbers.size > 40 and F.dropped_by_room > 0
+    assert F.pairs_taken > 0 and F.deferred_by_estimate > 0 and F.deferred_by_pivot > 0
+    assert S.numbers.size > 40 and F.dropped_by_fill_limit > 0
     assert seen[0] == seen[1] == seen[2]
 
 

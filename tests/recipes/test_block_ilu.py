@@ -17,6 +17,7 @@ from finelu.errors import NoFactors
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import stencil
 from finelu.krylov import richardson
+from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.result import Status
 

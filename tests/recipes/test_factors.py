@@ -3,7 +3,9 @@
 import inspect
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -14,6 +16,7 @@ from checks import in_dtype, perturbed, run_at_once, values
 
 import finelu as fl
 from finelu import IC0, ILU0, BlockJacobi, Jacobi, gallery
+from finelu.factors import CholeskyFactors, Factors, LUFactors
 
 RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
 SINGLE = {"float64": "float32", "complex128": "complex64"}
@@ -220,3 +223,69 @@ def test_an_interrupt_ends_a_solve_and_leaves_the_factors_whole(threads):
             np.testing.assert_array_equal(F.update(A).solve(r), want)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# how a factorization is computed: downwards, from the recipe to its numeric part to the factors
+
+
+def calls(work):
+    """(file of the caller, file) of each call of a function of recipes, factors or triangular solves."""
+    seen = []
+
+    def profile(frame, event, _):
+        file = frame.f_code.co_filename
+        ours = f"finelu{os.sep}preconditioners" in file or f"finelu{os.sep}factors" in file
+        if event == "call" and (ours or file.endswith(f"finelu{os.sep}triangular.py")):
+            seen.append((frame.f_back.f_code.co_filename, file))
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.parametrize(("recipe", "most"), [(fl.ILU0(), 22), (fl.ParILUT(), 30)], ids=repr)
+def test_a_factorization_changes_little_between_files(recipe, most):
+    A = fl.as_csr(gallery.poisson7(10))
+    recipe.factor(A)
+    changes = sum(caller != file for caller, file in calls(lambda: recipe.factor(A)))
+    assert 0 < changes <= most
+
+
+def test_families_have_no_diamonds():
+    below = [Factors]
+    for kind in below:
+        assert len(kind.__bases__) == 1
+        below += [one for one in kind.__subclasses__() if one.__module__.startswith("finelu.")]
+    assert {LUFactors, CholeskyFactors} < set(below)
+
+
+# the report
+
+
+def test_a_report_is_a_mapping_without_what_did_not_happen():
+    F = fl.ILU0().factor(gallery.poisson5(6, 5))
+    report = F.report
+    assert report["variant"] == report.variant == report.get("variant") and report.warning is None
+    assert "warning" not in report and "symbolic_on" not in report and report.get("warning", 0) == 0
+    assert dict(report) == report == pickle.loads(pickle.dumps(report)) and set(report) == set(dict(report))
+    with pytest.raises(KeyError, match="warning"):
+        report["warning"]
+    report.warn("one")
+    report.warn("two")
+    assert report["warning"] == "one; two" and report.pop("warning") == "one; two" and "warning" not in report
+    report |= {"own": 3}
+    assert report["own"] == 3 and "own" in report
+
+
+def test_a_report_prints_as_a_table():
+    text = str(fl.MultilevelILU(dense_size=10).factor(gallery.poisson5(12, 11)).report)
+    lines = text.splitlines()
+    places = {line.split()[0]: k for k, line in enumerate(lines)}
+    assert lines[places["kind"]].split() == ["kind", "hermitian"] and "warning" not in text
+    head = lines[places["levels"]].split()[1:]
+    assert head[:3] == ["n", "nnz_A", "interface"] and lines[places["levels"] + 1].split()[0] == "132"
+    assert max(map(len, lines)) <= 160
+    assert "lower: method" in str(fl.IC0().factor(gallery.poisson5(6, 5)).report)

@@ -257,7 +257,7 @@ class Ladder:
                     self.factors[rung] = None
                 else:
                     with self.A.unchanged(self.traits.mirrored):  # until solve returns
-                        self.factors[rung] = recipe.factor(self.A)  # type: ignore[attr-defined]
+                        self.factors[rung] = recipe.factor(self.A)
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 
 
 @dataclass(frozen=True, eq=False)

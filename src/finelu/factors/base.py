@@ -13,7 +13,8 @@ from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
-from finelu.matrix import CSR, as_csr, dense_numbers
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr, dense_numbers
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7

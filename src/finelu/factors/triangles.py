@@ -9,7 +9,7 @@ from finelu.device import synchronize
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors
 from finelu.factors.report import TriangularReport
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.triangular import TriangularSolver
 
 

@@ -126,7 +126,7 @@ class System:
             F, method = self._solved[other]
             A, M = (self._matrix(other), F) if method in SELF_ADJOINT else (self._matrix(trans), _Adjoint(F))
             options = {"restart": krylov.CYCLE} if method in krylov.RESTARTED else {}
-            solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, maxiter=MAXITER, **options)
+            solution: Solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, maxiter=MAXITER, **options)
             if solution.converged:
                 return solution
         if trans not in self._ladders:

@@ -22,7 +22,7 @@ _kept = True
 
 
 class _Clock:
-    """The seconds in which at least one thread has compiled or fetched a kernel, and who is told of it."""
+    """The seconds in which at least one thread has compiled or fetched a kernel, and the listeners to them."""
 
     def __init__(self) -> None:
         self.spent, self.depth, self.since = 0.0, 0, 0.0

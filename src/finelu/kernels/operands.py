@@ -12,7 +12,7 @@ from finelu.device import namespace, on_gpu, sparse_module, to_host
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
-KNOWN = ("missing", "facts")  # of the pattern, once somebody asked
+KNOWN = ("missing", "facts")  # of the pattern, once they were asked for
 
 Mirrored = tuple[float, float, float, float, float, int]
 
@@ -65,7 +65,7 @@ class CSR:
 
     @contextmanager
     def unchanged(self, mirrored: Mirrored) -> Iterator[None]:
-        """While this lasts, nobody writes to the values, of which this is known."""
+        """In this block the values are not written to, so that `mirrored` gives this without looking."""
         self.__dict__["_mirrored"] = mirrored
         try:
             yield

@@ -32,7 +32,14 @@ class SingularBlock(ZeroPivot):
     condition : of the block, in the infinity norm; Inf where it is singular or not finite.
     """
 
-    def __init__(self, recipe, cell, row, condition, what="has a pivot, or makes a block, that is zero or not finite"):
+    def __init__(
+        self,
+        recipe: Any,
+        cell: int | tuple[int, ...],
+        row: int,
+        condition: float,
+        what: str = "has a pivot, or makes a block, that is zero or not finite",
+    ):
         self.recipe, self.cell, self.row, self.value = recipe, cell, row, None
         self.condition = condition
         where = f"cell {cell}" if isinstance(cell, tuple) else f"block row {cell}"
@@ -74,7 +81,7 @@ class BlockILU0(Recipe):
     precision: str | None = None
     shift: float = 0.0
 
-    def factor(self, A) -> StencilBlockILUFactors | BlockILUFactors:
+    def factor(self, A: Any) -> StencilBlockILUFactors | BlockILUFactors:
         """Factor A where it lives: a StencilMatrix, a BlockMatrix, a scipy.sparse BSR matrix, or with block_size any
         matrix that `finelu.as_csr` takes. A is not written; a StencilMatrix must not be changed while M is in use.
 
@@ -86,7 +93,7 @@ class BlockILU0(Recipe):
         return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
 
 
-def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
+def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
     """A in the blocks and the precision that the recipe wants, after a look at the recipe's own parameters."""
     check_parameters(recipe)
     size, known = recipe.block_size, isinstance(A, StencilMatrix | BlockMatrix)
@@ -112,16 +119,17 @@ def as_blocks(recipe, A) -> StencilMatrix | BlockMatrix:
             f"{'row' if missing == 1 else 'rows'}); the factorization inverts it. Store it, or permute A so that its "
             "block diagonal is full."
         )
+    blocks: StencilMatrix | BlockMatrix = A
     if recipe.precision is None:
-        return A
+        return blocks
     with np.errstate(over="ignore"):
-        other = A.astype(in_precision(recipe.precision, A.dtype))
-    if other is not A and recipe.precision == "float32" and not all_finite(other.data):
+        other = blocks.astype(in_precision(recipe.precision, A.dtype))
+    if other is not blocks and recipe.precision == "float32" and not all_finite(other.data):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
 
-def check_parameters(recipe) -> None:
+def check_parameters(recipe: Any) -> None:
     """A ParameterError for a block_size, precision or shift that has no meaning."""
     if recipe.block_size is not None:
         count("block_size", recipe.block_size, 1, of=recipe)
@@ -135,7 +143,7 @@ class BlockFactors(Factors):
     pattern: Any
 
     @judged
-    def update(self, A) -> BlockFactors:
+    def update(self, A: Any) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
 
@@ -161,7 +169,7 @@ class BlockFactors(Factors):
             self._valid = True
         return self
 
-    def _apply(self, R, trans: str):
+    def _apply(self, R: Any, trans: str) -> Any:
         xp = namespace(R)
         columns = xp.ascontiguousarray(R.T)
         X = xp.empty(columns.shape, self.dtype)
@@ -169,14 +177,14 @@ class BlockFactors(Factors):
             self._solve(columns[c], X[c], trans)
         return xp.ascontiguousarray(X.T)
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         raise NotImplementedError
 
 
-def _same_places(A, B) -> bool:
+def _same_places(A: Any, B: Any) -> bool:
     if isinstance(A, BlockMatrix):
-        return A.same_pattern(B)
-    return A.blocks.shape == B.blocks.shape and A.periodic == B.periodic
+        return bool(A.same_pattern(B))
+    return bool(A.blocks.shape == B.blocks.shape) and A.periodic == B.periodic
 
 
 class BlockILUFactors(BlockFactors):
@@ -202,10 +210,10 @@ class BlockILUFactors(BlockFactors):
             raise SingularBlock(self.recipe, bad, bad * A.n_block, condition(self._diagonal_block(A, bad)))
         self.report["numeric_seconds"] = perf_counter() - start
 
-    def _diagonal_block(self, A: BlockMatrix, i: int):
+    def _diagonal_block(self, A: BlockMatrix, i: int) -> Any:
         """U_ii, from the rows before row i and what is left of it; on the host."""
 
-        def places(row):
+        def places(row: int) -> range:
             return range(*(int(p) for p in A.indptr[row : row + 2]))
 
         diag = int(A.diag[i])
@@ -218,13 +226,13 @@ class BlockILUFactors(BlockFactors):
                         block -= to_host(self.lu[p]) @ to_host(self.lu[q])
         return block
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         kernels_for(x).blocks.bsr_ilu0_solve(*self.pattern.pattern.sweep(trans), self.lu, b, x, trans)
 
     @property
     def nnz(self) -> int:
         """Entries of L and U; the diagonal blocks of L, which are ones, not counted."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
     @property
     def L(self) -> BlockMatrix:
@@ -246,7 +254,7 @@ class BlockILUFactors(BlockFactors):
         U.data[diag] = blocks
         return U
 
-    def _triangle(self, *, lower: bool):
+    def _triangle(self, *, lower: bool) -> tuple[BlockMatrix, Any]:
         """The blocks of `lu` on one side of the diagonal and on it as a matrix of its own; places of the latter."""
         self._require_valid()
         P, xp = self.pattern.pattern, namespace(self.lu)
@@ -278,7 +286,7 @@ class StencilBlockILUFactors(BlockFactors):
             raise SingularBlock(self.recipe, cell, bad * A.n_block, condition(self._diagonal_block(blocks, cell)))
         self.report["numeric_seconds"] = perf_counter() - start
 
-    def _diagonal_block(self, blocks, cell):
+    def _diagonal_block(self, blocks: Any, cell: tuple[int, ...]) -> Any:
         """D's block of a cell, from the inverses of the cells before it; on the host."""
         block = to_host(blocks[(3, *cell)]).copy()
         for place in range(3):
@@ -291,16 +299,16 @@ class StencilBlockILUFactors(BlockFactors):
                     block -= lower @ inverse @ upper
         return block
 
-    def _solve(self, b, x, trans: str) -> None:
+    def _solve(self, b: Any, x: Any, trans: str) -> None:
         kernels_for(x).stencil.block_ilu_solve(self.A.blocks, self.d, b, x, trans)
 
     @property
     def nnz(self) -> int:
         """Entries of D, E and F."""
-        return self.pattern.nnz
+        return int(self.pattern.nnz)
 
 
-def _shifted(blocks, shift: float):
+def _shifted(blocks: Any, shift: float) -> Any:
     """The blocks with the diagonal of delta moved away from zero; the caller's own if shift is 0."""
     if shift == 0:
         return blocks
@@ -309,7 +317,7 @@ def _shifted(blocks, shift: float):
     return blocks
 
 
-def moved(diagonal, shift: float):
+def moved(diagonal: Any, shift: float) -> Any:
     """Diagonal blocks (..., n, n) with their diagonals moved away from zero; the caller's own if shift is 0."""
     if shift == 0:
         return diagonal
@@ -321,7 +329,7 @@ def moved(diagonal, shift: float):
     return diagonal
 
 
-def condition(block) -> float:
+def condition(block: Any) -> float:
     """||B|| ||B^-1|| in the infinity norm; Inf for a singular block or one that is not finite."""
     if not np.isfinite(block).all():
         return math.inf

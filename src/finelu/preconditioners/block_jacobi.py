@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from finelu.device import namespace, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners.block_ilu import (
@@ -48,7 +50,7 @@ class BlockJacobi(Recipe):
     precision: str | None = None
     shift: float = 0.0
 
-    def factor(self, A) -> BlockJacobiFactors | CutBlockJacobiFactors:
+    def factor(self, A: Any) -> BlockJacobiFactors | CutBlockJacobiFactors:
         """A : a StencilMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr` takes, where it lives.
 
         Raises MatrixError where A has no full diagonal, SingularBlock, naming cell or block row, first row and
@@ -67,23 +69,23 @@ class BlockJacobiFactors(BlockFactors):
         super().__init__(recipe, A)  # type: ignore[arg-type]
         self._refresh(A)
 
-    def _refresh(self, A) -> None:
+    def _refresh(self, A: Any) -> None:
         self.pattern = A
         n, in_cells = A.n_block, isinstance(A, StencilMatrix)
         blocks = A.blocks[3].reshape(-1, n, n) if in_cells else A.data[A.diag]
 
-        def cell(bad: int):
+        def cell(bad: int) -> Any:
             return tuple(int(c) for c in np.unravel_index(bad, A.shape_cells)) if in_cells else bad
 
         self.inverses = inverted(self.recipe, blocks, cell)
 
-    def _apply(self, R, trans: str):
+    def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)
 
     @property
     def nnz(self) -> int:
         """Entries of the blocks, zeros among them."""
-        return self.inverses.size
+        return int(self.inverses.size)
 
 
 class CutBlockJacobiFactors(Factors):
@@ -108,7 +110,7 @@ class CutBlockJacobiFactors(Factors):
         blocks[-1, fill, fill] = 1
         self.inverses = inverted(self.recipe, blocks, int)
 
-    def _apply(self, R, trans: str):
+    def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)
 
     @property
@@ -117,7 +119,7 @@ class CutBlockJacobiFactors(Factors):
         return int(self._places.size)
 
 
-def inverted(recipe, blocks, cell):
+def inverted(recipe: BlockJacobi, blocks: Any, cell: Callable[[int], Any]) -> Any:
     """The inverses of blocks (m, n, n), their diagonals shifted; SingularBlock names the first bad one by `cell(k)`.
 
     Rows are scaled first, for good pivots and a condition that says something.
@@ -147,7 +149,7 @@ def inverted(recipe, blocks, cell):
     return inverse
 
 
-def times(blocks, R, trans: str):
+def times(blocks: Any, R: Any, trans: str) -> Any:
     """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
     xp = namespace(R)
     m, n = blocks.shape[:2]

@@ -14,8 +14,8 @@ from scipy.sparse.linalg import splu
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
-from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import CSR, as_csr
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix import as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching
@@ -41,7 +41,7 @@ class SparseLU(Recipe):
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for the factors, None for A's own.
     The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
-    Cost: `finelu.ordering.complete_fill` tells it before. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
+    Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
 

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from finelu.factors.report import TriangularReport
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,8 @@ from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors import Arrangement
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, lower_triangle
+from finelu.kernels.operands import CSR
+from finelu.matrix import lower_triangle
 from finelu.matrix.traits import require_hermitian
 from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
 from finelu.preconditioners.iluk import pattern_of

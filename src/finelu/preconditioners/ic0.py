@@ -13,7 +13,8 @@ from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, lower_triangle
+from finelu.kernels.operands import CSR
+from finelu.matrix import lower_triangle
 from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted

@@ -14,7 +14,8 @@ import numpy as np
 
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, lower_triangle
+from finelu.kernels.operands import CSR
+from finelu.matrix import lower_triangle
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 
@@ -26,7 +27,7 @@ class ICT(Recipe):
     A is Hermitian; see IC0.
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
         of A.
-    fill : where column j of A has so many entries below the diagonal, the largest max(1, int(fill * entries)) of column
+    fill : of a column j of A with `entries` below the diagonal the largest max(1, int(fill * entries)) of column
         j of L are kept, besides the diagonal. float("inf"): no limit.
     nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
@@ -66,4 +67,5 @@ def hermitian_norms(L: CSR) -> np.ndarray[Any, Any]:
     """The 2-norms (n,) of the rows of the Hermitian matrix with this lower triangle: row i of L, and column i below."""
     below = L.data.copy()
     below[L.diag] = 0
-    return np.hypot(row_norms(L), column_norms(L.with_values(below)))
+    norms: np.ndarray[Any, Any] = np.hypot(row_norms(L), column_norms(L.with_values(below)))
+    return norms

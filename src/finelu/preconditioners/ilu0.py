@@ -13,7 +13,7 @@ from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 

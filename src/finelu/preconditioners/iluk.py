@@ -14,7 +14,7 @@ import numpy as np
 from finelu.device import namespace, to_host
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, INT32_LIMIT
+from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 from finelu.validation import count

@@ -12,7 +12,7 @@ from typing import Any
 
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 from finelu.validation import choice
@@ -27,8 +27,8 @@ class ILUT(Recipe):
     drop_tol : an entry is dropped if its magnitude is at most drop_tol times the 2-norm of row i of A; an entry l_ij
         is tested before its division by the pivot u_jj, so that it does not matter how the rows of A are scaled.
         form="crout": columns of L are tested against the norms of the columns of A.
-    fill : where row i of A has so many entries below (above) the diagonal, the largest max(1, int(fill * entries)) of
-        row i of L (U) are kept, besides the diagonal. float("inf"): no limit. form="crout": columns of A and L.
+    fill : of a row i of A with `entries` below (above) the diagonal the largest max(1, int(fill * entries)) of row i of
+        L (U) are kept, besides the diagonal. float("inf"): no limit. form="crout": columns of A and L.
     form : "row" makes a row of L and of U after the other; "crout" a column of L and a row of U together, so that for
         a symmetric A also L and U^T have one pattern.
     nnz : a wanted number of entries of L + U, the diagonal counted once: A.nnz asks for as many as ILU0 has. Then

@@ -8,7 +8,8 @@ from typing import Any
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import Factors
-from finelu.matrix import CSR, as_csr
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.preconditioners.recipe import Recipe
 
 

@@ -15,7 +15,7 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, shifted
 from finelu.validation import number
@@ -67,7 +67,7 @@ class _MILU0Elimination(Elimination):
     def _eliminate(self, A: CSR) -> None:
         a, lu = to_host(shifted(A, self.recipe.shift)), self.factors.data
         made = np.empty(A.nnz, A.dtype) if on_gpu(lu) else lu
-        bad = kernels_for(a).elimination.milu0(self.plan, a, self.recipe.relax, made)
+        bad = kernels_for(a).elimination.milu0(self.plan, a, float(self.recipe.relax), made)
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, made[self._host.diag[bad]], advice=ADVICE)
         if made is not lu:

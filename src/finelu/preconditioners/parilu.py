@@ -16,7 +16,7 @@ from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import count, flag, number

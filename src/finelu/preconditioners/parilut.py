@@ -16,7 +16,7 @@ from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
@@ -329,7 +329,7 @@ def _most(recipe: _Adapting, A: CSR) -> int:
     """How many candidates there may be."""
     if recipe.memory_limit is None:
         return max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
-    return max(recipe.memory_limit // (A.data.itemsize + A.indices.itemsize), 1)
+    return max(int(recipe.memory_limit) // int(A.data.itemsize + A.indices.itemsize), 1)
 
 
 def _sizes(F: CSR) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from finelu.arithmetic import judged
 from finelu.device import namespace
 from finelu.errors import ParameterError
 from finelu.factors import Factors
-from finelu.matrix import CSR, as_csr
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter

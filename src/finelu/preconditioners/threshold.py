@@ -13,7 +13,7 @@ import numpy as np
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
-from finelu.matrix import CSR, INT32_LIMIT
+from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.recipe import checked, on_host
 from finelu.validation import count, number
@@ -58,10 +58,10 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
     """As `checked`, and drop_tol, fill and nnz."""
     number("drop_tol", recipe.drop_tol, of=recipe)
     number("fill", recipe.fill, open_low=True, infinite=True, of=recipe)
-    A = checked(recipe, A)
+    matrix = checked(recipe, A)
     if recipe.nnz is not None:
-        count("nnz", recipe.nnz, A.n, of=recipe)  # what the diagonal takes
-    return A
+        count("nnz", recipe.nnz, matrix.n, of=recipe)  # what the diagonal takes
+    return matrix
 
 
 def row_norms(A: CSR) -> np.ndarray[Any, Any]:

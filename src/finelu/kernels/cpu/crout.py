@@ -1,6 +1,6 @@
-"""The factorization of a multilevel ILU: Crout's form, with rows and columns put off where the factors would grow.
+"""The factorization of a multilevel ILU: Crout's form, with rows and columns deferred where the factors would grow.
 
-Bollhoefer & Saad 2006 for what is put off and dropped; Li, Saad & Chow 2003 for Crout's form and the running estimates.
+Bollhoefer & Saad 2006 for what is deferred and dropped; Li, Saad & Chow 2003 for Crout's form and the estimates.
 Independent parts of the matrix are factored by the threads, each part by one of them. What a part reads and writes does
 not depend on the others, and sums run in ascending order of the eliminated unknown: so the bits are the same on any
 number of threads.
@@ -23,7 +23,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
 from finelu.threads import run
 
-ESTIMATE, PIVOT = 1, 2  # why a row and column are put off
+ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 SPARE = 4.0  # the sums inside a complex product or quotient are larger than the result, by less than this
 BLOCK = 2**18  # multiplications of a block of rows of the Schur complement
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
@@ -33,15 +33,15 @@ BEGIN, FRONT, NEXT, END = range(4)  # see Factor
 class CroutFactors:
     """A ~ L D U on the pivots; all in A's numbering, n rows.
 
-    deferred (n,) uint8 : 0, or why a row and column was put off: 1 its estimate is too large, 2 its pivot unusable.
+    deferred (n,) uint8 : 0, or why a row and column was deferred: 1 its estimate is too large, 2 its pivot unusable.
     interface : the rows from this one on were never pivots.  d (n,) : the pivots, 0 where there is none.
     l_indptr (n + 1,) int64, l_indices, l_data : the columns of L below its unit diagonal: rows that come later, that
-        are put off, or of the interface; sorted. Void where there is no pivot. u_... : likewise U by rows.
+        are deferred, or of the interface; sorted. Void where there is no pivot. u_... : likewise U by rows.
     l_estimate, u_estimate : the largest estimates of ||e_k^T L^-1||_1 and ||U^-1 e_k||_1 of a pivot, 0 without any.
         Each is attained by a vector of signs, so never more than the norm; the norm itself where L, or U, is an
         M-matrix, and some times less where signs cancel.
-    small, crowded : how many entries, not zero, were dropped by tolerance, and because there was no more room.
-    put_off_by_estimate, put_off_by_pivot : how many rows were put off for either reason.
+    dropped_by_tolerance, dropped_by_fill_limit : how many entries, not zero, were dropped for either reason.
+    deferred_by_estimate, deferred_by_pivot : how many rows were deferred for either reason.
     """
 
     deferred: np.ndarray
@@ -55,10 +55,10 @@ class CroutFactors:
     u_data: np.ndarray
     l_estimate: float
     u_estimate: float
-    small: int
-    crowded: int
-    put_off_by_estimate: int
-    put_off_by_pivot: int
+    dropped_by_tolerance: int
+    dropped_by_fill_limit: int
+    deferred_by_estimate: int
+    deferred_by_pivot: int
 
     @property
     def n(self) -> int:
@@ -67,7 +67,7 @@ class CroutFactors:
     @property
     def nnz(self) -> int:
         """The entries of L and U without diagonals, and the pivots."""
-        pivots = self.interface - self.put_off_by_estimate - self.put_off_by_pivot
+        pivots = self.interface - self.deferred_by_estimate - self.deferred_by_pivot
         return self.l_indices.size + self.u_indices.size + pivots
 
 
@@ -87,7 +87,7 @@ class SchurComplement(NamedTuple):
 class Factor(NamedTuple):
     """What is known of the rows of U, or the columns of L, while they are made; each part uses its own slice.
 
-    places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were put off,
+    places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were deferred,
         FRONT..NEXT in columns whose turn is over, NEXT..END, sorted, in those to come.
     head, follower (n,) : lists, as in Crout's ILUT: that of column j holds the rows whose entry at NEXT is in column j.
     nu (n,) : what the entries of a column add to its estimate.
@@ -121,16 +121,16 @@ class Bitmap(NamedTuple):
 
 
 def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room) -> CroutFactors:
-    """Incomplete L D U of A that puts off rows whose elimination would harm; see kernels/reference/crout.py.
+    """Incomplete L D U of A that defers rows whose elimination would do harm; see kernels/reference/crout.py.
 
     A : CSR, (n, n), sorted, scaled and permuted, finite; diagonal entries may be missing.  T : CSR of its transpose.
     parts (p + 1,) : part t has the rows and columns parts[t]..parts[t + 1] - 1, from 0 on; those from parts[p] on are
         the interface and never pivots. A stores no entry that couples two parts.
     drop_tol : u_kj is dropped if |u_kj| times the estimate of ||U^-1 e_k|| is not larger, l_ik likewise; 0 drops zeros.
-    condest : k is put off if its estimate for L or for U is larger, or not finite; may be inf.
-    pivot_tol : k is put off unless |d_k| is larger than pivot_tol times the rest of row and column k, and if its
+    condest : k is deferred if its estimate for L or for U is larger, or not finite; may be inf.
+    pivot_tol : k is deferred unless |d_k| is larger than pivot_tol times the rest of row and column k, and if its
         elimination would overflow.
-    row_room, column_room (n,) integers : so many entries of row k of U, and of column k of L, are kept at most.
+    row_room, column_room (n,) integers : how many entries of row k of U, and of column k of L, are kept at most.
     Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend.
     Cost: the multiplications; per row of U and column of L a sort of its entries and of what is subtracted from it.
         Memory: each part grows its own, twice the factors in all; 2 x (n, 5) numbers for each thread.
@@ -280,7 +280,7 @@ def _part(
     u_used = l_used = 0
     unit = one.real
     l_largest = u_largest = unit - unit
-    small = crowded = by_estimate = by_pivot = 0
+    by_tolerance = by_limit = by_estimate = by_pivot = 0
     for k in range(start, stop):
         l_count = _members(L.head, L.follower, k, Z.sources)
         u_count = _members(U.head, U.follower, k, W.sources)
@@ -309,8 +309,8 @@ def _part(
         l_largest, u_largest = max(l_largest, l_size), max(u_largest, u_size)
         rights, s, c = _keep(k, d[k], max(unit, u_size), drop_tol, row_room[k], Z, rights, bitmap)
         unders, t, e = _keep(k, d[k], max(unit, l_size), drop_tol, column_room[k], W, unders, bitmap)
-        small += s + t
-        crowded += c + e
+        by_tolerance += s + t
+        by_limit += c + e
         u_columns, u_values = grown(u_columns, u_used, u_used + rights), grown(u_values, u_used, u_used + rights)
         l_rows, l_values = grown(l_rows, l_used, l_used + unders), grown(l_values, l_used, l_used + unders)
         u_used = _store(k, stop, u_xi, Z, rights, U, u_columns, u_values, u_used)
@@ -319,7 +319,7 @@ def _part(
     hand_over(l_values, slots, 1)
     hand_over(u_columns, slots, 2)
     hand_over(u_values, slots, 3)
-    return l_largest, u_largest, small, crowded, by_estimate, by_pivot
+    return l_largest, u_largest, by_tolerance, by_limit, by_estimate, by_pivot
 
 
 @compiled
@@ -385,7 +385,7 @@ def _subtract(factor, begin, end, columns, values, k, x, touched, seen, met):
 
 @compiled
 def _largest(k, Z, count, unit):
-    """The largest magnitude beside the pivot; Inf if any is not finite."""
+    """The largest magnitude but the pivot's; Inf if any is not finite."""
     x, touched = Z.x, Z.touched
     largest = unit - unit
     for e in range(count):
@@ -409,15 +409,15 @@ def _usable(pivot, right, under, pivot_tol, unit):
 
 
 @compiled
-def _advance(stop, put_off, places, head, follower, columns, values, sources, count):
-    """The turn of a column is over: its entries join those of columns put off, or passed; its rows change lists.
+def _advance(stop, defers, places, head, follower, columns, values, sources, count):
+    """The turn of a column is over: its entries join those of columns deferred, or passed; its rows change lists.
 
     Without a function for a single row: its arrays would be counted, by atomic operations, at each entry.
     """
     for e in range(count):
         p = np.uint64(sources[e])
         q = np.uint64(places[p, NEXT])
-        if put_off:
+        if defers:
             f = np.uint64(places[p, FRONT])
             columns[f], columns[q] = columns[q], columns[f]
             values[f], values[q] = values[q], values[f]
@@ -441,11 +441,11 @@ def _clear(Z, count):
 def _keep(k, pivot, weight, drop_tol, room, Z, count, bitmap):
     """x = x / pivot where that, times weight, is larger than drop_tol: of these at most `room`, sorted; elsewhere 0.
 
-    Returns the number of entries kept, and those that were dropped by tolerance and because there was no more room.
+    Returns the number of entries kept, and those that were dropped by tolerance and by the fill limit.
     """
     x, touched, size = Z.x, Z.touched, Z.size
     x[k] = 0
-    kept = small = 0
+    kept = by_tolerance = 0
     for e in range(count):
         j = np.uint64(touched[e])
         v = divide(x[j], pivot)
@@ -456,15 +456,15 @@ def _keep(k, pivot, weight, drop_tol, room, Z, count, bitmap):
             size[kept] = magnitude
             kept += 1
         else:
-            small += x[j] != 0
+            by_tolerance += x[j] != 0
             x[j] = 0
     if kept <= room:
         _sort(touched, kept, bitmap)
-        return kept, small, 0
+        return kept, by_tolerance, 0
     if room <= 0:
         for e in range(kept):
             x[np.uint64(touched[e])] = 0
-        return 0, small, kept
+        return 0, by_tolerance, kept
     found = kept
     cut = kth_largest(size, kept, room)
     ties, kept = room, 0
@@ -489,7 +489,7 @@ def _keep(k, pivot, weight, drop_tol, room, Z, count, bitmap):
             ties -= tie
             touched[kept] = j
             kept += 1
-    return kept, small, found - kept
+    return kept, by_tolerance, found - kept
 
 
 @compiled
@@ -555,7 +555,7 @@ def _assemble(start, stop, places, columns, values, indptr, out_columns, out_val
 def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
     """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference/crout.py.
 
-    drop_tol : beside the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
+    drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
     Cost: a pass over A, L and U, and the multiplications, over the threads. An entry that is small for its row waits
     for the largest of its column, unless the thread that made it has already met one that is large enough: so what is
@@ -671,7 +671,7 @@ def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, co
 
     Returns how many entries there are, and the first row with one that is not finite, or -1.
     row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
-    have been made with this workspace; entries go that are too small even beside these.
+    have been made with this workspace; entries that are too small even for these are dropped.
     """
     indptr, indices, a = A
     l_indptr, l_columns, l_values = L

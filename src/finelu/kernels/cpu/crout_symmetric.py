@@ -1,9 +1,9 @@
-"""Incomplete U^T D U in Crout's form with pivots of one or two rows, which puts off what would make U^-1 large.
+"""Incomplete U^T D U in Crout's form with pivots of one or two rows, which defers what would make U^-1 large.
 
 Part of a level of a multilevel factorization (Bollhoefer and Saad 2006; Li and Saad 2005; pairs: Duff and Pralet 2005).
-Rows that make no good pivot are put off: they and the interface between the parts make the Schur complement, the matrix
-of the next level. Parts know nothing of one another, so threads take them one by one; sums run in ascending order of
-the pivots, and the bits do not depend on the number of threads.
+Rows that make no good pivot are deferred: they and the interface between the parts make the Schur complement, which is
+the matrix of the next level. Parts do not depend on each other, so threads take them one by one; sums run in ascending
+order of the pivots, and the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from finelu.kernels.cpu.runtime.lists import members
 from finelu.kernels.cpu.runtime.sort import sort, strongest
 from finelu.threads import run
 
-ESTIMATE, PIVOT = 1, 2  # why a row was put off
+ESTIMATE, PIVOT = 1, 2  # why a row was deferred
 BLOCKS = 256  # of rows of the Schur complement, which threads take one by one
 ALONE = 2**12  # with fewer entries it is done before another thread has come
 
-# A row of U while it is made: entries in columns that were put off from BEGIN on, in columns that are pivots from FRONT
-# on, and from NEXT to END, in ascending order, in columns whose turn has not come and of the interface.
+# A row of U while it is made: from BEGIN on entries in columns that were deferred, from FRONT on in columns that are
+# pivots, and from NEXT to END, in ascending order, in columns whose turn has not come and of the interface.
 BEGIN, FRONT, NEXT, END = range(4)
 
 
@@ -37,13 +37,13 @@ BEGIN, FRONT, NEXT, END = range(4)
 class SymmetricCroutFactors:
     """A ~ U^T D U (Hermitian: U^H D U) where both a row and its column belong to pivots; see `crout_symmetric`.
 
-    deferred (n,) uint8 : 0, or why the row was put off: 1, the estimate is too large; 2, the pivot is unfit.
+    deferred (n,) uint8 : 0, or why the row was deferred: 1, the estimate is too large; 2, the pivot is unfit.
     d (n,), e (n,) : the diagonal of D, and e[k] = D[k, k + 1] != 0 where k and k + 1 are one pivot; 0 elsewhere.
     indptr (n + 1,), indices, data : rows of U without their unit diagonal, ascending, in A's numbering; there are
-        entries in columns of pivots, of rows put off and of the interface, none inside of a pivot of two rows.
+        entries in columns of pivots, of rows deferred and of the interface, none inside of a pivot of two rows.
     interface : the first row of the interface.  largest_estimate : of the pivots, 0 if there is none.
-    dropped_by_tolerance, dropped_by_room : entries that were not 0.
-    put_off_by_estimate, put_off_by_pivot : rows.  pairs_taken : pivots of two rows.
+    dropped_by_tolerance, dropped_by_fill_limit : entries that were not 0.
+    deferred_by_estimate, deferred_by_pivot : rows.  pairs_taken : pivots of two rows.
     """
 
     deferred: np.ndarray
@@ -55,9 +55,9 @@ class SymmetricCroutFactors:
     interface: int
     largest_estimate: float
     dropped_by_tolerance: int
-    dropped_by_room: int
-    put_off_by_estimate: int
-    put_off_by_pivot: int
+    dropped_by_fill_limit: int
+    deferred_by_estimate: int
+    deferred_by_pivot: int
     pairs_taken: int
 
     @property
@@ -67,7 +67,7 @@ class SymmetricCroutFactors:
     @property
     def nnz(self) -> int:
         """The entries of U without its diagonal, and those of D in its upper triangle."""
-        pivots = self.interface - self.put_off_by_estimate - self.put_off_by_pivot
+        pivots = self.interface - self.deferred_by_estimate - self.deferred_by_pivot
         return self.indices.size + pivots + self.pairs_taken
 
 
@@ -87,16 +87,16 @@ class SchurComplement(NamedTuple):
 
 
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> SymmetricCroutFactors:
-    """Factor the parts of A, row by row, with what is unfit put off; see kernels/reference/crout_symmetric.py.
+    """Factor the parts of A, row by row, rows without a good pivot deferred; see kernels/reference/crout_symmetric.py.
 
     A : CSR (n, n), sorted, both triangles; A = A^T, or A = A^H if `hermitian`, which is taken on trust. Diagonal
         entries need not be stored. It should be scaled: `drop_tol` and `pivot_tol` compare with 1.
     pairs (n,) uint8 : 1 where k and k + 1 are tried as one pivot, before each of them is tried alone.
     parts (p + 1,) : part t has rows parts[t]..parts[t + 1] - 1; rows from parts[p] on, the interface, are no pivots.
     drop_tol : u_kj is dropped if |u_kj| max(1, |xi|) <= drop_tol, where |xi| estimates the norm of row k of U^-T.
-    condest : rows with a larger |xi| are put off.
+    condest : rows with a larger |xi| are deferred.
     pivot_tol : so are pivots that would make an entry of U larger than 1 / pivot_tol (0: only those that overflow).
-    room (n,) : so many entries of a row of U are kept, the largest ones.
+    room (n,) : how many entries of a row of U are kept at most, the largest ones.
     Raises MatrixError if an entry couples two parts or the diagonal of a Hermitian A is not real, ParameterError for
     pairs or parts that are none.
     Cost: the multiplications and the sorting of what a step touches; 10 arrays (n,) and 9 more for each
@@ -141,7 +141,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         int(parts[-1]),
         max((one.largest for one in made), default=0.0),
         sum(one.by_tolerance for one in made),
-        sum(one.by_room for one in made),
+        sum(one.by_limit for one in made),
         int(reasons[ESTIMATE]),
         int(reasons[PIVOT]),
         int(np.count_nonzero(e)),
@@ -149,7 +149,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
 
 
 def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, hermitian) -> SchurComplement:
-    """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) of the rows put off and the interface, in ascending order.
+    """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) of the rows deferred and the interface, in ascending order.
 
     A, hermitian : as for `crout_symmetric`, which made `factors`.
     drop_tol : off the diagonal s_ij is dropped if |s_ij| <= drop_tol sqrt(m_i m_j), m_i the largest magnitude of row i.
@@ -299,7 +299,7 @@ class _Made(NamedTuple):
     slot: int
     largest: float
     by_tolerance: int
-    by_room: int
+    by_limit: int
 
 
 @compiled
@@ -394,8 +394,8 @@ def _enlist(p, place, columns, stop, head, follower):
 
 
 @compiled
-def _put_off(before, length, place, columns, values):
-    """Column k, just passed by the rows before[:length] of U, goes to their columns that were put off."""
+def _defer(before, length, place, columns, values):
+    """Column k, just passed by the rows before[:length] of U, goes to their columns that were deferred."""
     for m in range(length):
         p = before[m]
         q, front = place[p, NEXT] - 1, place[p, FRONT]
@@ -406,7 +406,7 @@ def _put_off(before, length, place, columns, values):
 
 @compiled
 def _fit(k, z, found, count, pivot_tol):
-    """Whether z[k] is a pivot: not too small beside the row; its reciprocal and products of multipliers are finite."""
+    """Whether z[k] is a pivot: not too small for its row; its reciprocal and products of multipliers are finite."""
     pivot = abs(z[k])
     largest = pivot - pivot
     for m in range(count):
@@ -445,7 +445,7 @@ def _inverse(a, e, c, hermitian):
 
 @compiled
 def _fit_pair(inverse, z, w, found, count, most, hermitian):
-    """As `_fit`, for the pivot of two rows with this inverse, beside z and w: no multiplier above `most`."""
+    """As `_fit`, for the pivot of two rows with this inverse and the rows z and w: no multiplier above `most`."""
     p, q, r, size = inverse
     if not np.isfinite(abs(p)) or not np.isfinite(abs(q)) or not np.isfinite(abs(r)):
         return False
@@ -487,7 +487,7 @@ def _united(k, z, z_seen, z_found, z_count, w, w_seen, w_found, w_count):
 
 @compiled
 def _keep(k, z, found, count, tau, limit, size, used, columns, values, place):
-    """Append to U what is kept of row k; returns columns, values, how many were dropped: small, for lack of room."""
+    """Append to U what is kept of row k; returns columns, values, how many were dropped by tolerance, by the limit."""
     large = zeros = 0
     for m in range(count):
         j = found[m]
@@ -517,7 +517,7 @@ def _feed(k, xi, place, columns, values, stop, nu):
 
 @compiled
 def _sort_rows(start, stop, place, columns, values, z, found):
-    """Rows from which columns were put off have lost their order."""
+    """Rows with columns that were deferred have lost their order."""
     for k in range(start, stop):
         begin, end = place[k, BEGIN], place[k, END]
         ascending = True
@@ -551,7 +551,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
     before, before_w = np.empty(n, head.dtype), np.empty(n, head.dtype)
     columns, values = np.empty(max(n, 1), head.dtype), np.empty(max(n, 1), nu.dtype)
     one = nu.dtype.type(1)
-    taken = used = by_tolerance = by_room = 0
+    taken = used = by_tolerance = by_limit = 0
     largest = 0.0
     while t < owner.size:
         taken += 1
@@ -591,7 +591,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                         w_seen,
                         w_found,
                     )
-                    # column k of row k + 1 is not active: k < k + 1 was not put off
+                    # column k of row k + 1 is not active: k < k + 1 was not deferred
                     count_w = _united(k, z, z_seen, z_found, count, w, w_seen, w_found, count_w)
                     inverse = _inverse(z[k], z[k + 1], w[k + 1], hermitian)
                     if _fit_pair(inverse, z, w, w_found, count_w, most, hermitian):
@@ -601,7 +601,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                         z_found[:count_w] = w_found[:count_w]
                         tau = drop_tol / max(1.0, common)
                         for row in range(2):
-                            columns, values, small, crowded = _keep(
+                            columns, values, small, beyond = _keep(
                                 k + row,
                                 z if row == 0 else w,
                                 z_found if row == 0 else w_found,
@@ -616,7 +616,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                             )
                             used = place[k + row, END]
                             by_tolerance += small
-                            by_room += crowded
+                            by_limit += beyond
                             _feed(k + row, xi if row == 0 else xi_w, place, columns, values, stop, nu)
                             _enlist(k + row, place, columns, stop, head, follower)
                         largest = max(largest, common)
@@ -625,24 +625,24 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
             if good and _fit(k, z, z_found, count, pivot_tol):
                 d[k] = z[k]
                 _divided(k, z, z_found, count)
-                columns, values, small, crowded = _keep(
+                columns, values, small, beyond = _keep(
                     k, z, z_found, count, drop_tol / max(1.0, estimate), room[k], size, used, columns, values, place
                 )
                 used = place[k, END]
                 by_tolerance += small
-                by_room += crowded
+                by_limit += beyond
                 _feed(k, xi, place, columns, values, stop, nu)
                 _enlist(k, place, columns, stop, head, follower)
                 largest = max(largest, estimate)
             else:
                 deferred[k] = PIVOT if good else ESTIMATE
-                _put_off(before, length, place, columns, values)
+                _defer(before, length, place, columns, values)
             k += 1
         _sort_rows(start, stop, place, columns, values, z, z_found)
         t = fetch_add(state, 0, 1)
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
-    return taken, slot, largest, by_tolerance, by_room
+    return taken, slot, largest, by_tolerance, by_limit
 
 
 class _MadeRows(NamedTuple):

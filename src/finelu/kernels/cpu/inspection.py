@@ -152,7 +152,7 @@ def _relative(difference, a, b, size):
 
 @compiled
 def signs(indptr, indices, data, diag, tolerance):
-    """(sum of the entries beside the diagonal with its sign, of those with the other, rows they do not outweigh).
+    """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
     others >= -tolerance |a_ii|. On one thread. Cost: one pass.

@@ -56,10 +56,10 @@ class Selection:
         """Find the element that has `rank` others before it; returns `out`.
 
         values : (n,) with n <= n_max, contiguous.
-        rank : 0 to n; the rank n, that of nobody, gives Inf. Or keep : the rank n - keep (0 if keep > n), so that
+        rank : 0 to n; the rank n, which no element has, gives Inf. Or keep : the rank n - keep (0 if keep > n), so that
             `keep` elements are not less than `out`.
         count : only the first `count` values take part.  rank, keep, count : integers, or integer arrays of one.
-        A NaN among the values is told by `check`; `out` is Inf then.
+        `check` raises if there is a NaN among the values; `out` is Inf then.
         """
         wrong = None
         if values.dtype != self.dtype or values.ndim != 1 or not values.flags.c_contiguous:

@@ -124,7 +124,7 @@ def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data, indptr, in
 
 @compiled
 def allowed(fill, entries, n):
-    """How many entries of a part are kept that has so many in A."""
+    """How many entries of a part are kept where A has `entries` there."""
     return n if np.isinf(fill) else max(1, int(min(fill * entries, n)))
 
 

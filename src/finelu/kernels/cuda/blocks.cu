@@ -5,7 +5,7 @@
 // ascending; diag[i] is the place of the diagonal block. Rows are taken in level order (`order`, each level filled up
 // with -1 to the rows of a warp, the end to those of a thread block), so a row waits for other warps only, never for
 // its own; thread blocks take their places by ticket(), so each waits for some that have begun. That holds for every
-// pattern: a level has only rows of lower levels to wait for, and rows without dependencies wait for nobody.
+// pattern: a level has only rows of lower levels to wait for, and rows without dependencies wait for none.
 //
 // lu is factored in place, so its values cannot say whether they are the factors' or still A's. What other rows need
 // goes through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
@@ -166,7 +166,7 @@ __global__ void early_rows(int places, const int* __restrict__ order, const I* _
 // result is the same in every run and for every `room`. Finished L and U go to lu, which no other row reads there; what
 // others read is in fresh. fresh, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest
 // row with a value that is not finite or a pivot that is zero or without a finite reciprocal; a row depends on smaller
-// rows only, so that one is never the consequence of another. Elimination goes on with NaN so that nobody waits for
+// rows only, so that one is never the consequence of another. Elimination goes on with NaN so that no row waits for
 // ever. Launch: gridDim.x = places of order / ROWS, blockDim.x = BLOCK, shared memory ROWS ((room + BATCH + 1) N^2 + 4
 // N) sizeof(T).
 template <typename T, typename I, int N, int M, int BATCH, bool PIVOTING>
@@ -246,7 +246,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         } while (waits);
         if (first) wait_for_copies();
         first = false;
-        team.sync();  // nobody reads the batch before any more
+        team.sync();  // no thread reads the batch before any more
 #pragma unroll
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll

@@ -48,7 +48,7 @@ template <typename T> __device__ inline void copy_to_shared(T* to, const T* from
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// another NaN in place of the pending pattern: of a value that was there from the beginning, so that nobody waits for
+// another NaN in place of the pending pattern: of a value that was there from the beginning, so that no thread waits for
 // it
 __device__ inline void settle(float& a) { if (pending(a)) a = __uint_as_float(0x7fc00000u); }
 __device__ inline void settle(double& a) { if (pending(a)) a = __longlong_as_double(0x7ff8000000000000ll); }

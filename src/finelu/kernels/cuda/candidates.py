@@ -65,9 +65,9 @@ class _Search:
 def candidates(A, F, columns=None, least=0.0, most=None):
     """The places of A and of L U that F has not, and R = A - L U there; see kernels/reference/candidates.py:candidates.
 
-    most : so many at most: of the candidates that come of products only, those whose products are all smaller than some
-        bound are left out, and the bound is raised until this is so.
-        A's own places always stay. Where F has 32-bit indices, no more than they can count.
+    most : of candidates; if there would be more, those that are places of products only, and whose products are all
+        smaller than some bound, are left out, and the bound is raised until there are not. Where F has 32-bit indices,
+        no more than these can count.
     Returns indptr, indices, values, squares (2, n) and how many were left out. Waits for the host for each count: once,
     twice with `least`, up to 41 times more where `most` is exceeded.
     """

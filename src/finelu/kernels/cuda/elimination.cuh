@@ -7,10 +7,10 @@
 // out (nnz) and inverse (n) are pending (0xff) before the launch; inverse[i] receives 1 / pivot; the pattern and the input
 // are only read. bad[0] (pending too) receives the smallest row with a value that is not finite, a zero
 // pivot, or for Cholesky a pivot that is not positive: it is never the consequence of a bad row with a larger number, and
-// elimination goes on (with NaN) so that nobody waits for ever. The result does not depend on the order of events: a
+// elimination goes on (with NaN) so that no row waits for ever. The result does not depend on the order of events: a
 // value receives its updates in the order of k, by one thread at a time.
 // Progress: groups of a block take rows of one ticket() in visiting order, and a group waits only for rows before its own.
-// Groups of one warp may wait for each other: nobody spins alone, the warp goes round, polls once for every group and lets
+// Groups of one warp may wait for each other: none polls alone, the warp goes round, polls once for every group and lets
 // those go on that have what they need. The only spin, await(), is for values of a row whose inverse has been seen; these
 // were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled. Long rows of
 // Cholesky also await rows whose inverse has not been seen; there is one group a warp then (LANES == 32), so that the

@@ -1,4 +1,4 @@
-"""Launchers of ilu0.cu and ic0.cu: the paper's four variants, one with a table, and the choice among them."""
+"""Launchers of elimination.cu: the paper's four variants, one with a table, and the choice among them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 128
 BATCH = 4  # as in elimination.cuh
 VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table
 TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 128 entries a row
-# Measured on an H200, see benchmarks/results. Below so many entries natural order without an analysis beats level order
+# Measured on an H200, see benchmarks/results. With fewer entries natural order without an analysis beats level order
 # with it. Threads that poll the L2 cache at a time: in natural order all rows are resident, in level order 8 levels.
 NATURAL_ORDER_NNZ = 500_000
 NATURAL_THREADS, LEVEL_THREADS = 1_700_000, 300_000

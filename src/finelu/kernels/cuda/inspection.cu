@@ -74,7 +74,7 @@ __device__ inline double relative(double difference, double size)
     return difference == 0.0 ? 0.0 : isfinite(difference) ? difference / size : difference;
 }
 
-// A matrix beside its transpose: twin kernels/reference/inspection.py:mirrored. A, in sorted rows without duplicates, is finite.
+// What A has in common with its transpose: twin kernels/reference/inspection.py:mirrored. A, in sorted rows without duplicates, is finite.
 // found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries have a
 // stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are not
 // negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run.

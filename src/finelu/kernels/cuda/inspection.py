@@ -1,4 +1,4 @@
-"""Launchers of inspect.cu."""
+"""Launchers of inspection.cu."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inspect(indptr, indices, data, diag):
 
 
 def mirrored(indptr, indices, data, diag):
-    """A matrix beside its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
+    """What A has in common with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
     n, types = indptr.size - 1, (data.dtype.name, indices.dtype.name)
     root, found = cupy.empty(n), cupy.zeros(6, np.uint64)
     kernel("inspection", "roots", *types)(

@@ -1,6 +1,6 @@
 // Changing the pattern of the factors (ParILUT on GPUs, 2019, section III): adding candidates, removing the smallest
 // entries, their magnitudes, and a lower triangle by columns. Twins: add, remove, magnitudes, columns_of in
-// kernels/reference/pattern.py, the same bits in every run. Launchers, and the sequence of kernels of each: patterns.py.
+// kernels/reference/pattern.py, the same bits in every run. Launchers, and the sequence of kernels of each: pattern.py.
 //
 // A row has a group of `lanes` neighbouring threads, a power of two given at run time; a row many times as long has all
 // of its block, after the others. Kernels that need sums over the rows before are run by a fixed number of blocks of
@@ -772,7 +772,7 @@ struct ColumnSort {
     {
         int width = 1;
         while (width < size) width *= 2;
-        for (int k = threadIdx.x; k < width; k += BLOCK) {  // places that nobody else has read in the last run
+        for (int k = threadIdx.x; k < width; k += BLOCK) {  // places that no other thread has read in the last run
             run[k] = k < size ? found.get(begin + k) : Entry<I>{most_index<I>(), 0};  // behind all others
         }
         for (int sorted = 2; sorted <= width; sorted *= 2) {

@@ -1,4 +1,4 @@
-"""Launchers of patterns.cu: the pattern of the factors grows and shrinks; magnitudes; a triangle by columns."""
+"""Launchers of pattern.cu: the pattern of the factors grows and shrinks; magnitudes; a triangle by columns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
-BLOCK, AHEAD = 256, 2  # as in patterns.cu
+BLOCK, AHEAD = 256, 2  # as in pattern.cu
 FACTS, PARTS, PART = 4, 11, 5  # words of the facts of a matrix; of the state of `remove`; of a block in it
-RESIDENT = 5  # blocks a multiprocessor that work at the same time, PARTS_EACH in patterns.cu
-FEW_ROWS = 2**14  # so many are added up by every block faster than by another kernel
+RESIDENT = 5  # blocks a multiprocessor that work at the same time, PARTS_EACH in pattern.cu
+FEW_ROWS = 2**14  # up to here every block adds up all rows, which is faster than another kernel
 MOST = 2**32 - 1  # entries, so that the product of two numbers of them has 64 bits
 
 

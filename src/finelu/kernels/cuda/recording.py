@@ -27,7 +27,7 @@ class Recorded:
                 self._graph = stream.end_capture()
 
     def _allocate(self, size: int):
-        """Memory that nobody else is given, however short its first life: the graph writes to it at each launch."""
+        """Memory that is given to no other array, even once it is freed here: the graph writes to it at each launch."""
         memory = cupy.get_default_memory_pool().malloc(size)
         self._memory.append(memory)
         return memory

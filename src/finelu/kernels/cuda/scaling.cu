@@ -1,5 +1,5 @@
 // Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale, the same
-// bits. LANES threads a row, nobody waits. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
+// bits. LANES threads a row, none waits. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
 #include "runtime/finelu.cuh"
 
 using namespace fl;

@@ -1,4 +1,4 @@
-"""Launcher of scaling.cu."""
+"""Launchers of scaling.cu."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def use_new_pivots(F, out, refused):
 
 def pivots(A, cholesky: bool):
     """(d, bad, plain): see kernels/reference/scaling.py. Waits for the host, once."""
-    d, found = cupy.empty(A.n, A.dtype.char.lower()), _nobody(2)
+    d, found = cupy.empty(A.n, A.dtype.char.lower()), _no_rows(2)
     index = A.indices.dtype
     kernel("scaling", "pivots", A.dtype, d.dtype, index)(
         (blocks(A.n, BLOCK),), (BLOCK,), (index.type(A.n), A.diag, A.data, np.int32(cholesky), d, found)
@@ -45,7 +45,7 @@ def pivots(A, cholesky: bool):
 
 def first_unusable(F) -> int:
     """The first row with a value that is not finite or a zero pivot, or -1. Waits for the host, once."""
-    found, index = _nobody(1), F.indices.dtype
+    found, index = _no_rows(1), F.indices.dtype
     kernel("scaling", "unusable", F.dtype, index)(
         (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.diag, F.data, found)
     )
@@ -53,8 +53,8 @@ def first_unusable(F) -> int:
     return row if row < F.n else -1
 
 
-def _nobody(k: int):
-    """Places for the smallest of many rows, empty."""
+def _no_rows(k: int):
+    """(k,) places for the smallest of many rows, larger than any at first."""
     found = cupy.empty(k, np.int64)
     set_bytes(found, 0x7F)
     return found

@@ -3,7 +3,7 @@
 // selection.py.
 //
 // Everything works on keys: unsigned integers in the order of the values, or of their magnitudes. Rank r is the number
-// of elements before the wanted one, so rank n, which nobody has, gives Inf. A bucket is [low, high) in keys. Of
+// of elements before the wanted one, so rank n, which no element has, gives Inf. A bucket is [low, high) in keys. Of
 // splitters that are equal the last one is raised by one, so that between the two lies a bucket of one single key: a
 // value that occurs often ends the search at once. Every other bucket is smaller than what was split, since each
 // splitter is an element and lies in a bucket of its own; so the search ends.
@@ -20,7 +20,7 @@
 // the load/store unit.
 //
 // Decisions are taken on the device by the last block that is done, from counters it then sets back to 0 for the next
-// launch. Blocks take tickets but wait for nobody. The order of extracted elements differs from run to run, so exact
+// launch. Blocks take tickets but do not wait. The order of extracted elements differs from run to run, so exact
 // searches take different ways to the same result; the approximate one is the same in every run.
 #include "runtime/finelu.cuh"
 
@@ -69,7 +69,7 @@ __device__ inline float real_value(float v) { return v; }
 __device__ inline double real_value(double v) { return v; }
 __device__ inline unsigned real_value(unsigned v) { return v; }
 __device__ inline u64 real_value(u64 v) { return v; }
-// |v|, correct to rounding and without overflow; NaN if a part is NaN, even beside Inf
+// |v|, correct to rounding and without overflow; NaN if a part is NaN, even if the other is Inf
 __device__ inline float real_value(Complex<float> v) { return float(sqrt(double(v.re) * v.re + double(v.im) * v.im)); }
 __device__ inline double real_value(Complex<double> v)
 {
@@ -107,7 +107,7 @@ __device__ inline typename ValueOf<K>::type value_of(K key, int order)
 __device__ inline unsigned upper(unsigned key) { return key; }
 __device__ inline unsigned upper(u64 key) { return unsigned(key >> 32); }
 
-// NaN once v was NaN; also once |v| was Inf or close to overflow, so whoever ends with it looks again. One instruction
+// NaN once v was NaN; also once |v| was Inf or close to overflow, so a thread that ends with it looks again. One instruction
 // a value, in a pipe that is idle otherwise.
 template <typename R> __device__ inline float suspicion(float before, R v)
 {

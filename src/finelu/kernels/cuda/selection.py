@@ -97,7 +97,7 @@ class Selection:
         """Queue the search for the element that has `rank` others before it; returns `out`, not yet computed.
 
         values : (n,) with n <= n_max, contiguous.
-        rank : 0 to n; the rank n, that of nobody, gives Inf. Or keep : the rank n - keep (0 if keep > n), so that
+        rank : 0 to n; the rank n, which no element has, gives Inf. Or keep : the rank n - keep (0 if keep > n), so that
             `keep` elements are not less than `out`.
         count : only the first `count` values take part.
         rank, keep and count may be integers, or arrays of one int32 or int64 on the device: the host waits for nothing.

@@ -122,10 +122,10 @@ __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ sta
 // moved: the pivots' places say where the inverse's elements belong.
 // d, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero
 // or without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is never
-// the consequence of another. Elimination goes on with NaN so that nobody waits for ever. The result is the same in every
+// the consequence of another. Elimination goes on with NaN so that no cell waits for ever. The result is the same in every
 // run. Launch: gridDim.x = places of order / CELLS, blockDim.x = CELLS n^2, shared memory CELLS (9 n^2 + 4 n) sizeof(T).
 // PRELOAD: what the products need of lower is in registers before its turn, which is faster as long as all cells of a
-// hyperplane find room on the device with so many registers.
+// hyperplane find room on the device with that many registers.
 template <typename T, int N, int CELLS, bool PIVOTING, bool PRELOAD>
 __global__ void __launch_bounds__(CELLS * N * N)
 factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __restrict__ blocks, T* d, unsigned* bad,

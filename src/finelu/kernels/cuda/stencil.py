@@ -13,12 +13,15 @@ from finelu.kernels.cuda.runtime.launch import device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
-TILE, MOST_TILES = 32, 4  # a larger block is cut into tiles x tiles of at most 32 x 32, so many elements a thread
+TILE, MOST_TILES = (
+    32,
+    4,
+)  # a larger block is cut into tiles x tiles of at most 32 x 32, as many elements a thread as tiles
 MOST_CELLS = 2**31 - 1
 MOST_BLOCKS = 2**30 - 1  # thread blocks of a sweep; a solve launches two sweeps
 OTHER_WAYS = "Factor on the CPU, where blocks have any size."
-# Threads of a thread block that takes several cells, at least and at most: where nobody waits; and in sweeps, where the
-# cells of a block wait for each other, over hyperplanes that are PRELOADED or larger.
+# Threads of a thread block that takes several cells, at least and at most: where no cell waits; and in sweeps, where
+# the cells of a block wait for each other, over hyperplanes that are PRELOADED or larger.
 ALONE, NARROW, WIDE = (96, 320), (64, 128), (64, 160)
 PRELOADED = 32  # cells a multiprocessor, of hyperplanes for which rows of lower blocks are worth their registers
 LARGEST_PRELOADED = 8  # n, up to which there are registers for it

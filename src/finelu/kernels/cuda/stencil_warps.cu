@@ -63,7 +63,7 @@ template <bool ALIGNED> __device__ inline void peek_pair_if(bool there, const do
 template <int N> __device__ inline int inside(int u) { return N == 8 || u < N ? u : N - 1; }
 
 // c / divisor by a product: magic = ceil(2^(31 + l) / divisor), l = ceil(log2 divisor); exact for 0 <= c < 2^31;
-// of c = -1 a cell comes that nobody uses
+// of c = -1 a cell comes that is not used
 __device__ inline int quotient(int c, int divisor, unsigned magic)
 {
     int zeros;

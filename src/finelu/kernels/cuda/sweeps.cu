@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                 for (int t = 0; t < LANES; ++t) {
                     const I k_first = of_row(first[e], t, LANES), k_last = of_row(last[e], t, LANES);
                     const T l = of_row(held[e], t, LANES);
-                    if (!__any_sync(ALL, k_first > 0)) break;  // nobody's entry t is below the diagonal
+                    if (!__any_sync(ALL, k_first > 0)) break;  // no row's entry t is below the diagonal
                     I j = columns[0];
                     T v = values[0];
 #pragma unroll

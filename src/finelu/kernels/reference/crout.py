@@ -17,7 +17,7 @@ def farthest(nu):
 def usable(pivot, row, column, pivot_tol):
     """Whether a pivot is larger than pivot_tol times the rest of its row and column, and its elimination is finite.
 
-    The quotients and the products of what is beside the pivot may not overflow; 4 is spare for sums in them.
+    Quotients by the pivot, and products of entries of its row and column, may not overflow; the factor 4 is for sums.
     """
     real = pivot.real.dtype.type
     size, spare = abs(pivot), real(4)
@@ -30,16 +30,17 @@ def usable(pivot, row, column, pivot_tol):
 
 
 def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room):
-    """Crout's L D U, L and U with unit diagonals, that puts off rows and columns whose elimination would harm.
+    """Crout's L D U, L and U with unit diagonals, that defers rows and columns whose elimination would do harm.
 
     Bollhoefer & Saad 2006; the form and the estimates are those of Li, Saad & Chow 2003, section 3. T is the transpose
     of A. Only rows before parts[-1] can be pivots. What stays active of row and column k: the unknowns that are not
-    pivots before k. k is put off if the estimate of ||e_k^T L^-1|| or of ||U^-1 e_k|| is larger than condest or not
+    pivots before k. k is deferred if the estimate of ||e_k^T L^-1|| or of ||U^-1 e_k|| is larger than condest or not
     finite (1), or if its pivot is not usable (2). u_kj is dropped if its magnitude times the estimate of ||U^-1 e_k||
     is not larger than drop_tol, l_ik likewise; of the others the row_room[k] and column_room[k] largest are kept.
 
     Returns deferred (n,): 0, 1, 2; d (n,); the columns of L and the rows of U as lists of {index: value}; the largest
-    estimates of the pivots for L and for U; how many entries, not zero, were dropped by tolerance, and by room.
+    estimates of the pivots for L and for U; how many entries, not zero, were dropped by tolerance, and by the fill
+    limit.
     """
     n, dtype = A.indptr.size - 1, A.data.dtype
     real = A.data.real.dtype.type
@@ -82,9 +83,9 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room):
 def schur_complement(A, factors, drop_tol):
     """S = C - L_C D U_C on the rows and columns that are no pivots of `factors` (deferred, interface, d, l_..., u_...).
 
-    Entries beside the diagonal go if they are not larger than drop_tol times the largest of their row, nor than that
-    times the largest of their column; the diagonal is always stored. Returns indptr, indices, data, the numbers of the
-    rows in A, the first row that is not finite or -1.
+    Entries off the diagonal are dropped if they are not larger than drop_tol times the largest of their row, nor than
+    that times the largest of their column; the diagonal is always stored. Returns indptr, indices, data, the numbers of
+    the rows in A, the first row that is not finite or -1.
     """
     n, dtype = factors.d.size, A.data.dtype
     rows = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]

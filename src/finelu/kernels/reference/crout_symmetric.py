@@ -8,10 +8,10 @@ import numpy as np
 
 
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian):
-    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows put off.
+    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred.
 
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
-    many entries were dropped by tolerance and by room.
+    many entries were dropped by tolerance and by the fill limit.
     """
     n, kind = A.indptr.size - 1, A.data.dtype.type
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, kind), np.zeros(n, kind)
@@ -75,10 +75,10 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
 
     def as_one(k, z):
         """The multipliers of row k, or None."""
-        beside, pivot = {j: x for j, x in z.items() if j != k}, abs(z[k])
-        top = max((abs(x) for x in beside.values()), default=pivot - pivot)
+        others, pivot = {j: x for j, x in z.items() if j != k}, abs(z[k])
+        top = max((abs(x) for x in others.values()), default=pivot - pivot)
         good = finite(*z.values(), type(pivot)(1) / pivot, 2 * top / pivot * (2 * top))
-        return {j: x / z[k] for j, x in beside.items()} if good and float(pivot) > pivot_tol * float(top) else None
+        return {j: x / z[k] for j, x in others.items()} if good and float(pivot) > pivot_tol * float(top) else None
 
     for start, stop in pairwise(parts):
         k = int(start)

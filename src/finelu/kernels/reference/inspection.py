@@ -72,8 +72,8 @@ def signs(indptr, indices, data, diag, tolerance):
     fine = 0
     for i, place in enumerate(diag):
         d = data[place]
-        beside = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
-        same += sum(a for a in beside if a > 0)
-        opposite -= sum(a for a in beside if a <= 0)
-        fine += abs(d) + sum(beside) >= -tolerance * abs(d)
+        others = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
+        same += sum(a for a in others if a > 0)
+        opposite -= sum(a for a in others if a <= 0)
+        fine += abs(d) + sum(others) >= -tolerance * abs(d)
     return same, opposite, fine

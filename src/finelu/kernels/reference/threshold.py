@@ -15,7 +15,7 @@ def strongest(entries, tau, limit):
 
 
 def allowed(fill, entries):
-    """How many entries of a row of L or U are kept where A has so many."""
+    """How many entries of a row of L or U are kept where the row of A has `entries` there."""
     return None if np.isinf(fill) else max(1, int(fill * entries))
 
 

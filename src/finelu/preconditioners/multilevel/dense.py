@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from finelu.errors import MatrixError, ZeroPivot
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.preconditioners.multilevel.order import advice, exponents, scaled_by, transposed
 from finelu.scaling import equilibrate, times_power
 

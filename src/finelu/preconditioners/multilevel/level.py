@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu, synchronize
+from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import MatrixError, ZeroPivot
 from finelu.factors import Arrangement, LUFactors
 from finelu.factors.triangles import Solve
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import DENSE_MOST
 from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
 from finelu.triangular import TriangularSolver
@@ -46,16 +47,17 @@ def factored(
         made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
-        facts["pairs"], facts["dropped"] = 0, (made.small, made.crowded)
+        facts["pairs"] = 0
         rows = left.rows
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
-        facts["pairs"], facts["dropped"] = made.pairs_taken, (made.dropped_by_tolerance, made.dropped_by_room)
+        facts["pairs"] = made.pairs_taken
         rows = left.numbers
-    facts["put_off"] = made.put_off_by_estimate, made.put_off_by_pivot
+    facts["dropped"] = made.dropped_by_tolerance, made.dropped_by_fill_limit
+    facts["put_off"] = made.deferred_by_estimate, made.deferred_by_pivot
     if left.first_bad >= 0:
         raise ZeroPivot(
             recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", advice(recipe)
@@ -127,11 +129,11 @@ class Level:
             self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if hermitian else "T"), backward))
         S = A.tosparse()
         if low_memory:
-            beside, under = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
+            F, G = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
         else:
-            beside, under = (D @ U[1]).tocsr(), L[1].tocsr()
-        self._F, self._G = {"N": beside}, {"N": under}
-        kept = [self.B, beside, under] + ([] if self.D is None else [self.D])
+            F, G = (D @ U[1]).tocsr(), L[1].tocsr()
+        self._F, self._G = {"N": F}, {"N": G}
+        kept = [self.B, F, G] + ([] if self.D is None else [self.D])
         self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
         vectors = vars(self.arranged).values()
         self.facts["bytes"] = sum(x.nbytes for x in vectors) + sum(

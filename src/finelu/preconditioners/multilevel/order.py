@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
-from finelu.matrix import CSR, as_csr
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.matrix.traits import differing, symmetry
 from finelu.ordering import ORDERS, parts
 from finelu.scaling import equilibrate, matching, times_power
@@ -46,7 +47,9 @@ class Order:
     starts: np.ndarray
 
 
-def order_of(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kept: Order | None):
+def order_of(
+    recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, first: bool, kept: Order | None
+) -> tuple[Order, tuple[Any, Any]]:
     """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; and the
     exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
     n, general = S.n, kind == "general"
@@ -85,10 +88,10 @@ def order_of(recipe: MultilevelILU, S: CSR, kind: str, numbers, first: bool, kep
     return Order(rows[flat], columns[flat], pairs, stops[starts]), powers
 
 
-def _ordered(recipe: MultilevelILU, graph: CSR, count: int):
+def _ordered(recipe: MultilevelILU, graph: CSR, count: int) -> tuple[Any, Any]:
     """(order, starts of the parts): the ordering, of each part by itself if there are several."""
 
-    def inside(S) -> np.ndarray:
+    def inside(S: CSR) -> Any:
         return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
 
     if count == 1:

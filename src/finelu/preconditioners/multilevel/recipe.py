@@ -26,7 +26,7 @@ from finelu.errors import FineluError, MatrixError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
-from finelu.matrix import CSR
+from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
 from finelu.preconditioners.multilevel.dense import dense_inverse, is_last
 from finelu.preconditioners.multilevel.level import Level, factored
@@ -35,7 +35,7 @@ from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
-SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below tells of an A that may be singular
+SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
 
 
@@ -109,9 +109,10 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
     flag("matching", recipe.matching, of=recipe)
     flag("symmetric", recipe.symmetric, optional=True, of=recipe)
     flag("low_memory", recipe.low_memory, optional=True, of=recipe)
-    A = checked(recipe, A, diagonal=recipe.shift > 0)
-    choice("triangular", recipe.triangular, (*kernels_for(A.data).triangular.TRIANGULAR_METHODS, "auto"), of=recipe)
-    return A
+    matrix = checked(recipe, A, diagonal=recipe.shift > 0)
+    methods = kernels_for(matrix.data).triangular.TRIANGULAR_METHODS
+    choice("triangular", recipe.triangular, (*methods, "auto"), of=recipe)
+    return matrix
 
 
 @dataclass(eq=False, repr=False)
@@ -143,6 +144,7 @@ class MultilevelFactors(Factors):
 
     _bound = ("_lock", "_recorded")
     report: MultilevelReport
+    _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
     _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
@@ -200,7 +202,7 @@ class MultilevelFactors(Factors):
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
         kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
-        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level tells
+        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level finds out
             require_matching(S)
         self._levels = []
         facts: list[dict[str, Any]] = []

@@ -36,7 +36,7 @@ def hand_over(typing, array, slots, index):
 
 
 class Handed:
-    """Room for `count` arrays in a `with` block, at whose end goes what nobody has taken, as after a Ctrl-C.
+    """Room for `count` arrays in a `with` block, whose end frees those that were not taken, as after a Ctrl-C.
 
     Without __del__: an interrupt that comes there is lost.
     """

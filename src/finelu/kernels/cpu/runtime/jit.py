@@ -33,7 +33,7 @@ if config.DISABLE_JIT:
 PATIENCE = 10.0  # s that one process waits for another that keeps a kernel, which takes milliseconds
 
 _locks: set[IO] = set()  # open ones; a child that is forked meanwhile has no use for them
-_stuck = False  # somebody kept the others waiting for longer: nobody is waited for again
+_stuck = False  # a process has held a lock for longer: this one waits for no lock again
 
 
 class _ReadOnly:
@@ -52,7 +52,7 @@ class _ReadOnlyProvided(_ReadOnly, UserProvidedCacheLocator):
 
 
 class _ReadOnlyInTree(_ReadOnly, InTreeCacheLocator):
-    """The folder beside the source."""
+    """__pycache__ in the folder of the source."""
 
 
 READ_ONLY = (_ReadOnlyProvided, _ReadOnlyInTree)

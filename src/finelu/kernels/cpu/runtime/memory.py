@@ -37,7 +37,7 @@ class _Pool:
 
 @contextmanager
 def reusing_memory():
-    """Inside, in this thread, `empty` takes memory of arrays that it made earlier and that nobody holds any more.
+    """Inside, in this thread, `empty` takes memory of arrays that it made earlier and that are gone.
 
     At the end all memory that is free goes back to the system, and the rest as soon as its arrays are gone. An array
     may lie in a larger piece of memory, so copy what is to stay for long.

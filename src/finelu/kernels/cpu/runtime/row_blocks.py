@@ -12,14 +12,14 @@ from finelu.threads import get_num_threads, run
 
 # Work is counted in multiplications.
 ROW, ENTRY = 16, 3  # what a row, and an entry of it, cost besides
-GRANULE, GRANULES = 32, 2**14  # so many neighbouring rows stay together, fewer where there would be few such granules
+GRANULE, GRANULES = 32, 2**14  # rows of a granule, which is not divided; fewer where there would be fewer granules
 GRAIN = 2**15  # of a block: its candidates stay in the second-level cache
 ALONE = 2**17  # less is done before another thread has come
 COPY = 2**14  # entries of a block where each is only looked at
 
 
 def worth_sharing(entries: int) -> bool:
-    """Whether so many entries are worth a second thread."""
+    """Whether work on this many entries is worth a second thread."""
     return entries >= ALONE
 
 

@@ -11,7 +11,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
 
-LONGEST = 255  # rows are sorted by length inside a level; longer ones are not told apart
+LONGEST = 255  # rows are sorted by length inside a level; longer ones count as equal
 
 # Measured on two cores of an AMD EPYC 9005, in ns.
 ITEM = (

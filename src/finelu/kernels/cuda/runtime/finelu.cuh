@@ -144,7 +144,7 @@ template <typename R> __device__ inline Complex<R> shuffle_xor(Complex<R> v, int
 
 // Number of this block in the order in which blocks began to run. Work handed out by it never waits for work of a block
 // that has not begun, whatever order the hardware takes, and so every wait in finelu ends: the block with the lowest
-// number waits for nobody. `counter` is memory set to 0xff, like everything that is pending. All threads call it.
+// number waits for no other. `counter` is memory set to 0xff, like everything that is pending. All threads call it.
 __device__ inline unsigned ticket(unsigned* counter)
 {
     __shared__ unsigned mine;

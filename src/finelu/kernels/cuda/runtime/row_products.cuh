@@ -1,13 +1,13 @@
 // Row by row products of sparse factors, for the sweeps and the candidates of ParILUT (2018, 2019); the papers' separate
-// symbolic product, residual and sweep kernels are one kind of kernel here. Twins: kernels/reference: sweep,
-// sweep_in_place, candidates.
+// symbolic product, residual and sweep kernels are one kind of kernel here. Twins: kernels/reference/sweeps.py, and
+// candidates in kernels/reference/candidates.py.
 //
 // Row i of A - L U: for each k < i of row i of L, in ascending order, l_ik times row k of U (of Cholesky: conj(l_jk) for
 // the j of column k up to i) is subtracted from the accumulators of its columns. The columns of one k are distinct and the
-// k go one after the other, so nobody shares an accumulator, and the bits are the same in every run wherever a column's
-// accumulator lies. Short rows: LANES threads a row, accumulators in a hash table in shared memory; where a sweep meets few
+// k go one after the other, so no two threads share an accumulator, and the bits are the same in every run wherever the
+// accumulator of a column lies. Short rows: LANES threads a row, accumulators in a hash table in shared memory; where a sweep meets few
 // of them, in registers (sweeps.cu: row_sweeps). Long rows: a block a row, accumulators in a dense row of global memory
-// (of the L2 cache), where it never matters what falls beside the pattern. What bounds short rows is the shared memory:
+// (of the L2 cache), where it never matters what falls outside of the pattern. What bounds short rows is the shared memory:
 // about three accesses a multiply-add; the data of U comes from L2.
 #pragma once
 

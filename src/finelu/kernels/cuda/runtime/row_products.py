@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from finelu.kernels.cuda.runtime.launch import NULL, device_limits
 
-BLOCK, LONG_BLOCK = 128, 512  # as in products.cuh
+BLOCK, LONG_BLOCK = 128, 512  # as in row_products.cuh
 LEAST_SLOTS = {4: 32, 8: 64, 16: 128, 32: 256}
 MOST_SLOTS = {4: 128, 8: 256, 16: 512, 32: 1024}
 WORK_BYTES = 2**30  # that dense rows may take
