@@ -10,6 +10,7 @@ import pytest
 import finelu as fl
 from finelu.auto import monitor
 
+MOST_FUNCTIONS, MOST_FILES = 160, 26  # files outside of kernels/
 PACKAGE = Path(fl.__file__).parent
 
 

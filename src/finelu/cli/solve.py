@@ -113,8 +113,8 @@ def solve(
             options |= {"method": method, "time_limit": limit}
         else:
             methods = (method,) if method != "auto" else choose(traits(A), made).methods
-            limits = {name: _iteration_limits(name, maxiter, restart if name == methods[0] else None) for name in methods}
             method = methods[0]
+            limits = {name: _iteration_limits(name, maxiter, restart if name == method else None) for name in methods}
         if shown.enabled:
             label = "solving" if automatic else method
             options["watch"] = shown.watcher(label, norm_b, rtol, maxiter or MAXITER)

@@ -224,8 +224,8 @@ class _Task:
         yield candidate.row(outcome, reason, **made, solve=seconds, iterations=0, residual=residual)
 
     def _solved(self, A: CSR, b: Any, M: Any, made: dict[str, Any]) -> Iterator[Measurement]:
-        """The rows of the candidate's method, of gmres where cg found A or M not to be positive definite, and of bicgstab
-        where gmres had to restart or did not converge."""
+        """The rows of the candidate's method, of gmres where cg found that A or M is not positive definite, and of
+        bicgstab where gmres had to restart or did not converge."""
         method = self.candidate.method
         row = self._krylov(method, A, b, M, made)
         if row.solved and self.system.pictures:
