@@ -40,9 +40,12 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
         begin, end = begin.astype(index, copy=False), end.astype(index, copy=False)
         entries, longest = int((end - begin).sum(dtype=np.int64)), int((end - begin).max())
     elif lower:
-        begin, end, entries, longest = A.indptr[:-1], A.diag, A.below, A.longest[1]
+        begin, end = A.indptr[:-1], A.diag
+        _, longest, _, entries = A.facts
     else:
-        begin, end, entries, longest = A.diag + 1, A.indptr[1:], A.nnz - A.n - A.below, A.longest[2]
+        begin, end = A.diag + 1, A.indptr[1:]
+        _, _, longest, below = A.facts
+        entries = A.nnz - A.n - below
     diag = None if unit else A.diag
     if trans == "N":
         return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)

@@ -281,7 +281,7 @@ class Drawn:
         self.plot(path, histories, rtol, title=title)
 
 
-@pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "gmres, ilu0")])
+@pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "cg, ilu0")])
 def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, monkeypatch, tmp_path, patient, options, curve):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(report, "plot_convergence", drawn := Drawn(report.plot_convergence))

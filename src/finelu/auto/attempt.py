@@ -12,7 +12,7 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.device import namespace
-from finelu.krylov.operators import Identity, Operator, as_operator
+from finelu.krylov.operators import Identity, Operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR
@@ -34,7 +34,7 @@ class Column:
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float):
-        self.A = as_operator(A, "A", b, b.dtype)
+        self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Residual(self.A.matrix, self.A.__matmul__, b.dtype)
         self.attempts: list[Attempt] = []
@@ -42,10 +42,7 @@ class Column:
         self.tried = self.indefinite = False
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
-        self.begin_at(namespace(b).zeros_like(b), scale)
-
-    def begin_at(self, x: Any, size: float) -> None:
-        self.x, self.size, self.history, self.recurrence = x, size, [size], [size]
+        self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ from finelu.preconditioners import (
     SparseLU,
     recipe_of,
 )
-from finelu.preconditioners.direct import SHORT
+from finelu.preconditioners.direct import COLAMD, SHORT
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import shown
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
-SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner, from which on rows and columns are ordered together
+SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -57,16 +57,6 @@ class Choice:
         return self.methods[0]
 
 
-def short_rows(traits: MatrixTraits) -> bool:
-    """Whether rows are so short that factors with columns ordered alone stay sparse, as experience has it."""
-    return traits.nnz <= SHORT * traits.n
-
-
-def by_columns(traits: MatrixTraits) -> bool:
-    """Whether a direct solve orders columns alone: where rows and columns differ, or rows are to be permuted."""
-    return traits.paired < SYMMETRIC_PATTERN or (not traits.diagonal.usable and short_rows(traits))
-
-
 def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
     first = SparseLU(ordering=ordering)
     return first, SparseLU(ordering=ordering, matching=not usable, shift=NUDGE)
@@ -90,31 +80,24 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
-    ("direct", lambda A: by_columns(A) and not A.diagonal.usable, Rung(_direct("colamd", False), ESTIMATED)),
-    ("direct", lambda A: by_columns(A), Rung(_direct("colamd", True), ESTIMATED)),
-    ("direct", lambda A: not A.diagonal.usable, Rung(_direct("auto", False), COUNTED)),
-    ("direct", lambda A: True, Rung(_direct("auto", True), COUNTED)),
+    ("direct", lambda A: A.paired < SYMMETRIC_PATTERN and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
+    ("direct", lambda A: A.paired < SYMMETRIC_PATTERN, Rung(_direct(COLAMD, False), ESTIMATED)),
+    ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
+    ("direct", lambda A: A.mean_row <= SHORT, Rung(_direct(COLAMD, False), ESTIMATED)),  # rows are to be permuted
+    ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
     ("multilevel", lambda A: not A.diagonal.usable, Rung((MultilevelILU(),), GAPS)),
     ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
 )
 
 # The methods of the first row whose rule holds for A, the recipe, and whether that recipe alone is to be tried.
+# cg: factors that are Hermitian because A is (those of ILU0, MILU0, ILUK) have positive pivots where A is an M-matrix;
+# where one is negative, cg finds out, and gmres goes on.
 METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
-    (lambda A, recipe, alone: isinstance(recipe, SparseLU | MultilevelILU), ("gmres",)),  # in few iterations
-    (lambda A, recipe, alone: A.definite and fits_cg(recipe), ("cg", "gmres")),
-    (lambda A, recipe, alone: alone, ("gmres",)),  # there is no other rung for where bicgstab wanders
-    (lambda A, recipe, alone: True, ("bicgstab", "gmres")),
+    (lambda A, M, alone: isinstance(M, SparseLU | MultilevelILU), ("gmres",)),  # which then takes few iterations
+    (lambda A, M, alone: A.definite and (M is None or M.keeps_definite or M.keeps_symmetry), ("cg", "gmres")),
+    (lambda A, M, alone: alone, ("gmres",)),  # its residual never grows, and there is no other rung to go on with
+    (lambda A, M, alone: True, ("bicgstab", "gmres")),
 )
-
-
-def fits_cg(recipe: Recipe | None) -> bool:
-    """Whether the factors of a Hermitian positive definite A may be taken for Hermitian positive definite by cg.
-
-    Those of ILU0 and MILU0 are Hermitian, as A and its pattern are, and have positive pivots where A is an M-matrix;
-    cg sees it where one is negative, and gmres goes on.
-    """
-    kind = type(recipe)
-    return recipe is None or recipe.keeps_definite or kind in (ILU0, MILU0)
 
 
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:

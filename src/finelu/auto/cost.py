@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung, by_columns, short_rows
+from finelu.auto.choose import Rung
 from finelu.device import free_memory
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Fill, with_little_fill
+from finelu.preconditioners.direct import COLAMD, SHORT
 
 # Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
 # pace of the first attempt corrects them.
@@ -37,13 +38,16 @@ class Costs:
     rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
     deadline : of `perf_counter`.
     pace : how much slower this machine is than the one of the constants.  order, fill : of the direct solve, once
-    `count_fill` has found them.
+    `count_fill` has found them.  short : rows are so short that factors with columns ordered alone stay sparse.
+    by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
         self.A, self.traits, self.rungs, self.limit, self.deadline = A, traits, rungs, limit, deadline
         self.entry = int(A.data.dtype.itemsize) + INDEX  # bytes of an entry of factors
-        self.short, self.by_columns = short_rows(traits), by_columns(traits)
+        self.short = traits.mean_row <= SHORT
+        direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
+        self.by_columns = direct is not None and direct.ordering == COLAMD
         self.pace = 1.0
         self.order: Any = None
         self.fill: Fill | None = None

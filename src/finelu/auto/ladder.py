@@ -24,7 +24,7 @@ from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.krylov.operators import as_operator
-from finelu.matrix import CSR, as_csr, norm
+from finelu.matrix import CSR, norm
 from finelu.matrix.traits import traits
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import SparseLUFactors
@@ -83,8 +83,10 @@ class Ladder:
     # the order of the rungs
 
     def next_rung(self, left: list[str]) -> str | None:
-        """The cheapest of those left that fits the memory and the time."""
-        costs = self.costs
+        """The cheapest of those left that fits the memory and the time; what an earlier column gave up comes last."""
+        costs, given_up = self.costs, self.given_up.intersection(left)
+        if given_up and (rung := self.next_rung([rung for rung in left if rung not in given_up])):
+            return rung
         if self.asked:
             return left[0] if left else None
         if "direct" in left and self.traits.n <= SMALL and costs.fits(costs.entry * self.traits.n**2):
@@ -96,9 +98,6 @@ class Ladder:
         seconds = {rung: costs.seconds(rung) for rung in left}
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung] / costs.pace)]
         return min(fits, key=lambda rung: seconds[rung]) if fits else None
-
-    def _next(self, left: list[str]) -> str | None:
-        return self.next_rung([rung for rung in left if rung not in self.given_up]) or self.next_rung(left)
 
     # a right-hand side
 
@@ -117,13 +116,13 @@ class Ladder:
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
-                column.begin_at(x0.copy(), size)
+                column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
         left = [rung for rung in self.rungs if rung not in self.broken]
-        rung = self.preferred or self._next(left)
+        rung = self.preferred or self.next_rung(left)
         why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
         while rung is not None and perf_counter() <= self.costs.deadline:
             left.remove(rung)
@@ -131,7 +130,7 @@ class Ladder:
             if column.status in OVER or column.iterations >= self.most:
                 break
             self.given_up.add(rung)
-            before, rung = rung, change or self._next(left)
+            before, rung = rung, change or self.next_rung(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         return self._solution(column, left)
 
@@ -266,7 +265,8 @@ class Ladder:
                 if isinstance(error, StructurallySingular):
                     self.structure = str(error)
             else:
-                self.rungs[rung] = Rung((recipe,), chosen.reason)
+                if recipe is not chosen.recipes[0]:
+                    self.rungs[rung] = Rung((recipe,), chosen.reason)
                 synchronize(self.A.data)
                 return ""
         return outcome
@@ -309,4 +309,5 @@ def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     """A and b in a precision that allows for rtol; b in the dtype of x."""
     dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
     real = np.empty(0, dtype).real.dtype
-    return as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, real)), b.astype(dtype, copy=False)
+    of_A = np.result_type(A.dtype, real)
+    return A if A.dtype == of_A else A.with_values(A.data.astype(of_A)), b.astype(dtype, copy=False)

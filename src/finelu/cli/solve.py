@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -111,9 +112,9 @@ def solve(
         if automatic:
             options |= {"method": method, "time_limit": limit}
         else:
-            if method == "auto":
-                method = choose(traits(A), made).method
-            options |= _iteration_limits(method, maxiter, restart)
+            methods = (method,) if method != "auto" else choose(traits(A), made).methods
+            method = methods[0]
+            limits = {name: _iteration_limits(name, maxiter, restart if name == method else None) for name in methods}
         if shown.enabled:
             label = "solving" if automatic else method
             options["watch"] = shown.watcher(label, norm_b, rtol, maxiter or MAXITER)
@@ -123,7 +124,9 @@ def solve(
             F, (solution, times) = None, _run_automatic(A, rhs, options, shown)
             name, method, reason = solution.recipe, solution.method, _reason(solution)
         else:
-            F, solution, times = _run(A, rhs, made, method, options, shown)
+            F, solution, times = _run(A, rhs, made, {name: options | limits[name] for name in methods}, shown)
+            method = solution.method
+            options |= limits[method]
             name, reason = "none" if made is None else repr(made), "as asked"
 
     scale = norm_b if norm_b > 0 else 1.0
@@ -214,10 +217,14 @@ def _gpu(device: str) -> ModuleType | None:
 
 
 def _run(
-    A: CSR, b: Any, recipe: Any, method: str, options: dict[str, Any], shown: Progress
+    A: CSR, b: Any, recipe: Any, methods: dict[str, dict[str, Any]], shown: Progress
 ) -> tuple[Any, Solution, dict[str, float]]:
-    """Factor and solve: the factors (None without a recipe), the solution, and the seconds that each part took."""
+    """Factor, and solve by the first of the methods (name -> options), by the next where that breaks down.
+
+    Returns the factors (None without a recipe), the solution, and the seconds that each part took.
+    """
     from finelu import krylov
+    from finelu.auto.attempt import BROKEN, INDEFINITE
     from finelu.device import synchronize
 
     with shown.compile_clock() as compiled:
@@ -230,8 +237,13 @@ def _run(
 
         shown.stage("factoring" if recipe is None else f"factoring with {recipe!r}")
         F, factor_seconds = timed(lambda: None if recipe is None else recipe.factor(A))
-        shown.stage(method)
-        solution, solve_seconds = timed(lambda: getattr(krylov, method)(A, b, M=F, **options))
+        solve_seconds = 0.0
+        for method, options in methods.items():
+            shown.stage(method)
+            solution, seconds = timed(partial(getattr(krylov, method), A, b, M=F, **options))
+            solve_seconds += seconds
+            if solution.status not in BROKEN + INDEFINITE:
+                break
         times = {"factor_seconds": factor_seconds, "solve_seconds": solve_seconds, "compile_seconds": compiled()}
         times["total_seconds"] = sum(times.values())
     return F, solution, times

@@ -224,12 +224,15 @@ class _Task:
         yield candidate.row(outcome, reason, **made, solve=seconds, iterations=0, residual=residual)
 
     def _solved(self, A: CSR, b: Any, M: Any, made: dict[str, Any]) -> Iterator[Measurement]:
-        """The rows of the candidate's method, and of bicgstab where gmres had to restart or did not converge."""
+        """The rows of the candidate's method, of gmres where cg found that A or M is not positive definite, and of
+        bicgstab where gmres had to restart or did not converge."""
         method = self.candidate.method
         row = self._krylov(method, A, b, M, made)
         if row.solved and self.system.pictures:
             row = replace(row, pictures=_pictures(M))
         yield row
+        if method == "cg" and row.outcome.startswith("indefinite") and self.share.left > 0:
+            yield replace(self._krylov("gmres", A, b, M, made), pictures=row.pictures)
         again = row.iterations is not None and (row.iterations > CYCLE or not row.solved)
         if method == "gmres" and again and self.share.left > 0:
             yield replace(self._krylov("bicgstab", A, b, M, made), pictures=row.pictures)

@@ -169,8 +169,9 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     """
     if A is None:
         return Identity()
-    _refuse_recipe(A, name)
     n = like.size
+    if not isinstance(A, Factors):
+        _refuse_recipe(A, name)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
@@ -197,12 +198,16 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     if not (isinstance(A, CSR) or hasattr(A, "tocsr") or hasattr(A, "to_scipy_sparse")):
         array = _dense(A, name, like, dtype)
         return Operator(array.__matmul__, A, name, lambda: array.conj().T.__matmul__, array)
-    csr = _sparse(A, name, dtype)
-    S = csr.tosparse()
+    return matrix_operator(_sparse(A, name, dtype), name, given=A)
+
+
+def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
+    """A checked matrix of the working dtype as an `Operator`.  given : what the caller has of it, if not A itself."""
+    S = A.tosparse()
     S.has_sorted_indices = True
     S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
-    product = kernels_for(like).products.Product
-    return Operator(product(S), A, name, lambda: product(S.conj().T.tocsr()), csr)
+    product = kernels_for(A.data).products.Product
+    return Operator(product(S), A if given is None else given, name, lambda: product(S.conj().T.tocsr()), A)
 
 
 def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:

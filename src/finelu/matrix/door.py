@@ -31,8 +31,8 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     Cost: one pass over the entries; a conversion only where the format, order or dtype needs it.
     """
     if isinstance(A, CSR):
-        if diagonal:
-            _require_diagonal(A)
+        if diagonal and A.missing:
+            raise _gaps(A)
         return A if dtype is None or A.dtype == dtype else A.with_values(A.data.astype(dtype))
     S = _to_csr_format(A)
     _require_square(S.shape)
@@ -67,8 +67,9 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
             f"{'entry' if found['not_finite'] == 1 else 'entries'}); find where they come from before solving."
         )
     result = CSR(indptr, indices, data, diag)
-    if diagonal:
-        _require_diagonal(result, found)
+    result.__dict__["missing"] = found["missing"]  # the cached property
+    if diagonal and found["missing"]:
+        raise _gaps(result)
     return result
 
 
@@ -106,19 +107,14 @@ def _require_square(shape: Any) -> None:
         raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
 
 
-def _require_diagonal(A: CSR, found: dict[str, int] | None = None) -> None:
-    if found is None:
-        if not A.missing:
-            return
-        xp = namespace(A.data)
-        missing = xp.flatnonzero(A.diag < 0)
-        found = {"missing": int(missing.size), "first_missing": int(missing[0]) if missing.size else -1}
-    if found["missing"]:
-        raise MatrixError(
-            f"A stores no diagonal entry in row {found['first_missing']} ({found['missing']} such "
-            f"{'row' if found['missing'] == 1 else 'rows'}); an incomplete factorization divides by it. "
-            f"Store it (a small number, or a shift), or permute A so that its diagonal is full."
-        )
+def _gaps(A: CSR) -> MatrixError:
+    """The error for an A that misses diagonal entries."""
+    first = int(namespace(A.data).flatnonzero(A.diag < 0)[0])
+    return MatrixError(
+        f"A stores no diagonal entry in row {first} ({A.missing} such {'row' if A.missing == 1 else 'rows'}); an "
+        f"incomplete factorization divides by it. Store it (a small number, or a shift), or permute A so that its "
+        f"diagonal is full."
+    )
 
 
 def _to_csr_format(A: Any) -> Any:

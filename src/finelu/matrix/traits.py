@@ -47,7 +47,7 @@ class MatrixTraits:
     m_matrix : A has the signs of a discretized elliptic operator: the entries off the diagonal whose sign is that of
         their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
         that sign, add up to no less than 0.
-    paired : the part of the entries (i, j) with an entry (j, i).
+    paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
     mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu : whether A is on a GPU.
     """
 
@@ -58,6 +58,7 @@ class MatrixTraits:
     definite: bool
     m_matrix: bool
     paired: float
+    mean_row: float
     mirrored: Mirrored
     gpu: bool
 
@@ -90,6 +91,7 @@ def traits(A: CSR) -> MatrixTraits:
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
         paired=mirrored[-1] / max(A.nnz, 1),
+        mean_row=A.nnz / A.n,
         mirrored=mirrored,
         gpu=on_gpu(A.data),
     )

@@ -36,6 +36,8 @@ class ILU0(Recipe):
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 
+    keeps_symmetry = True
+
     shift: float = 0.0
     variant: str = "auto"
     triangular: str = "auto"

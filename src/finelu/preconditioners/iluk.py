@@ -31,6 +31,8 @@ class ILUK(Recipe):
     that pattern, on the device of A.
     """
 
+    keeps_symmetry = True
+
     level: int = 1
     shift: float = 0.0
     variant: str = "auto"

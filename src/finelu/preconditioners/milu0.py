@@ -33,6 +33,7 @@ class MILU0(Recipe):
     Cost: as ILU0, on the CPU, for A on the GPU too, where the factors are then applied.
     """
 
+    keeps_symmetry = True
     factored_on = ON_CPU
 
     relax: float = 1.0

@@ -1,0 +1,51 @@
+"""The way of a call runs downwards: how many functions of finelu one solve enters, and how often it checks."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import finelu as fl
+from finelu.auto import monitor
+
+MOST_FUNCTIONS, MOST_FILES = 160, 26  # files outside of kernels/
+PACKAGE = Path(fl.__file__).parent
+
+
+@pytest.fixture
+def entered(monkeypatch):
+    """(file, function) -> calls, of one warm solve of poisson7:16; jitted code and comprehensions do not count."""
+    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)  # whatever the clock says
+    A = fl.gallery.poisson7(16)
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    fl.solve(A, b)
+    calls = Counter()
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE) and not frame.f_code.co_name.startswith("<"):
+            calls[str(path.relative_to(PACKAGE)), frame.f_code.co_name] += 1
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        solution = fl.solve(A, b)
+    finally:
+        sys.settrace(before)
+    assert solution.converged and solution.method == "cg" and solution.recipe == "MILU0()"
+    return calls
+
+
+def test_a_solve_enters_few_functions(entered):
+    assert len(entered) <= MOST_FUNCTIONS
+    assert len({file for file, _ in entered if not file.startswith("kernels")}) <= MOST_FILES
+
+
+def test_what_has_been_checked_is_trusted(entered):
+    called = Counter()
+    for (_, name), times in entered.items():
+        called[name] += times
+    assert called["check_vector"] == 1 and called["traits"] == 1 and called["free_memory"] == 0
+    assert called["_inspect"] == 1  # as_csr looks at the arrays once, whoever calls it with the result

@@ -1,0 +1,95 @@
+"""choose: one rule for recipe and method, and all that solve by a recipe follow it, with gmres where cg fails."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import finelu as fl
+from finelu import cli, gallery
+from finelu.auto.choose import choose
+from finelu.auto.ladder import Ladder
+from finelu.compare import compare
+from finelu.interop.adjoint import Options, System
+from finelu.matrix.traits import traits
+from finelu.preconditioners import RECIPES
+
+POISSON = gallery.poisson5(25, 24)
+MESH = sp.csr_matrix(abs(POISSON))  # positive definite, other signs
+FLOW = gallery.convection_diffusion(9, 9, 9)
+SADDLE = gallery.stokes(12)
+INDEFINITE = sp.csr_matrix(POISSON - 0.1 * sp.identity(600))  # a few negative eigenvalues, a positive diagonal
+
+
+def chosen(A, recipe="auto", method="auto"):
+    return choose(traits(fl.as_csr(A, diagonal=False)), recipe, method)
+
+
+@pytest.mark.parametrize(
+    ("A", "recipe", "methods"),
+    [
+        (POISSON, "MILU0()", ("cg", "gmres")),
+        (MESH, "IC0()", ("cg", "gmres")),
+        (FLOW, "MILU0()", ("bicgstab", "gmres")),
+        (sp.csr_matrix(FLOW * 1j), "ILU0()", ("bicgstab", "gmres")),
+        (gallery.poisson5(20), "SparseLU()", ("gmres",)),
+    ],
+    ids=["M-matrix", "definite", "flow", "complex", "small"],
+)
+def test_what_comes_first(A, recipe, methods):
+    found = chosen(A)
+    assert (repr(found.recipe), found.methods) == (recipe, methods)
+    ladder = Ladder(fl.as_csr(A, diagonal=False), 1e-8)
+    assert ladder.first()["recipe"] == recipe and ladder.first()["reason"] == found.reason
+
+
+def test_gaps_on_the_diagonal_leave_the_direct_and_the_multilevel_rung():
+    assert repr(chosen(SADDLE).recipe).startswith("SparseLU(")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_cg_where_the_factors_may_be_hermitian_positive(name):
+    recipe = RECIPES[name](block_size=2) if name == "block_ilu0" else RECIPES[name]()
+    general = ("ilut", "parilu", "parilut", "multilevel", "block_ilu0", "sparse_lu")
+    assert chosen(POISSON, recipe).method == ("gmres" if name in general else "cg")
+    assert chosen(FLOW, recipe).method == chosen(SADDLE, recipe).method == "gmres"
+
+
+def test_what_the_caller_has_fixed_stays():
+    assert chosen(POISSON, None).methods == ("cg", "gmres") and chosen(FLOW, None).methods == ("gmres",)
+    assert chosen(POISSON, "auto", "minres").methods == ("minres",)
+    assert chosen(FLOW, fl.ILUT(), "bicg").methods == ("bicg",)
+
+
+@pytest.mark.parametrize("name", ["milu0", "ilu0", "iluk", "ic0", "jacobi", "ilut"])
+@pytest.mark.parametrize("A", [POISSON, FLOW], ids=["definite", "flow"])
+def test_all_that_solve_by_a_recipe_take_the_same_method(name, A):
+    if name == "ic0" and A is FLOW:
+        pytest.skip("needs a Hermitian A")
+    b = np.ones(A.shape[0])
+    expected = chosen(A, RECIPES[name]()).method
+    assert fl.solve(A, b, recipe=name).method == expected
+    system = System(fl.as_csr(A), Options(recipe=name))
+    assert system._methods[0] == expected
+    rows = compare(A, b, budget=20, recipes=[name], device="cpu").measurements
+    assert rows[0].method == expected
+
+
+def test_gmres_goes_on_where_cg_meets_an_indefinite_matrix():
+    b = np.ones(600)
+    assert chosen(INDEFINITE, fl.ILU0()).methods == ("cg", "gmres")
+    solution = fl.solve(INDEFINITE, b, recipe="ilu0", rtol=1e-6)
+    assert solution.converged and solution.method == "gmres"
+    x = System(fl.as_csr(INDEFINITE), Options(recipe="ilu0", rtol=1e-6)).solve(b)
+    assert np.linalg.norm(b - INDEFINITE @ x) <= 1.01e-6 * np.linalg.norm(b)
+    rows = compare(INDEFINITE, b, budget=20, recipes=["ilu0"], device="cpu", rtol=1e-6).measurements
+    assert [row.method for row in rows][:2] == ["cg", "gmres"] and rows[1].solved
+
+
+def test_the_command_line_goes_on_with_gmres(tmp_path, capsys):
+    scipy.io.mmwrite(tmp_path / "A.mtx", INDEFINITE)
+    status = cli.main(["solve", str(tmp_path / "A.mtx"), "--recipe", "ilu0", "--rtol", "1e-6", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert status == 0 and result["method"] == "gmres" and result["restart"] is not None
