@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from petsc4py import PETSc
 
+from finelu.factors import Factors
+
 ON_HOST, ON_CUDA = 0, 1  # PetscMemType
 
 
