@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from checks import in_dtype, values
 
 from finelu import gallery, krylov
-from finelu.preconditioners import HERMITIAN_RECIPES, RECIPES
+from finelu.preconditioners import RECIPES
 
 
 def registered() -> dict:
@@ -87,7 +87,7 @@ def made(name, **parameters):
     return registered()[name](**{**line(name).cheap, **parameters})
 
 
-GENERAL_ONLY = {"skip": HERMITIAN_RECIPES, "reason": "A = A^H is needed"}
+GENERAL_ONLY = {"skip": tuple(name for name, kind in RECIPES.items() if kind.hermitian), "reason": "A = A^H is needed"}
 
 
 @cache

@@ -251,7 +251,7 @@ class MultilevelFactors(Factors):
         with self._lock:  # the recorded graph has one place for what goes in and what comes out
             if trans not in self._recorded:
                 self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
-                record = kernels_for(R).Recorded
+                record = kernels_for(R).recording.Recorded
                 self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
             return self._recorded[trans](R)
 
