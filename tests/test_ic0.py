@@ -289,7 +289,7 @@ def test_update_keeps_the_analysis_and_the_storage(backend, variant, monkeypatch
         F = IC0(variant="levels" if backend.name == "cpu" else "levs").factor(backend.move(A))
     plan, storage, solvers = F._numeric.plan, F._triangles.data, dict(F._solvers)
     plans = {key: solver._plan for key, solver in solvers.items()}
-    monkeypatch.setattr("finelu.factors.TriangularSolver", None)
+    monkeypatch.setattr("finelu.factors.triangles.TriangularSolver", None)
     monkeypatch.setattr("finelu.preconditioners.ic0.lower_triangle", None)
     F.update(backend.move(perturbed(A)))
     assert F._numeric.plan is plan and F._triangles.data is storage and F._solvers == solvers

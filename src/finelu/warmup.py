@@ -13,7 +13,7 @@ from finelu import gallery, krylov
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-from finelu.preconditioners import MultilevelILU, Recipe, recipes
+from finelu.preconditioners import OWN, MultilevelILU, Recipe
 from finelu.properties import properties
 from finelu.scaling import matching
 from finelu.solver import solve
@@ -53,9 +53,8 @@ def _pieces(dtype: np.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solved, A)
-    for name, kind in recipes().items():
-        if kind.__module__.startswith("finelu."):
-            yield f"{name}, {dtype}", partial(_factored, kind, symmetric, general, b)
+    for kind in OWN:
+        yield f"{kind.name}, {dtype}", partial(_factored, kind, symmetric, general, b)
     yield f"orderings, {dtype}", partial(_ordered, symmetric, general)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)

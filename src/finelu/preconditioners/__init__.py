@@ -1,6 +1,5 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
-# isort: off - the order in which help texts and comparisons name the recipes
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
@@ -14,14 +13,19 @@ from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
-
-# isort: on
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, recipes, register
 
-_OWN = (IC0, ICT, ParIC, ParICT, Jacobi, BlockJacobi)
-HERMITIAN_RECIPES = tuple(kind.name for kind in _OWN if kind.hermitian)
-DEFINITE_RECIPES = tuple(kind.name for kind in _OWN if kind.keeps_definite)
+# In the order in which help texts and comparisons name them.
+OWN: tuple[type[Recipe], ...] = (
+    *(ILU0, IC0, ILUK, MILU0, ILUT, ICT, ParILU, ParIC, ParILUT, ParICT),
+    *(MultilevelILU, Jacobi, BlockJacobi, BlockILU0, SparseLU),
+)
+for _kind in OWN:
+    register(_kind)
+
+HERMITIAN_RECIPES = tuple(kind.name for kind in OWN if kind.hermitian)
+DEFINITE_RECIPES = tuple(kind.name for kind in OWN if kind.keeps_definite)
 
 __all__ = [
     "DEFINITE_RECIPES",

@@ -20,7 +20,6 @@ from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr, check_vector
 from finelu.preconditioners.recipe import Recipe, in_precision
-from finelu.preconditioners.registry import register
 from finelu.properties import LARGEST_BLOCK, block_size
 from finelu.residual import Residual
 from finelu.result import Solution, Status
@@ -57,7 +56,6 @@ class SingularBlock(ZeroPivot):
         )
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockILU0(Recipe):
     """Block ILU without fill: (L U)_ij = A_ij for every block that A stores; the diagonal blocks of L are ones.

@@ -23,14 +23,12 @@ from finelu.preconditioners.block_ilu import (
     moved,
 )
 from finelu.preconditioners.recipe import Recipe, checked
-from finelu.preconditioners.registry import register
 from finelu.stencil import StencilMatrix
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockJacobi(Recipe):
     """M = the diagonal blocks of A, inverted: by Gauss-Jordan with pivoting, by LAPACK or cuSOLVER beyond 32 rows.

@@ -18,7 +18,6 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
-from finelu.preconditioners.registry import register
 from finelu.scaling import matching
 from finelu.validation import choice, flag
 
@@ -28,7 +27,6 @@ PANELS = ((100.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
     """Complete L U of A by SuperLU, after a maximum product matching, its scaling and a fill-reducing ordering.
@@ -43,7 +41,7 @@ class SparseLU(Recipe):
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for the factors, None for A's own.
     The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
-    Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
+    Cost: `finelu.ordering.complete_fill` counts it before. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
 

@@ -17,11 +17,9 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
-from finelu.preconditioners.registry import register
 from finelu.properties import require_hermitian
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IC0(Recipe):
     """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.

@@ -17,11 +17,9 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
 from finelu.preconditioners.recipe import ON_CPU, Recipe
-from finelu.preconditioners.registry import register
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ICT(Recipe):
     """Incomplete Cholesky whose pattern follows the values: small entries are dropped, the largest are kept.

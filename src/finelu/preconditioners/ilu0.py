@@ -16,10 +16,8 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
-from finelu.preconditioners.registry import register
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ILU0(Recipe):
     """Incomplete LU without fill: (L U)_ij = A_ij wherever A stores an entry; L has a unit diagonal.

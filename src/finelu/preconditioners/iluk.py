@@ -17,11 +17,9 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
-from finelu.preconditioners.registry import register
 from finelu.validation import count
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ILUK(Recipe):
     """Incomplete LU with fill by its level: (L U)_ij = A_ij wherever the level of (i, j) is at most `level`.

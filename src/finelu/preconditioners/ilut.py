@@ -14,14 +14,12 @@ from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.recipe import ON_CPU, Recipe
-from finelu.preconditioners.registry import register
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 from finelu.validation import choice
 
 FORMS = ("row", "crout")
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ILUT(Recipe):
     """Incomplete LU whose pattern follows the values: small entries are dropped, the largest are kept.

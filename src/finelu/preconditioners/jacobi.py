@@ -11,10 +11,8 @@ from finelu.factors import Factors
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.registry import register
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Jacobi(Recipe):
     """M = diag(A). Cost: O(n), fully parallel. Source: Saad 2003, section 4.1."""

@@ -18,13 +18,11 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, shifted
-from finelu.preconditioners.registry import register
 from finelu.validation import number
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MILU0(Recipe):
     """ILU(0) that adds the fill it drops to the diagonal: L U has the row sums of A, and A's entries off the diagonal.

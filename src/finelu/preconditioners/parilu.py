@@ -19,7 +19,6 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.registry import register
 from finelu.validation import count, flag, number
 
 RETRIES = 4  # each with half the damping factor
@@ -43,7 +42,6 @@ class _OnPattern(Recipe):
     precision: str | None = None
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ParILU(_OnPattern):
     """Incomplete LU on a given pattern by fixed-point sweeps: towards (L U)_ij = A_ij on it; L has a unit diagonal.
@@ -80,7 +78,6 @@ class ParILU(_OnPattern):
         )
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.

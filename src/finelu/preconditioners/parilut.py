@@ -19,7 +19,6 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.registry import register
 from finelu.validation import choice, count, flag, number
 
 SELECTIONS = ("approximate", "exact")
@@ -57,7 +56,6 @@ class _Adapting(Recipe):
     precision: str | None = None
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
@@ -105,7 +103,6 @@ class ParILUT(_Adapting):
         )
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.

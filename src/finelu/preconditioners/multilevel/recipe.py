@@ -32,7 +32,6 @@ from finelu.preconditioners.multilevel.dense import dense_inverse, is_last
 from finelu.preconditioners.multilevel.level import Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, kind_of, order_of, transposed
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
-from finelu.preconditioners.registry import register
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
@@ -40,7 +39,6 @@ SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singu
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
 
 
-@register
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MultilevelILU(Recipe):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
