@@ -3,14 +3,15 @@
 Usage: python tools/floors.py   (prints what the table does not allow; writes docs/pictures/floors.svg)
 
 A room is a module or a package that the table names; a file belongs to the longest name that fits it. A room imports
-from floors below its own only. Inside `kernels`, where a file is a family, one file imports another of its room only if
-the page says why, in a line "- `a` imports `b`: why". No modules import each other in a circle.
+from floors below its own only, but for the lines "- `a` imports `b`: why" of the page. In a room of kernels, where a
+file is a family, one imports another only if kernels/catalogue.py says why. No modules import each other in a circle.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -44,8 +45,11 @@ def floors() -> dict[str, int]:
 
 @cache
 def allowed() -> frozenset[tuple[str, str]]:
-    """The pairs of modules of which the page says why the first imports the second."""
-    return frozenset(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
+    """The pairs of modules of which the page, or the catalogue of kernels, says why the first imports the second."""
+    pairs = set(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
+    for name, family in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["FAMILIES"].items():
+        pairs |= {(f"kernels.{form}.{family.module or name}", f"kernels.{form}.{other}") for form, other in family.uses}
+    return frozenset(pairs)
 
 
 def room_of(module: str) -> str:
@@ -104,7 +108,7 @@ def violations() -> list[str]:
             if there != room and floors()[there] >= floors()[room]:
                 lines.append(f"{name} (floor {floors()[room]}) imports {other} (floor {floors()[there]})")
             elif there == room and room in FAMILIES and room not in (name, other):
-                lines.append(f"{name} imports {other}, and the page does not say why")
+                lines.append(f"{name} imports {other}, and the catalogue does not say why")
     return lines + [f"in a circle: {' -> '.join(circle)}" for circle in circles()]
 
 

@@ -13,6 +13,8 @@ in `__init__.pyi`.
 
 from importlib import import_module
 
+from finelu._moved import MODULES as _OLD
+
 __version__ = "0.1.0"
 
 _SOURCES: dict[str, str] = {}  # name -> the module to import it from
@@ -28,6 +30,8 @@ __all__ = ["__version__", "gallery", *(name for name in _SOURCES if name not in 
 
 
 def __getattr__(name: str) -> object:
+    if f"finelu.{name}" in _OLD:
+        return import_module(f"finelu.{name}")
     if name not in _SOURCES:
         from finelu.errors import meant
 

@@ -11,6 +11,7 @@ from finelu import krylov as krylov
 from finelu import matrix as matrix
 from finelu import ordering as ordering
 from finelu import preconditioners as preconditioners
+from finelu import properties as properties
 from finelu import report as report
 from finelu import result as result
 from finelu import scaling as scaling

@@ -1,15 +1,11 @@
-"""Modules that have moved can still be imported by their old names, with a DeprecationWarning."""
+"""What has moved can be imported by its old name, with a DeprecationWarning. Loaded with finelu: keep it light."""
 
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 MODULES = {  # old module : new module
     "finelu.blocks": "finelu.matrix.blocks",
@@ -24,12 +20,22 @@ MODULES = {  # old module : new module
     "finelu.interop.superlu": "finelu.interop.scipy",
     "finelu.interop.petsc_solve": "finelu.interop.petsc_command",
 }
+NAMES = {"finelu.preconditioners.correct": "finelu.krylov.richardson.correct"}  # old name : new name, of functions
+
+
+def named(module: str, name: str) -> object:
+    """What `module` once had under this name; for its `__getattr__`. An AttributeError if that was nothing."""
+    new = NAMES.get(f"{module}.{name}")
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+    home, _, name = new.rpartition(".")
+    return getattr(import_module(home), name)
 
 
 class _OldModule(ModuleType):
     """Stands for a module that has moved: its attributes are those of the new one."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module(MODULES[self.__name__]), name)
@@ -38,23 +44,21 @@ class _OldModule(ModuleType):
         return dir(import_module(MODULES[self.__name__]))
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder:
     """Makes the old modules; the last of sys.meta_path, so that it is asked only for what is not there."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in MODULES else None
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MODULES else None  # type: ignore[arg-type]
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> _OldModule:
         return _OldModule(spec.name)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: _OldModule) -> None:
+        import warnings
+
         old = module.__name__
         warnings.warn(f"{old} has moved to {MODULES[old]}; import it from there.", DeprecationWarning, stacklevel=2)
 
 
-def install() -> None:
-    """Let the old names be imported."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    sys.meta_path.append(_Finder())

@@ -33,44 +33,25 @@ def unit(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def floors() -> dict[str, int]:
-    """unit -> floor, as the table of docs/architecture.md has it."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
-    return {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+FLOORS = runpy.run_path(str(ROOT / "tools" / "floors.py"))
 
 
-def imported_units(path: Path) -> set[str]:
-    """The units of finelu that a file imports, at any depth of its text; imports for the type checker do not count."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    modules: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import; write it out"
-            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
-            modules += submodules if node.module == "finelu" else [node.module]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            modules += [text for text in re.findall(r"'([\w.]+)'", ast.unparse(node)) if text.startswith("finelu.")]
-    parts = [module.split(".") for module in modules]
-    return {[*p, "__init__"][1] for p in parts if p[0] == "finelu"} - {unit(path)}
+def test_every_room_imports_as_the_architecture_page_has_it():
+    assert FLOORS["violations"]() == []
 
 
-def test_every_file_has_a_floor_and_every_floor_a_file():
-    units = {unit(path) for path in SOURCES}
-    assert units == set(floors())
+def test_an_import_upwards_is_found(monkeypatch):
+    tool = FLOORS["violations"].__globals__
+    true = tool["imports"]
+    upwards = {"matrix.door": {"krylov.cg"}, "kernels.cpu.fill": {"kernels.cpu.stencil"}}
+    monkeypatch.setitem(tool, "imports", lambda name, deep=True: true(name, deep) | upwards.get(name, set()))
+    lines = "\n".join(FLOORS["violations"]())
+    assert "matrix.door (floor 9) imports krylov.cg (floor 13)" in lines and "in a circle" in lines
+    assert "kernels.cpu.fill imports kernels.cpu.stencil, and the catalogue does not say why" in lines
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_file_imports_only_from_floors_below(path):
-    floor = floors()
-    allowed = {"__init__"} if unit(path) == "cli" else set()  # the command line speaks the public language
-    above = {name for name in imported_units(path) - allowed if floor[name] >= floor[unit(path)]}
-    assert not above, f"{unit(path)} (floor {floor[unit(path)]}) imports {above}"
+def test_the_picture_of_the_floors_is_that_of_the_imports():
+    assert (ROOT / "docs" / "pictures" / "floors.svg").read_text() == FLOORS["picture"]()
 
 
 def test_public_names_exist_and_are_listed():
@@ -119,7 +100,7 @@ def test_modules_are_found_without_an_import_of_their_own():
 
 
 def test_every_module_that_is_not_hidden_is_offered_for_completion():
-    hidden = ["residual", "start", "warmup"]
+    hidden = ["arithmetic", "device", "start", "validation", "warmup", "_moved"]
     private = {"__init__", "__main__", "cli", "kernels", *hidden}
     assert {unit(path) for path in SOURCES} - private == MODULES
 
@@ -156,7 +137,7 @@ def test_import_is_light(statement):
 @pytest.mark.parametrize("folder", [CUDA, ROOT / "benchmarks" / "papers"], ids=str)
 def test_every_kernel_has_a_launcher_and_instances(folder):
     tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
-    instances = runpy.run_path(str(folder / "runtime" / "instances.py"))["INSTANCES"]
+    instances = runpy.run_path(str(tool["TABLES"][folder]))["INSTANCES"]
     stems = [path.stem for path in folder.glob("*.cu")]
     assert stems
     assert tool["missing_instances"](stems, instances) == []

@@ -320,7 +320,8 @@ class Progress:
 
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
-        self._look(wait=True)
+        if self.code <= monitor.BROKEN:  # else what the host has seen is final
+            self._look(wait=True)
         status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
         if status is Status.INDEFINITE_PRECONDITIONER and self.recipe == "":
             status = Status.BREAKDOWN  # r^H r = 0 without a preconditioner: underflow

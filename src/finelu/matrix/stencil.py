@@ -5,6 +5,7 @@ L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on re
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -80,7 +81,7 @@ class StencilMatrix(BlockProducts):
     @property
     def cells(self) -> int:
         """I J K."""
-        return int(np.prod(self.shape_cells))
+        return math.prod(self.shape_cells)
 
     @property
     def n_block(self) -> int:

@@ -1,8 +1,8 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
-from importlib import import_module
 from typing import Any
 
+from finelu._moved import named
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
@@ -41,9 +41,7 @@ for _kind in (
 
 
 def __getattr__(name: str) -> Any:
-    if name == "correct":  # its place of before
-        return import_module("finelu.krylov.richardson").correct
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    return named(__name__, name)
 
 
 __all__ = [

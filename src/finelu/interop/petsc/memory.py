@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from petsc4py import PETSc
 
+from finelu.factors import Factors
+
 ON_HOST, ON_CUDA = 0, 1  # PetscMemType
 
 
@@ -114,7 +116,7 @@ def bytes_of(thing: Any, known: set[int] | None = None) -> int:
         parts = thing.values()
     elif isinstance(thing, list | tuple):
         parts = thing
-    elif type(thing).__module__.startswith("finelu."):
+    elif isinstance(thing, Factors) or type(thing).__module__.startswith("finelu."):
         slots = (getattr(thing, name, None) for name in getattr(type(thing), "__slots__", ()))
         parts = (*vars(thing).values(), *slots) if hasattr(thing, "__dict__") else tuple(slots)
     else:

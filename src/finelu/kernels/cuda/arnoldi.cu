@@ -1,4 +1,4 @@
-// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/cpu/arnoldi.py, name by name; the
+// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/reference/arnoldi.py, name by name; the
 // meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
 // H(i, j) = H[j * (m + 1) + i]. The order of every sum is fixed by n, the grid and the block: the same bits in every run.
 #include "runtime/finelu.cuh"

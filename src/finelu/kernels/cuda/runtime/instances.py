@@ -196,7 +196,7 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified"], VALUES),
-    "recurrences": _over(["minres_record", "bicg_record", "sqmr_begin", "sqmr_smooth"], REALS)
+    "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [
             "cg_step",
@@ -217,6 +217,7 @@ INSTANCES: dict[str, list[str]] = {
             "minres_lanczos",
             "minres_rotation",
             "minres_step",
+            "richardson_step",
         ],
         VALUES,
     ),
