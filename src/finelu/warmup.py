@@ -16,11 +16,7 @@ from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-<<<<<<< HEAD
 from finelu.preconditioners import Recipe, recipes
-=======
-from finelu.preconditioners import OWN, MultilevelILU, Recipe
->>>>>>> factors
 from finelu.properties import properties
 from finelu.scaling import matching
 
@@ -61,19 +57,12 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
-<<<<<<< HEAD
         yield f"solve, {kind}, {dtype}", partial(_solve, A)
     for name, recipe in recipes().items():
         if recipe.__module__.startswith("finelu."):
             matrices = [symmetric] if recipe.hermitian else [symmetric, general]
             yield f"{name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
-=======
-        yield f"solve, {kind}, {dtype}", partial(_solved, A)
-    for kind in OWN:
-        yield f"{kind.name}, {dtype}", partial(_factored, kind, symmetric, general, b)
-    yield f"orderings, {dtype}", partial(_ordered, symmetric, general)
->>>>>>> factors
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
 

@@ -276,11 +276,6 @@ def test_update_keeps_the_analysis_and_the_storage(backend, variant):
         F = IC0(variant="levels" if backend.name == "cpu" else "levs").factor(backend.move(A))
     plan, storage, solvers = F._numeric.plan, F._triangles.data, dict(F._solvers)
     plans = {key: solver._plan for key, solver in solvers.items()}
-<<<<<<< HEAD:tests/recipes/test_ic0.py
-=======
-    monkeypatch.setattr("finelu.factors.triangles.TriangularSolver", None)
-    monkeypatch.setattr("finelu.preconditioners.ic0.lower_triangle", None)
->>>>>>> factors:tests/test_ic0.py
     F.update(backend.move(perturbed(A)))
     assert F._numeric.plan is plan and F._triangles.data is storage and F._solvers == solvers
     assert all(F._solvers[key]._plan is plans[key] for key in plans)

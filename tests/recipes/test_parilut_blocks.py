@@ -404,11 +404,7 @@ def test_no_more_candidates_than_allowed_and_those_of_the_largest_products(backe
     assert int(left_out) == everything - indices.size
     largest, a_has = {}, set(zip(*A.tosparse().nonzero(), strict=True))
     for i in range(F.n):
-<<<<<<< HEAD:tests/recipes/test_parilut_blocks.py
         for (_, j), product in reference.sweeps.product_row(F, i, columns):
-=======
-        for (_, j), product in reference.candidates._product_row(F, i, columns):
->>>>>>> factors:tests/test_parilut_blocks.py
             largest[i, j] = max(largest.get((i, j), 0.0), abs(product))
     rows = np.repeat(np.arange(F.n), np.diff(indptr))
     kept = set(zip(rows.tolist(), indices.tolist(), strict=True))

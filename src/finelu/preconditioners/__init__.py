@@ -1,13 +1,9 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
-<<<<<<< HEAD
 from typing import Any
 
 from finelu._moved import named
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
-=======
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, correct
->>>>>>> factors
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
@@ -23,7 +19,6 @@ from finelu.preconditioners.parilut import ParICT, ParILUT
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, recipes, register
 
-<<<<<<< HEAD
 # From the cheapest set-up to the most expensive: the order in which help texts name them and `compare` measures them.
 for _kind in (
     Jacobi,
@@ -48,18 +43,6 @@ for _kind in (
 def __getattr__(name: str) -> Any:
     return named(__name__, name)
 
-=======
-# In the order in which help texts and comparisons name them.
-OWN: tuple[type[Recipe], ...] = (
-    *(ILU0, IC0, ILUK, MILU0, ILUT, ICT, ParILU, ParIC, ParILUT, ParICT),
-    *(MultilevelILU, Jacobi, BlockJacobi, BlockILU0, SparseLU),
-)
-for _kind in OWN:
-    register(_kind)
-
-HERMITIAN_RECIPES = tuple(kind.name for kind in OWN if kind.hermitian)
-DEFINITE_RECIPES = tuple(kind.name for kind in OWN if kind.keeps_definite)
->>>>>>> factors
 
 __all__ = [
     "IC0",

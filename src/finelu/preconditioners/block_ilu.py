@@ -22,13 +22,6 @@ from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe, in_precision
-<<<<<<< HEAD
-=======
-from finelu.properties import LARGEST_BLOCK, block_size
-from finelu.residual import Residual
-from finelu.result import Solution, Status
-from finelu.stencil import OFFSETS, StencilMatrix
->>>>>>> factors
 from finelu.validation import PRECISIONS, choice, count, flag, number
 
 

@@ -24,10 +24,6 @@ from finelu.preconditioners.block_ilu import (
     moved,
 )
 from finelu.preconditioners.recipe import Recipe, checked
-<<<<<<< HEAD
-=======
-from finelu.stencil import StencilMatrix
->>>>>>> factors
 
 OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS

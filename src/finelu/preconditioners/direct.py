@@ -41,11 +41,7 @@ class SparseLU(Recipe):
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for the factors, None for A's own.
     The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
-<<<<<<< HEAD
     Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
-=======
-    Cost: `finelu.ordering.complete_fill` counts it before. Source: X. S. Li: An overview of SuperLU, 2005; X. S. Li,
->>>>>>> factors
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
 

@@ -18,10 +18,6 @@ from finelu.matrix import lower_triangle
 from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
-<<<<<<< HEAD
-=======
-from finelu.properties import require_hermitian
->>>>>>> factors
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
