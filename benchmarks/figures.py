@@ -195,7 +195,7 @@ def figures() -> list[Figure]:
 
 
 def written(rows: Sequence[Figure], link: str, called: str) -> str:
-    header = (called, "machine", "beside", "matrices", "mean", "median", "worst", "slower on", "record")
+    header = (called, "machine", "compared with", "matrices", "mean", "median", "worst", "slower on", "record")
     return table(header, (row.cells(link) for row in rows))
 
 

@@ -47,8 +47,8 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from finelu import BlockILU0, Status, StencilMatrix, gmres, richardson
-from finelu.errors import FineluError, ParameterError, ZeroPivot
 from finelu.device import namespace, require_gpu, synchronize, to_host
+from finelu.errors import FineluError, ParameterError, ZeroPivot
 
 P, U, K, OMEGA = 0, 1, 4, 5  # places of the unknowns in a cell; the velocity takes U, U + 1, U + 2
 ALPHA, BETA, BETA_STAR, SIGMA = 5 / 9, 3 / 40, 9 / 100, 1 / 2  # Wilcox 1988
@@ -60,7 +60,7 @@ DELTA = 3  # place of the diagonal blocks; of the neighbour below along axis a: 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The state on a boundary face: b = keeps * q + given, q the state of the cell beside it.
+    """The state on a boundary face: b = keeps * q + given, q the state of the adjacent cell.
 
     keeps : (n,) of 0 and 1: 1 where the cell's value, and with it a zero normal gradient, stands on the face.
     given : (n, ...), broadcast over the faces: what stands there else.
@@ -71,7 +71,7 @@ class Boundary:
     given: Any
 
     def state(self, q):
-        """The state on the faces, of the cells q (n, ...) beside them."""
+        """The state on the faces, of the adjacent cells q (n, ...)."""
         xp = namespace(q)
         column = (slice(None),) + (None,) * (q.ndim - 1)
         given = xp.asarray(self.given, q.dtype)
@@ -607,7 +607,7 @@ def near_wall_omega(viscosity, distance):
 
 
 def wall_omega(viscosity, width):
-    """omega at a wall, where it has no bound: ten times that in the middle of the cell beside it (Menter 1994)."""
+    """omega at a wall, where it has no bound: ten times that in the middle of the adjacent cell (Menter 1994)."""
     return 10 * near_wall_omega(viscosity, width / 2)
 
 
@@ -787,8 +787,10 @@ def parser():
         type=positive,
         help="fall of the residual that ends the pseudo steps (default 1e-6, six unknowns 1e-8, in time 1e-4)",
     )
-    common.add_argument("--every", type=at_least(1), default=10, help="print every so many steps (default 10)")
-    common.add_argument("--png", type=Path, metavar="FILE", help="draw the flow, and its profiles beside it")
+    common.add_argument(
+        "--every", type=at_least(1), default=10, help="steps from one printed line to the next (default 10)"
+    )
+    common.add_argument("--png", type=Path, metavar="FILE", help="draw the flow, and its profiles next to it")
 
     top = Parser(description=__doc__.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter)
     cases = top.add_subparsers(dest="case", required=True, metavar="cavity|channel|taylor-green")

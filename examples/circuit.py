@@ -34,7 +34,7 @@ class Circuit:
 
 
 def sheet(width: int, sources: int = 8, seed: int = 0) -> Circuit:
-    """width x width nodes beside the ground, `sources` voltage sources between random nodes and the ground."""
+    """width x width nodes in addition to the ground, `sources` voltage sources between random nodes and the ground."""
     rng = np.random.default_rng(seed)
     node = 1 + np.arange(width**2).reshape(width, width)
     along = np.stack([node[:, :-1].ravel(), node[:, 1:].ravel()], 1)

@@ -217,11 +217,11 @@ def work(begin: int, end: int, seed: int) -> None:
             signal.alarm(0)
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            told = [Path(stream.name).read_text(errors="replace") for stream in (out, err)]
+            printed = [Path(stream.name).read_text(errors="replace") for stream in (out, err)]
             try:
-                outcome = judged(status, *told, x, as_json)
+                outcome = judged(status, *printed, x, as_json)
             except (ValueError, OSError, KeyError) as error:
-                outcome = f"! status {status}: {error!r} {told[0][:200]!r} {told[1][:300]!r}"
+                outcome = f"! status {status}: {error!r} {printed[0][:200]!r} {printed[1][:300]!r}"
             print(outcome.replace("\n", " "), file=report)
             for path in (folder / title, x):
                 path.unlink(missing_ok=True)

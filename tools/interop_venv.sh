@@ -2,7 +2,7 @@
 # Make a virtual environment in which the tests with other packages can run: interop_venv.sh FOLDER [TORCH_INDEX].
 #
 # The packages of the extra interop-test come from PyPI. PyTorch comes from TORCH_INDEX, an index of builds for the CPU,
-# and from nowhere else: the build on PyPI brings CUDA, gigabytes of it. What cannot be had is told, and its tests skip.
+# and from nowhere else: the build on PyPI brings CUDA, gigabytes of it. What cannot be had is named, and its tests skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1

@@ -48,7 +48,7 @@ GO_ON = ("parilut", "parict")  # their update begins with the pattern that the l
 
 
 class Interrupted:
-    """Sends SIGINT to this process after so many seconds. The main thread waits for it, if it has not come before."""
+    """Sends SIGINT to this process after `seconds`. The main thread waits for it, if it has not come before."""
 
     def __init__(self, seconds: float):
         self.thread = threading.Thread(target=self._send, args=(seconds,))

@@ -101,7 +101,7 @@ def _machine_memory() -> int:
         pass
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not told here: what no 64-bit machine has
+    except (ValueError, OSError):  # not known on this system: more than any machine has
         return 2**48
 
 

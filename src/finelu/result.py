@@ -89,7 +89,7 @@ class Solution:
         went into compiling kernels at their first use, or into loading compiled ones.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
-        never computes b - A x anew would have told.
+        never computes b - A x anew would have reported.
     """
 
     x: Any
@@ -126,12 +126,12 @@ class Solution:
 
     @property
     def parts_from_recurrence(self) -> bool:
-        """Whether a true residual norm was ever more than twice what the recurrence had told, or less than half."""
+        """Whether a true residual norm was ever more than twice what the recurrence had given, or less than half."""
         if self.recurrence is None:
             return False
         with np.errstate(all="ignore"):
-            true, told = (np.asarray(v, np.float64) for v in (self.history, self.recurrence))
-            return bool(np.any((true > 2 * told) | (true < told / 2)))
+            true, recurrence = (np.asarray(v, np.float64) for v in (self.history, self.recurrence))
+            return bool(np.any((true > 2 * recurrence) | (true < recurrence / 2)))
 
     def explain(self) -> str:
         """What was seen, what was tried and why, and how it ended, line by line."""

@@ -62,7 +62,7 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     The kernel shares its work out by itself and returns once all of it is done (cpu/runtime/claims.py). A helper that
     did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving
     writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
-    thread away, the helpers are waited for first, so that nobody writes to an array that its owner has back.
+    thread away, the helpers are waited for first, so that no thread writes to an array that its owner has back.
     """
     if threads == 1:
         kernel(*args)

@@ -112,7 +112,7 @@ def counts():
 
 
 def multigrid():
-    """A smoother inside gamg, whose coarse levels leave blocks without rows; PETSc's own beside it."""
+    """A smoother inside gamg, whose coarse levels leave blocks without rows; PETSc's own to compare with."""
     A = distributed(fl.gallery.poisson7(14))
     b = right_hand_side(A)
     found = []
@@ -199,7 +199,7 @@ def failure():
 
 
 def no_way():
-    """A failure that cannot even be handed over, or told, by the last process."""
+    """A failure that cannot even be handed over, or reported, by the last process."""
     A = distributed(convection(6))
     ksp = solver(A)
     if COMM.getSize() - 1 == RANK:

@@ -24,7 +24,7 @@ spec.loader.exec_module(cf)
 
 
 def boundaries(kind, n):
-    """Boundaries of the three axes, in which `kind` stands beside walls."""
+    """Boundaries of the three axes, `kind` together with walls."""
     moving = cf.wall(n, (0.3, -0.2, 0.1), 2.0)
     entering = cf.inflow(np.array((9.0, 1.0, 0.3, -0.4, 0.2, 1.5)[:n]))
     return {

@@ -86,7 +86,7 @@ def test_solve_prints_what_it_saw_and_chose(capsys, monkeypatch, patient):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_what_was_tried_is_told_shortly_and_in_the_json_in_full(capsys, monkeypatch, tmp_path):
+def test_what_was_tried_is_printed_briefly_and_in_the_json_in_full(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     n = 450  # its leading block has the pivots 1 and 0
     A = sp.block_diag([np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]), sp.eye(n - 3)], format="csr")
@@ -110,7 +110,7 @@ def test_what_was_tried_is_told_shortly_and_in_the_json_in_full(capsys, monkeypa
 def test_the_progress_shows_the_iterations_of_a_chosen_recipe(capsys, monkeypatch, patient):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    told = []
+    shown = []
     watcher = Progress.watcher
 
     def listening(self, *arguments):
@@ -118,14 +118,14 @@ def test_the_progress_shows_the_iterations_of_a_chosen_recipe(capsys, monkeypatc
 
         def both(*state):
             watch(*state)
-            told.append(self.bar.tasks[0].description)
+            shown.append(self.bar.tasks[0].description)
 
         return both
 
     monkeypatch.setattr(Progress, "watcher", listening)
     status, out, _ = run(capsys, "solve", LARGER)
     assert status == 0 and "converged" in out
-    assert len(told) > 5 and re.fullmatch(r"solving: iteration \d+, relative residual \d\.\d\de-\d\d", told[-1])
+    assert len(shown) > 5 and re.fullmatch(r"solving: iteration \d+, relative residual \d\.\d\de-\d\d", shown[-1])
 
 
 def test_the_residual_in_the_json_is_that_of_the_x_written(capsys, tmp_path):
@@ -282,7 +282,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "cg, ilu0")])
-def test_plot_is_a_png_and_nothing_is_left_beside_it(capsys, monkeypatch, tmp_path, patient, options, curve):
+def test_plot_is_a_png_and_no_other_file_is_left(capsys, monkeypatch, tmp_path, patient, options, curve):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(report, "plot_convergence", drawn := Drawn(report.plot_convergence))
     status, _, _ = run(capsys, "solve", LARGER, *options, "--plot", tmp_path / "c.png")
@@ -381,7 +381,7 @@ def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_inspect_counts_a_row_that_equals_its_diagonal_as_dominant(capsys, tmp_path, dtype):
     A = np.diag(np.full(4, 0.3)) + 0.1 * (1 - np.eye(4))  # in binary, 0.1 + 0.1 + 0.1 > 0.3
-    A[3, 3], A[2, 2] = 0.29, 1e17  # the last is not dominant; beside the third's diagonal its neighbours vanish
+    A[3, 3], A[2, 2] = 0.29, 1e17  # the last is not dominant; its neighbours vanish next to the third's diagonal
     sp.save_npz(tmp_path / "A.npz", sp.csr_matrix((A * (1j if dtype == "complex128" else 1)).astype(dtype)))
     _, found = run_json(capsys, "inspect", tmp_path / "A.npz")
     assert found["dominant_rows"] == 0.75
@@ -401,15 +401,15 @@ def test_inspect_asymmetry(capsys, tmp_path):
     assert found["asymmetry"] == 0.5  # |3 - 1| / 4
 
 
-def test_compiling_is_told_while_it_lasts_and_counted():
-    class Told(Progress):
+def test_compiling_is_shown_while_it_lasts_and_counted():
+    class Recorded(Progress):
         stages = ["factoring"]
         text = property(lambda self: self.stages[-1])
 
         def stage(self, text, done=None, of=None):
             self.stages.append(text)
 
-    progress = Told()
+    progress = Recorded()
     with progress.compile_clock() as compiled:
         assert compiled() == 0.0
         numba.njit(lambda x: x + 1)(1)

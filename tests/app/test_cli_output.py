@@ -104,7 +104,7 @@ def test_a_full_disk_after_the_work_is_one_line_that_says_what_is_lost(capsys, t
 
 
 @pytest.mark.parametrize("command", ["solve", "compare", "inspect"])
-def test_a_name_that_is_too_long_is_told_before_the_work(capsys, tmp_path, command):
+def test_a_name_that_is_too_long_is_refused_before_the_work(capsys, tmp_path, command):
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     options = {"solve": ("-o", ".npy"), "compare": ("--html", ".html"), "inspect": ("--plot", ".svg")}

@@ -364,7 +364,7 @@ class Silent:
         self.clock, self.messages = clock, list(messages)
 
     def send(self, _):
-        """Nobody is there."""
+        """No process is there."""
 
     def poll(self, seconds):
         assert seconds > 0
@@ -423,7 +423,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
 
 
 def flies(monkeypatch, seconds, during):
-    """compare's clock is so far ahead from where `during` is told: what it is told by."""
+    """compare's clock is so far ahead once `during` is reported. Returns the `watch` that it is reported to."""
     clock = Clock(monkeypatch, time.monotonic)
 
     def watch(text, *_):
@@ -554,15 +554,15 @@ def test_a_solve_that_cannot_win_is_given_up(monkeypatch):
     assert milu0.residual > 1e-8 and milu0.iterations > 0
 
 
-def test_watch_is_told_what_is_measured():
-    told = []
+def test_watch_is_called_with_what_is_measured():
+    reported = []
     A = finelu.gallery.problem("poisson7:6")
-    watch = lambda *what: told.append(what)  # noqa: E731
+    watch = lambda *what: reported.append(what)  # noqa: E731
     compare(A, np.ones(216), budget=60, device="cpu", recipes=["ic0", "splu"], watch=watch)
-    assert {(k, of) for _, k, of in told} == {(0, 3), (1, 3), (2, 3)}
+    assert {(k, of) for _, k, of in reported} == {(0, 3), (1, 3), (2, 3)}
     assert all(
         text.startswith(("IC0() on cpu: ", "scipy splu, MMD_AT_PLUS_A on cpu: ", "scipy splu, COLAMD on cpu: "))
-        for text, *_ in told
+        for text, *_ in reported
     )
 
 
@@ -574,19 +574,19 @@ def heard(command, **options):
     )
 
 
-# the command line, which makes a file once the second candidate is told of
-TOLD = """
+# the command line, which makes a file once the second candidate is reported
+REPORTING = """
 import sys
 import finelu.cli, finelu.compare
 
 measured = finelu.compare.compare
 
 def compare(*given, watch, **options):
-    def told(text, done, of):
+    def reported(text, done, of):
         watch(text, done, of)
         if done == 1:
             open("second", "w").close()
-    return measured(*given, watch=told, **options)
+    return measured(*given, watch=reported, **options)
 
 finelu.compare.compare = compare
 sys.exit(finelu.cli.main())
@@ -602,7 +602,7 @@ def children(pid):
 
 
 def runs(pid):
-    """Whether there is such a process and it has not ended; nobody may be there to ask a zombie for its status."""
+    """Whether there is such a process and it has not ended; a zombie may have no parent that asks for its status."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -613,7 +613,7 @@ def runs(pid):
 def at_work(folder, *options):
     """`finelu compare` in a process, once its second candidate has begun, which takes long; and what works for it."""
     arguments = ["gallery:poisson7:45", "--recipes", "none,sparse_lu", "--budget", "10m", "--device", "cpu", *options]
-    process = heard([sys.executable, "-c", TOLD, "compare", *arguments], cwd=folder)
+    process = heard([sys.executable, "-c", REPORTING, "compare", *arguments], cwd=folder)
     for _ in range(1200):
         if (folder / "second").exists():
             break

@@ -249,7 +249,7 @@ def test_a_recipe_that_is_registered_is_an_option(monkeypatch):
 
 
 def given(name, values):
-    """The arguments of from_options, after options of a prefix that nobody else has."""
+    """The arguments of from_options, after options of a prefix that no other test has."""
     Alone.count += 1
     prefix = f"t{Alone.count}_"
     database = PETSc.Options(prefix)
@@ -265,7 +265,7 @@ def test_an_option_without_a_value_is_true():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"recipe": "ilu9"}, r"finelu_recipe ilu9: no such recipe; one of ilu0, ic0, .* is needed"),
         ({"recipe": "ilut", "drop": "1"}, r"finelu_drop: no such option with recipe ilut; there are .*finelu_drop_tol"),
@@ -276,9 +276,9 @@ def test_an_option_without_a_value_is_true():
         ({"device": "gpu"}, r"finelu_device gpu: cpu, cuda or cuda:<number> is needed"),
     ],
 )
-def test_a_wrong_option_says_what_there_is(values, told):
+def test_a_wrong_option_says_what_there_is(values, message):
     name = values.pop("recipe", "ilu0")
-    with pytest.raises(ParameterError, match=told) as error:
+    with pytest.raises(ParameterError, match=message) as error:
         petsc.options.from_options(*given(name, values))
     one_line(error)
 
@@ -420,7 +420,7 @@ def test_a_block_without_rows():
     assert pc.context.error is None
 
 
-def test_a_rectangular_block_is_told(capfd):
+def test_a_rectangular_block_is_reported(capfd):
     context = petsc.PC()
     M = matrix(sp.eye(4, 6))
     pc = PETSc.PC().create(PETSc.COMM_SELF)
@@ -430,7 +430,7 @@ def test_a_rectangular_block_is_told(capfd):
     assert "shape (4, 6)" in capfd.readouterr().err
 
 
-def test_the_cause_is_told_once_and_the_next_set_up_recovers(capfd):
+def test_the_cause_is_printed_once_and_the_next_set_up_recovers(capfd):
     S = A.tolil()
     S[5, :] = 0
     S[5, 5] = 1.0
@@ -439,9 +439,9 @@ def test_the_cause_is_told_once_and_the_next_set_up_recovers(capfd):
     pc.A.assemble()
     assert np.isnan(pc.apply(b)).all()
     assert np.isnan(pc.apply(b)).all()
-    told = capfd.readouterr().err
-    assert told.count("pivot of row 5") == 1
-    assert told.startswith("[0] finelu")
+    printed = capfd.readouterr().err
+    assert printed.count("pivot of row 5") == 1
+    assert printed.startswith("[0] finelu")
     assert pc.context.factors is None
     pc.A.setValue(5, 5, 1.0)
     pc.A.assemble()
@@ -452,7 +452,7 @@ def test_the_cause_is_told_once_and_the_next_set_up_recovers(capfd):
 @pytest.mark.parametrize("kind", ["gmres", "preonly", "cg", "richardson", "bcgs"])
 def test_a_failure_is_petscs_divergence(kind, capfd):
     if kind == "preonly" and not hasattr(PETSc.PC, "setFailedReason"):
-        pytest.skip("this PETSc looks at no norm, and cannot be told")
+        pytest.skip("this PETSc looks at no norm, and takes no reason of a failure")
     M = matrix(A)
     M.setValue(4, 4, np.nan)
     M.assemble()
@@ -482,7 +482,7 @@ def test_a_solve_that_fails_is_petscs_divergence(capfd, monkeypatch):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_told(capfd):
+def test_a_device_that_is_not_there_is_reported(capfd):
     try:
         require_gpu()
         pytest.skip("there is a GPU")
@@ -568,7 +568,7 @@ def test_a_pc_applies_the_factors_of_every_recipe_on_a_gpu(cupy, name):
 
 
 @pytest.mark.gpu
-def test_a_failure_on_a_gpu_is_told_and_the_next_set_up_recovers(cupy, capfd):
+def test_a_failure_on_a_gpu_is_reported_and_the_next_set_up_recovers(cupy, capfd):
     S = SPD.copy()
     S.data[0] = np.nan
     pc = Alone(S, "finelu_device", "cuda")
@@ -821,7 +821,7 @@ def test_metis_cuts_less_than_equal_shares(system):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("absent.mtx", "there is no such file"),
         ("b.npy", "a matrix is read from .mtx"),
@@ -842,12 +842,12 @@ def test_metis_cuts_less_than_equal_shares(system):
         ("A.mtx b=longer_b.petsc", "this has 217"),
     ],
 )
-def test_a_bad_file_is_told_by_all_processes(system, name, told):
+def test_a_bad_file_is_reported_by_all_processes(system, name, message):
     words = [f"path={system[0] / name.split()[0]}", *(f"b={system[0] / b[2:]}" for b in name.split()[1:])]
     _, found = mpi(2, "from_file", *words, seconds=30)
     first, second = found["error"]
     assert first == second
-    assert re.search(told, first)
+    assert re.search(message, first)
 
 
 def test_command_line(system, tmp_path):
@@ -886,13 +886,13 @@ def example(name):
 
 
 def test_example_convection_diffusion():
-    told = []
+    printed = []
     for inner in ((), ("-sub_pc_type", "ilu", "-pc_type", "asm"), ("-sub_finelu_recipe", "sparse_lu")):
         done, _ = mpi(2, *inner, program=example("petsc_convection_diffusion.py"))
-        told.append(re.search(r"(\d+) iterations, .* largest u (\S+),", done.stdout).groups())
-    assert told[0] == told[1]  # ILU(0) either way
-    assert int(told[2][0]) < int(told[0][0])
-    assert told[2][1] == told[0][1]
+        printed.append(re.search(r"(\d+) iterations, .* largest u (\S+),", done.stdout).groups())
+    assert printed[0] == printed[1]  # ILU(0) either way
+    assert int(printed[2][0]) < int(printed[0][0])
+    assert printed[2][1] == printed[0][1]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_what_a_kernel_hands_over_belongs_to_python_then():
         assert _two(0, handed.slots) == 0 and handed.take(0, np.int64).size == 0
 
 
-def test_what_nobody_takes_is_given_back():
+def test_arrays_that_are_not_taken_are_given_back():
     from numba.core.runtime import _nrt_python as nrt
 
     nrt.memsys_enable_stats()

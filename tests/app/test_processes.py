@@ -115,7 +115,7 @@ def f(x):
     ],
     ids=["kept", "not kept", "quiet", "not ours"],
 )
-def test_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path, before, after, said):
+def test_a_terminal_shows_once_that_kernels_are_compiled(tmp_path, before, after, said):
     own = "" if "numba.njit" in after else "f.py_func.__module__ = 'finelu.test'\n"
     code = before + ONE_KERNEL + own + after
     if not before:
@@ -147,10 +147,10 @@ def one_missing(compiled_once, tmp_path):
 def test_a_solve_says_once_that_kernels_are_compiled_and_how_long_it_took(compiled_once):
     _, shown, report = compiled_once
     assert shown == (0, compiling.ONCE + "\n")
-    *told, first, second = report.splitlines()
+    *lines, first, second = report.splitlines()
     first, second = eval(first), eval(second)
     assert 0 < first["compile"] <= first["solve"] and second["compile"] == 0
-    assert f"Compiling or loading kernels, at their first use: {first['compile']:.3g} s of the time above." in told
+    assert f"Compiling or loading kernels, at their first use: {first['compile']:.3g} s of the time above." in lines
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_command_line_says_it_too(one_missing):
     assert (status, err) == (0, "") and json.loads(out)["converged"] and json.loads(out)["compile_seconds"] > 0
 
 
-def test_what_is_no_terminal_is_not_told(tmp_path):
+def test_what_is_no_terminal_shows_nothing(tmp_path):
     assert end(start(CALLS + "fl.Jacobi().factor(A)", NUMBA_CACHE_DIR=str(tmp_path))) == (0, "", "")
 
 
@@ -215,7 +215,7 @@ def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
 def test_a_child_forked_while_the_lock_is_held_does_not_keep_it(tmp_path):
     ours, theirs = multiprocessing.Pipe()
     with cache._alone(tmp_path) as alone:
-        child = multiprocessing.get_context("fork").Process(target=ours.recv)  # lives until it is told to end
+        child = multiprocessing.get_context("fork").Process(target=ours.recv)  # lives until it is sent something
         child.start()
         assert alone
     try:
@@ -244,14 +244,14 @@ def _count_locks(channel, folder):
     channel.send([name for name in files if name == str(folder / "finelu.lock")])
 
 
-def test_a_lock_that_nobody_gives_back_is_waited_for_once_and_the_kernel_is_used(tmp_path, monkeypatch):
-    clock, told, saved = [0.0], [], []
+def test_a_lock_that_is_never_released_is_waited_for_once_and_the_kernel_is_used(tmp_path, monkeypatch):
+    clock, printed, saved = [0.0], [], []
     kernel = cache.compiled(lambda x: x + 1)
     monkeypatch.setattr(kernel._cache, "_cache_path", str(tmp_path))
     monkeypatch.setattr(kernel._cache._cache_file, "save", lambda key, data: saved.append(key))
     monkeypatch.setattr(cache, "_stuck", False)
     monkeypatch.setattr(compiling, "_kept", True)
-    monkeypatch.setattr(compiling, "tell", lambda line: told.append(line))
+    monkeypatch.setattr(compiling, "tell", lambda line: printed.append(line))
 
     def sleep(seconds):
         clock[0] += seconds
@@ -264,7 +264,7 @@ def test_a_lock_that_nobody_gives_back_is_waited_for_once_and_the_kernel_is_used
         assert clock[0] >= cache.PATIENCE and not compiling.kept()
         waited = clock[0]
         assert kernel(1.5) == 2.5 and clock[0] == waited and saved == []
-    assert [line for line in told if "another process has held" in line] == [
+    assert [line for line in printed if "another process has held" in line] == [
         f"finelu: another process has held {tmp_path}/finelu.lock for {cache.PATIENCE:g} s; kernels are not kept"
     ]
     assert kernel(1j) == 1 + 1j and len(saved) == 1
@@ -289,7 +289,7 @@ def test_a_stderr_that_takes_nothing_does_no_harm(monkeypatch, stream):
     assert not compiling._said
 
 
-def test_nothing_is_told_where_nothing_was_compiled():
+def test_nothing_is_printed_where_nothing_was_compiled():
     A = fl.gallery.poisson5(5)
     fl.solve(A, np.ones(25))
     solution = fl.solve(A, np.ones(25))
@@ -373,7 +373,7 @@ print(first, seen.count - first, compiling.kept())
 """
 
 
-@pytest.mark.parametrize("where", ["beside the source", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize("where", ["next to the source", "NUMBA_CACHE_DIR"])
 def test_kernels_are_read_from_a_folder_that_cannot_be_written(tmp_path, where):
     image, own = tmp_path / "image", tmp_path / "home"
     image.mkdir()

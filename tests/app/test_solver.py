@@ -196,8 +196,8 @@ def test_rtol_of_zero_is_never_claimed_and_one_needs_nothing():
 
 
 def neumann(A=POISSON):
-    beside = A - sp.diags(A.diagonal())
-    return sp.csr_matrix(beside - sp.diags(np.asarray(beside.sum(axis=1)).ravel()))
+    off_diagonal = A - sp.diags(A.diagonal())
+    return sp.csr_matrix(off_diagonal - sp.diags(np.asarray(off_diagonal.sum(axis=1)).ravel()))
 
 
 def empty_row():
@@ -488,7 +488,7 @@ def test_wrong_arguments(wrong, error):
     one_line(caught)
 
 
-# what is told
+# what is reported
 
 
 def test_explain_holds_every_attempt(costs):

@@ -259,7 +259,7 @@ def test_a_misspelt_parameter_is_a_type_error():
         fl.spilu(permuted_problem(), drop_tolerance=1e-3)
 
 
-def test_a_matrix_that_is_structurally_singular_is_told_to_be_so():
+def test_a_matrix_that_is_structurally_singular_is_reported_as_such():
     A = permuted_problem().tolil()
     A[7] = 0
     with pytest.raises(StructurallySingular, match="row 7") as error:

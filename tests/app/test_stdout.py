@@ -15,13 +15,13 @@ from scipy.sparse.csgraph import structural_rank
 SUPERLU = "import sys, scipy.io, scipy.sparse.linalg as sla; sla.splu(scipy.io.mmread(sys.argv[1]).tocsc())"
 
 
-def told(*command):
+def printed(*command):
     found = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
     return found.returncode, found.stdout
 
 
 def one_object(path, recipe):
-    status, out = told("-m", "finelu", "solve", path, "--recipe", recipe, "--json", "--rtol", "1e-6")
+    status, out = printed("-m", "finelu", "solve", path, "--recipe", recipe, "--json", "--rtol", "1e-6")
     assert status in (0, 1, 2) and out.count("\n") == 1 and isinstance(json.loads(out), dict), out[:200]
 
 
@@ -32,7 +32,7 @@ def provoking(tmp_path_factory):
     path = tmp_path_factory.mktemp("stdout") / "A.mtx"
     scipy.io.mmwrite(path, A, symmetry="general")
     assert structural_rank(A) < 44
-    if "illegal value" not in told("-c", SUPERLU, path)[1]:
+    if "illegal value" not in printed("-c", SUPERLU, path)[1]:
         pytest.skip("this SuperLU has nothing to say of it")
     return path
 

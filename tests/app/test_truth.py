@@ -215,7 +215,7 @@ def test_an_ordinary_residual_is_formed_once(monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize(("dtype", "large", "small"), [("float64", 1e200, 1e-150), ("float32", 1e26, 1e-20)])
-def test_an_x0_beside_which_b_vanishes_is_no_solution(name, dtype, large, small, backend):
+def test_an_x0_next_to_which_b_is_negligible_is_no_solution(name, dtype, large, small, backend):
     A = backend.move(sp.diags([large, 2 * large]).tocsr().astype(dtype))
     b = backend.move(np.full(2, small, dtype))
     solution = METHODS[name](A, b, backend.xp.ones(2, dtype))
@@ -322,7 +322,7 @@ def structurally_singular():
     return A
 
 
-def test_structural_singularity_is_told_with_its_rows():
+def test_structural_singularity_is_reported_with_its_rows():
     A = structurally_singular()
     solution = solve(A, values(625, "float64"))
     assert solution.status is Status.SINGULAR
@@ -570,7 +570,7 @@ def test_an_operator_whose_terms_overflow_claims_nothing():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_tiny_b_beside_a_moderate_x0(name):
+def test_a_tiny_b_with_a_moderate_x0(name):
     A, b = sp.diags([1.0, 2.0]).tocsr(), np.full(2, 1e-200)
     solution = METHODS[name](A, b, np.ones(2), rtol=1e-8)
     assert solution.converged and np.linalg.norm(b * 1e200 - A @ (solution.x * 1e200)) <= 1e-7

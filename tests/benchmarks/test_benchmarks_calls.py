@@ -1,4 +1,4 @@
-"""ILU(0) as called beside MKL and ilupp: means and losses from made-up records, and a whole run on a small matrix."""
+"""ILU(0) as called, and MKL and ilupp: means and losses from made-up records, and a whole run on a small matrix."""
 
 import sys
 from pathlib import Path

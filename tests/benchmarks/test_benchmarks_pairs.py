@@ -1,4 +1,4 @@
-"""The comparison of two source trees: its means from made-up times, and a whole run of a tree beside itself."""
+"""The comparison of two source trees: its means from made-up times, and a whole run of a tree compared with itself."""
 
 import ast
 import shutil
@@ -74,7 +74,7 @@ def test_a_call_that_misses_is_measured_again_and_all_runs_count():
     assert old.asked == 3
 
 
-def test_a_tree_beside_itself(tmp_path, capsys):
+def test_a_tree_compared_with_itself(tmp_path, capsys):
     arguments = ["--parts", "spine,solve", "--cases", "poisson5:9,9,absent", "--threads", "1", "--runs", "1"]
     pairs.main([str(ROOT), str(ROOT), *arguments, "--out", str(tmp_path), "--machine", "box"])
     said = capsys.readouterr()

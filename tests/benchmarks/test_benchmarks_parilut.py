@@ -1,4 +1,4 @@
-"""The benchmarks of ParILUT on the CPU: clocks of the building blocks, tables beside the papers', small whole runs."""
+"""The benchmarks of ParILUT on the CPU: clocks of the building blocks, tables next to the papers', small whole runs."""
 
 import sys
 from pathlib import Path
@@ -161,7 +161,7 @@ def test_a_case_is_ordered_scaled_and_symmetric():
     assert abs(rows - columns).max() < 30  # a plane of the grid; in another order up to 119
 
 
-def test_iterations_stand_beside_the_papers_for_their_own_matrix_only():
+def test_iterations_stand_next_to_the_papers_for_their_own_matrix_only():
     run = a_run()
     for name in ("ani5", "anisotropic_triangles:5"):
         run.matrices[name] = {"n": 1, "nnz": 1, "order": "RCM"}

@@ -305,7 +305,7 @@ def test_what_the_caller_sees_of_an_extreme_system_is_in_its_own_units(method):
     assert watched[0] * 2.0**700 == pytest.approx(np.linalg.norm(b * 2.0**700))
     assert solution.residual_norm * 2.0**700 <= 1e-8 * np.linalg.norm(b * 2.0**700)
     assert method(A, b, atol=2.0**-700, rtol=0).iterations < solution.iterations
-    far = method(A, b, np.ones(b.size), rtol=0, atol=1e-6)  # x0 is enormous beside this b
+    far = method(A, b, np.ones(b.size), rtol=0, atol=1e-6)  # x0 is enormous compared with this b
     assert far.converged and residual(A, b, far.x) <= 1e-6
 
 

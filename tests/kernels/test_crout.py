@@ -136,7 +136,7 @@ def test_of_pivots_l_d_u_is_a_and_the_rest_is_the_schur_complement(problem, cond
     S = schur_complement(A, F, 0.0)
     np.testing.assert_array_equal(S.rows, np.flatnonzero(~pivots))
     assert abs(dense(S) - (M - product)[np.ix_(S.rows, S.rows)]).max(initial=0) <= 1e-14 * grown
-    # an L or U entry is where it may be: behind its pivot, put off, or of the interface
+    # an L or U entry is where it may be: behind its pivot, deferred, or of the interface
     for indptr, indices in ((F.l_indptr, F.l_indices), (F.u_indptr, F.u_indices)):
         k = np.repeat(np.arange(F.n), np.diff(indptr))
         assert pivots[k].all() and ((indices > k) | ~pivots[indices]).all()
@@ -208,7 +208,7 @@ def test_a_chain_is_cut_where_its_inverse_exceeds_condest():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_zero_diagonal_is_put_off_until_it_is_filled(dtype):
+def test_a_zero_diagonal_is_deferred_until_it_is_filled(dtype):
     """A saddle point with its constraints first: none can be eliminated before the unknowns that it ties."""
     n, m = 40, 10
     B = sp.csr_matrix(values((m, n), dtype) * (np.random.default_rng(1).random((m, n)) < 0.2))
@@ -235,8 +235,8 @@ def test_pivot_tol_compares_the_pivot_with_its_row_and_its_column(side):
     M = np.eye(3)
     M[0, 2], M[2, 2] = 8.0, 100.0
     M = M if side == 1 else M.T
-    for pivot_tol, put_off in ((0.124, 0), (0.125, PIVOT), (0.2, PIVOT)):
-        np.testing.assert_array_equal(factored(sp.csr_matrix(M), pivot_tol=pivot_tol).deferred, [put_off, 0, 0])
+    for pivot_tol, reason in ((0.124, 0), (0.125, PIVOT), (0.2, PIVOT)):
+        np.testing.assert_array_equal(factored(sp.csr_matrix(M), pivot_tol=pivot_tol).deferred, [reason, 0, 0])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, ALL])
@@ -425,7 +425,7 @@ def test_a_transpose_of_another_matrix():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_failure_in_one_part_is_not_lost_and_stops_nobody(threads, count):
+def test_a_failure_in_one_part_is_not_lost_and_stops_no_other(threads, count):
     threads(count)
     made = []
 

@@ -172,7 +172,7 @@ def test_entries_and_rows_are_in_order():
     rows = np.repeat(np.arange(60), np.diff(F.indptr))
     ascending = np.diff(F.indices) > 0
     assert ascending[np.diff(rows) == 0].all()
-    assert ((F.deferred[F.indices] != 0) | (F.indices > rows)).all()  # to the left only what was put off
+    assert ((F.deferred[F.indices] != 0) | (F.indices > rows)).all()  # to the left only what was deferred
     assert (F.deferred[rows] == 0).all()
     assert not ((F.e[rows] != 0) & (F.indices == rows + 1)).any()
 
@@ -246,17 +246,17 @@ def test_an_unfit_pair_is_taken_apart():
     assert factored(stored(M), all_pairs(3), pivot_tol=0.1).pairs_taken == 1
 
 
-# Putting off, dropping
+# Deferring, dropping
 
 
-def test_small_pivots_are_put_off_with_pivot_tol():
+def test_small_pivots_are_deferred_with_pivot_tol():
     M = np.diag([0.05, 2.0, 2.0]) + np.diag([1.0, 1.0], 1) + np.diag([1.0, 1.0], -1)
     assert factored(stored(M), pivot_tol=0.1).deferred.tolist() == [2, 0, 0]
     assert factored(stored(M), pivot_tol=0.01).deferred.tolist() == [0, 0, 0]
     assert factored(stored(M), pivot_tol=0.05).deferred[0] == 2  # equal is too small
 
 
-def test_rows_are_put_off_once_the_inverse_grows():
+def test_rows_are_deferred_once_the_inverse_grows():
     n = 12
     M = np.eye(n) + 2 * np.diag(np.ones(n - 1), 1)  # U^-1 grows as 2^n
     M = M.T @ M
@@ -293,7 +293,7 @@ def test_no_row_is_longer_than_its_room_and_the_largest_stay():
     assert u_of(factored(stored(M), room=np.full(6, 2)))[0].nonzero()[0].tolist() == [1, 2]
 
 
-def test_what_is_dropped_is_small_beside_the_estimate():
+def test_what_is_dropped_is_small_compared_with_the_estimate():
     A = as_csr(gallery.anisotropic_triangles(2))
     F, G = factored(A, drop_tol=0.01), factored(A, drop_tol=0.1)
     assert G.dropped_by_tolerance > 0 and G.data.size < F.data.size < factored(A).data.size

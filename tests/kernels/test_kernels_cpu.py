@@ -345,7 +345,7 @@ def test_sweeps_over_several_chunks_agree_with_the_reference():
     assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, values, b, 2))
 
 
-# What a plan is told and says ----------------------------------------------------------------------------------------
+# What a plan takes and reports ----------------------------------------------------------------------------------------
 
 
 def test_the_first_bad_pivot_is_named_whatever_the_schedule():

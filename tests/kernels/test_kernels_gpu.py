@@ -324,7 +324,7 @@ def test_zero_pivots_are_named_through_the_front_door(cupy):
 
 
 def scaled(A: CSR, unit):
-    """A itself, or for a unit diagonal A scaled so that its rows are small beside the ones."""
+    """A itself, or for a unit diagonal A scaled so that its rows are small compared with the ones."""
     if not unit:
         return A
     size = (2 * abs(A.tosparse()).sum(axis=1).max()).astype(A.data.real.dtype)

@@ -444,7 +444,7 @@ def test_a_bucket_without_room_is_searched_in_place(cuda, room):
 
 
 @pytest.mark.gpu
-def test_numbers_on_the_device_that_are_out_of_range_are_told(cuda):
+def test_numbers_on_the_device_that_are_out_of_range_are_reported(cuda):
     import cupy
 
     for n in (900, 20_000):

@@ -63,7 +63,7 @@ def by_reference(A, b, lower, unit, trans):
 
 
 def well_conditioned(A, unit):
-    """A itself, or for a unit diagonal A scaled so that its rows are small beside the ones."""
+    """A itself, or for a unit diagonal A scaled so that its rows are small compared with the ones."""
     if not unit:
         return A
     size = (2 * abs(A).sum(axis=1).max()).astype(A.real.dtype)

@@ -56,7 +56,7 @@ def test_an_update_is_looked_at_too(backend, recipe):
 
 @HERMITIAN
 @pytest.mark.parametrize("side", ["lower", "upper"])
-def test_one_triangle_alone_is_told_with_how_to_complete_it(backend, recipe, side):
+def test_one_triangle_alone_is_reported_with_how_to_complete_it(backend, recipe, side):
     whole = in_dtype(gallery.poisson5(6, 5), "complex128")
     A = sp.csr_matrix(sp.tril(whole) if side == "lower" else sp.triu(whole))
     with pytest.raises(MatrixError) as error:
@@ -68,7 +68,7 @@ def test_one_triangle_alone_is_told_with_how_to_complete_it(backend, recipe, sid
 
 
 @HERMITIAN
-def test_a_complex_symmetric_matrix_is_told_from_a_hermitian_one(backend, recipe):
+def test_a_complex_symmetric_matrix_is_distinguished_from_a_hermitian_one(backend, recipe):
     A = sp.csr_matrix(gallery.poisson5(6, 5) * (1 + 0j))
     rows = np.repeat(np.arange(30), np.diff(A.indptr))
     B = A.copy()
@@ -83,15 +83,15 @@ def test_a_complex_symmetric_matrix_is_told_from_a_hermitian_one(backend, recipe
 
 @HERMITIAN
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rounding_is_no_asymmetry_and_a_little_more_is_told(backend, recipe, dtype):
+def test_rounding_is_no_asymmetry_and_a_little_more_is_reported(backend, recipe, dtype):
     A = in_dtype(gallery.poisson5(6, 5), dtype)
     rounding, nearly = float(np.finfo(dtype).eps) * 4, 4 * (1e-3 if dtype in ("float32", "complex64") else 1e-6)
     want = backend.fetch(recipe.factor(backend.move(A)).L.data)
-    for difference, told in ((900 * rounding, False), (1200 * rounding, True), (0.9 * nearly, True)):
+    for difference, warned in ((900 * rounding, False), (1200 * rounding, True), (0.9 * nearly, True)):
         F = recipe.factor(backend.move(changed(A, 7, 13, A[7, 13] + difference)))
         np.testing.assert_array_equal(backend.fetch(F.L.data), want)  # the lower triangle is what is factored
         warning = F.report.get("warning", "")
-        assert ("A[7, 13] = " in warning and "A[13, 7] = " in warning) == told
+        assert ("A[7, 13] = " in warning and "A[13, 7] = " in warning) == warned
         F.update(backend.move(A))
         assert "warning" not in F.report
     with pytest.raises(MatrixError, match="needs A = A"):
@@ -197,7 +197,7 @@ def test_the_symmetric_form_of_multilevel_names_the_entry():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_matrix_beside_its_transpose_on_either_device(backend, dtype):
+def test_a_matrix_compared_with_its_transpose_on_either_device(backend, dtype):
     rng = np.random.default_rng(3)
     for n, density in ((1, 1.0), (40, 0.02), (300, 0.05)):
         A = sp.random(n, n, density, random_state=rng, format="csr")

@@ -236,7 +236,7 @@ def test_indices_outside_the_matrix_are_found_before_they_are_used(tmp_path, ext
 
 @pytest.mark.parametrize("index", [">i4", ">i8"])
 @pytest.mark.parametrize(("scalar", "A"), [(">f8", real), (">c16", complex_)])
-def test_petsc_index_and_value_types_are_told_apart(tmp_path, index, scalar, A):
+def test_petsc_index_and_value_types_are_distinguished(tmp_path, index, scalar, A):
     x = np.arange(30).astype(A.dtype)
     path = tmp_path / "system.petsc"
     for objects in ([A], [x], [A, x], [x, A], [A, A, x], [A.toarray(), x]):

@@ -515,7 +515,7 @@ def test_a_tolerance_is_any_real_number(value):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", BAD, ids=lambda v: f"{type(v).__name__}")
 @pytest.mark.parametrize("name", ["rtol", "atol", "maxiter", "restart", "time_limit", "memory_limit", "shift"])
-def test_what_is_no_number_is_told_in_a_line(name, value):
+def test_what_is_no_number_is_refused_in_a_line(name, value):
     A, b = sp.identity(3, format="csr"), np.ones(3)
     calls = {
         "rtol": [lambda: finelu.solve(A, b, rtol=value), lambda: finelu.gmres(A, b, rtol=value)],

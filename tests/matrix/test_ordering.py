@@ -44,7 +44,7 @@ from finelu.ordering import (
     rcm,
 )
 
-NOBODY = 2**62
+NO_ROW = 2**62
 
 
 def on(backend, A):
@@ -466,12 +466,12 @@ def test_use_new_pivots_is_its_twin(backend, dtype, index):
     F = with_index(in_dtype(long_rows(150), dtype), index)
     new = values(F.nnz, dtype)
     new[F.diag] += 3
-    want, counted = new.copy(), np.array([0, NOBODY])
+    want, counted = new.copy(), np.array([0, NO_ROW])
     reference.scaling.use_new_pivots(F, want, counted)
-    out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
+    out, refused = backend.move(new.copy()), backend.move(np.array([0, NO_ROW]))
     assert kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused) is out
     assert_close(backend.fetch(out), want, 0 if backend.name == "cpu" else 8, scale=abs(want))
-    np.testing.assert_array_equal(backend.fetch(refused), [0, NOBODY])
+    np.testing.assert_array_equal(backend.fetch(refused), [0, NO_ROW])
     above = F.tosparse().indices >= np.repeat(np.arange(F.n), np.diff(F.indptr))
     np.testing.assert_array_equal(backend.fetch(out)[above], new[above])
     assert not np.array_equal(backend.fetch(out)[~above], new[~above])
@@ -481,9 +481,9 @@ def test_what_a_new_pivot_would_make_infinite_stays_and_is_counted(backend):
     F = as_csr(sp.csr_matrix(np.array([[1e200, 0, 0], [1, 1, 0], [1, 1, 1.0]])))
     new = F.data.copy()
     new[0] = 1e-200
-    want, counted = new.copy(), np.array([0, NOBODY])
+    want, counted = new.copy(), np.array([0, NO_ROW])
     reference.scaling.use_new_pivots(F, want, counted)
-    out, refused = backend.move(new.copy()), backend.move(np.array([0, NOBODY]))
+    out, refused = backend.move(new.copy()), backend.move(np.array([0, NO_ROW]))
     kernels_for(out).scaling.use_new_pivots(on(backend, F), out, refused)
     for got, count in ((want, counted), (backend.fetch(out), backend.fetch(refused))):
         np.testing.assert_array_equal(got, new)
@@ -498,7 +498,7 @@ def test_scaling_is_the_same_on_any_number_of_threads(threads):
     for count in (1, 2, 4):
         threads(count)
         kernels = kernels_for(d)
-        refused = np.array([0, NOBODY])
+        refused = np.array([0, NO_ROW])
         scaled = kernels.scaling.scale(A, np.empty_like(A.data), (d, None), (d, d))
         made.append((scaled, kernels.scaling.use_new_pivots(A, new.copy(), refused)))
     rows = np.repeat(np.arange(A.n), np.diff(A.indptr))

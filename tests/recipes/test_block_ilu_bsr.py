@@ -359,7 +359,7 @@ def test_bad_parameters(bad):
     one_line(error)
 
 
-def test_a_block_size_that_is_missing_or_another_is_told(backend):
+def test_a_block_size_that_is_missing_or_another_is_reported(backend):
     S = backend.move(sp.csr_matrix(BlockMatrix(*block_arrays(10, 3)).tocsr()))
     with pytest.raises(ParameterError, match=r"csr_matrix.*give block_size \(its pattern suggests 3\)") as error:
         BlockILU0().factor(S)

@@ -208,7 +208,7 @@ def test_elimination_tree_and_column_counts_are_those_of_an_elimination(A):
 
 @PATTERNS
 @given(A=dominant_matrices(), dtype=st.sampled_from(["float64", "complex128", "float32"]), seed=st.integers(0, 99))
-def test_a_matrix_beside_its_transpose(A, dtype, seed):
+def test_a_matrix_compared_with_its_transpose(A, dtype, seed):
     A = A.astype(dtype)
     rng = np.random.default_rng(seed)
     A = sp.csr_matrix(A + A.T * rng.integers(0, 2))  # symmetric patterns as well

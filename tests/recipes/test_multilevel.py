@@ -127,10 +127,10 @@ def test_every_permutation_is_one_and_the_numbers_of_the_report_agree(backend, k
         assert 0 < facts["smallest_pivot"] <= 2.5 and min(facts["dropped"]) >= 0
         stored = [backend.fetch(x) for x in (level.B, level.D, level.F("N"), level.G("N")) if x is not None]
         assert facts["nnz"] == sum(x.nnz for x in stored)
-        beside = sum(x.indptr.nbytes + x.indices.nbytes + x.data.nbytes for x in stored)
+        matrices = sum(x.indptr.nbytes + x.indices.nbytes + x.data.nbytes for x in stored)
         scales = level.arranged.row_scale, level.arranged.column_scale
         vectors = rows.nbytes + columns.nbytes + sum(scale.nbytes for scale in scales)
-        assert facts["bytes"] == beside + vectors
+        assert facts["bytes"] == matrices + vectors
     assert last["n"] == n and last["nnz"] == n * n and last["bytes"] == n * n * A.dtype.itemsize
     assert 0 < last["rcond"] <= 1
     assert F.nnz == sum(facts["nnz"] for facts in F.report["levels"]) == round(F.report["fill"] * A.nnz)
@@ -175,7 +175,7 @@ class Host:
     move = fetch = staticmethod(lambda x: x)
 
 
-def test_what_is_unsymmetric_beside_one_huge_entry_is_unsymmetric():
+def test_asymmetry_that_is_tiny_next_to_one_huge_entry_counts():
     A = gallery.convection_diffusion(9, 8, 1, peclet=50)
     A[0, 0] = 1e20
     F = MultilevelILU(**EXACT, dense_size=0).factor(A)
@@ -222,7 +222,7 @@ def test_without_dropping_it_is_an_exact_lu(backend, kind, dtype, dense_size):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])
-def test_with_condest_1_most_is_put_off_and_it_still_solves(backend, kind, dtype):
+def test_with_condest_1_most_is_deferred_and_it_still_solves(backend, kind, dtype):
     _, A = case(kind, dtype)
     F, G = (MultilevelILU(condest=c, dense_size=10).factor(backend.move(A)) for c in (1, NEVER))
     facts = F.report["levels"][0]
@@ -559,8 +559,8 @@ def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
     F = MultilevelILU().factor(A)
     assert F.report["levels"][-1]["rcond"] < 1e-12
     F = MultilevelILU(dense_size=0).factor(A)
-    told = [facts.get("smallest_pivot", facts.get("rcond")) for facts in F.report["levels"]]
-    assert min(told) < 1e-12 and np.isfinite(F.solve(np.ones(18))).all()
+    smallest = [facts.get("smallest_pivot", facts.get("rcond")) for facts in F.report["levels"]]
+    assert min(smallest) < 1e-12 and np.isfinite(F.solve(np.ones(18))).all()
 
 
 def laplacian(dtype):

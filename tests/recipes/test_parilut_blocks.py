@@ -513,7 +513,7 @@ def test_remove_is_its_twin(backend, dtype, index, cholesky):
 
 @given(S=dominant_matrices(), least=st.tuples(*[st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0])] * 2), data=st.data())
 @PATTERNS
-def test_remove_drops_on_any_pattern_what_it_is_told_to(backend, S, least, data):
+def test_remove_drops_what_it_should_on_any_pattern(backend, S, least, data):
     F = few_values(as_csr(S), "float64")
     drop = tuple(data.draw(st.integers(0, side + 2)) for side in (F.below, F.nnz - F.n - F.below))
     got = removed(backend, F, least, drop)
@@ -534,7 +534,7 @@ def test_thresholds_of_the_magnitudes_remove_exactly_as_many_as_wanted(backend):
 
 def test_equal_entries_are_dropped_evenly_over_the_rows(backend):
     S = gallery.poisson7(10, 10, 10)
-    F = as_csr(S)  # all entries beside the diagonal are -1
+    F = as_csr(S)  # all entries off the diagonal are -1
     indptr, indices, _, _ = removed(backend, F, (1.0, 1.0), (F.below // 4, 0))
     rows = np.repeat(np.arange(F.n), np.diff(indptr))
     before = np.repeat(np.arange(F.n), np.diff(F.indptr))
@@ -614,7 +614,7 @@ def test_columns_are_sorted_whether_few_or_many_near_or_far(count, n):
     assert not words.any() and not pages.any()
 
 
-def test_memory_is_used_again_only_when_nobody_holds_it():
+def test_memory_is_used_again_only_when_nothing_refers_to_it():
     large = 2 * memory.SMALL
     with memory.reusing_memory():
         first = memory.empty(large // 8, np.float64)

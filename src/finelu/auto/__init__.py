@@ -1,4 +1,4 @@
-"""`solve(A, b)` without being told how.
+"""`solve(A, b)` without a recipe or method from the caller.
 
 choose : the rule for recipe and method.  cost : what an attempt costs.  monitor : when to switch to another.
 ladder : the attempts, one after the other.  singular : what shows that there is no solution.

@@ -15,8 +15,8 @@ from finelu.matrix import CSR, as_csr, norm
 from finelu.result import Status
 
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
-UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be told
-OUT_OF_REACH = 1 / 16  # of such a rounding: a tolerance below is out of reach for an x of that size
+UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be determined
+UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size meets a tolerance below, but by chance
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
 EXACT = 32  # roundings in twice the precision, per entry of a row of A v, up to which it is 0
@@ -48,9 +48,9 @@ class NullVector:
 
 
 def at_limit(residual: Residual, b: Any, x: Any, size: float, wanted: float) -> bool:
-    """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| is out of reach for it."""
+    """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| less than that."""
     rounding = _rounding(residual, b, x)
-    return size <= LIMIT * rounding and wanted * norm(b) <= OUT_OF_REACH * rounding
+    return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
 
 
 def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float) -> str:

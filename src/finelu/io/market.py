@@ -111,7 +111,7 @@ def read_market(path: FilePath, compressed: bool) -> sp.coo_matrix | np.ndarray:
 
 
 def read_layout(path: FilePath, compressed: bool) -> Layout:
-    """What the header declares. Raises FileError, also where the file is too short for so many entries."""
+    """What the header declares. Raises FileError, also where the file is too short for that many entries."""
     with open(path, "rb") as raw:
         start = raw.read(len(GZIP))
     if start == GZIP and not compressed:

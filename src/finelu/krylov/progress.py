@@ -56,7 +56,7 @@ class Progress:
     Where the norm of b is so extreme that products of residuals would over- or underflow, (A / s) x = b / s is solved
     with s M, s a power of two about as large as b: the same x by the same steps. norms and history are then relative to
     s; callers and callbacks see them multiplied by it. The range is that of M where M has less precision than x. An x0
-    whose residual is so much larger than b that b / s would lose digits beside it is left out for x = 0.
+    whose residual is so much larger than b that b / s would lose digits next to it is left out for x = 0.
 
     A claim of convergence is looked at by `Residual`: where rounding alone may have made the residual small, it is
     formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch`
@@ -136,7 +136,7 @@ class Progress:
         self.looks = 0
         self.cycles = 0
         self.launched = 0  # iterations queued, those after the last that counts included until the host knows
-        self.told = -1  # the iteration that `watch` heard of last
+        self.reported = -1  # the last iteration that `watch` was called with
         self.shown = 0  # the iteration whose x `callback` saw last
         self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
         self.code: int = monitor.RUNNING  # as far as the host has seen
@@ -390,8 +390,8 @@ class Progress:
         self._seen_norm, self._tolerance = float(norms[monitor.NORM]), float(norms[monitor.TOLERANCE])
         if wait:
             self.launched = self.due = self.iterations
-        if self.watch is not None and self.cycles and self.told < self.iterations and not self.stopped:
-            self.told = self.iterations
+        if self.watch is not None and self.cycles and self.reported < self.iterations and not self.stopped:
+            self.reported = self.iterations
             self._ask(self.watch, self.iterations, self._seen_norm * self.scale)
 
     def _ask(self, function: Callable[..., object], *arguments: Any) -> None:

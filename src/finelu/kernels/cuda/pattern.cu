@@ -5,7 +5,7 @@
 // A row has a group of `lanes` neighbouring threads, a power of two given at run time; a row many times as long has all
 // of its block, after the others. Kernels that need sums over the rows before are run by a fixed number of blocks of
 // about equal work, `parts`: one kernel writes the sums of each block, the next adds up those of the blocks before its
-// own. Nobody waits for another block.
+// own. No block waits for another.
 //
 // Bytes that have to be moved (n rows, N entries of F, C candidates, K entries that stay; float64 and int32), and what
 // that takes at the 4.2 TB/s of a copy on an H200 for n = 10^6, where add makes 3 x 10^7 entries of 10^7, and remove
@@ -22,7 +22,7 @@ using namespace fl;
 typedef long long i64;
 typedef unsigned long long u64;
 
-constexpr int BLOCK = 256;    // threads, as in patterns.py
+constexpr int BLOCK = 256;    // threads, as in pattern.py
 constexpr int AHEAD = 2;      // entries a thread loads before it looks at the first
 constexpr int LISTED = 256;   // long rows that a block remembers; the others stay with their group
 constexpr int SORTED = 2048;  // entries of a column that a block sorts in shared memory
@@ -31,7 +31,7 @@ constexpr int ROW_WORK = 4;   // what a row costs besides its entries, in entrie
 constexpr unsigned ALL = 0xffffffffu;
 enum { BELOW, ABOVE };
 enum { ROW_PASSES = 16, COLUMN_PASSES = 8 };  // of its group, from which on a row, or a column to be sorted, is long
-enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in patterns.py
+enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in pattern.py
 enum { NNZ = FACTS, SPREAD, PARTS = SPREAD + 6 };                      // words of the state of `remove`
 enum { LESS_BELOW, LESS_ABOVE, TIES_BELOW, TIES_ABOVE, FIRST, PART };  // words of a block in it; counts of a row
 

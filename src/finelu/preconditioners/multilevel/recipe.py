@@ -117,7 +117,7 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class MultilevelReport(Report):
-    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), put_off (rows deferred by estimate, by pivot),
+    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate, by pivot),
     interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
     estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
     of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),

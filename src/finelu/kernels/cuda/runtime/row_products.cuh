@@ -57,7 +57,7 @@ template <typename R> __device__ inline Complex<R> of_lane(unsigned mask, Comple
 }
 
 // use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L in
-// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry. Nobody waits for
+// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry. No thread waits for
 // a row of U when it is its turn: its bounds are known by then, and the first entries of the next AHEAD rows are on their
 // way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond its first LANES entries, in places
 // [q, stop): whether it has done with them by itself. All lanes of the group call all of them; columns of Cholesky beyond i
