@@ -15,7 +15,7 @@ from finelu.matrix import CSR, as_csr, norm
 from finelu.result import Status
 
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
-UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be told
+UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x is known
 OUT_OF_REACH = 1 / 16  # of such a rounding: a tolerance below is out of reach for an x of that size
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
