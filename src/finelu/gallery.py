@@ -259,8 +259,8 @@ def ecology2_like(nx: int = 1000, ny: int = 1000) -> sp.csr_matrix:
 
     Currents between the cells of a landscape, an nx x ny grid with conductance 10 between neighbours, the middle cell
     being held at 0 and left out: exactly the published counts, and ecology1's range of values (-10 to 40). Which cell
-    is held, and whether the true conductances vary, is not known to us. Symmetric positive definite, row sums 0 but
-    for the neighbours of the held cell.
+    is held, and whether the true conductances vary, is not known to us. Symmetric positive definite, row sums 0
+    except next to the held cell.
     """
     _positive(nx=nx, ny=ny)
     n = nx * ny

@@ -76,8 +76,8 @@ def _minimum_degree(S: Any) -> np.ndarray:
             f"ordering='mmd': A + A^T has {S.nnz} entries; SuperLU takes up to {INT32_LIMIT}. Use 'nd' or 'rcm'."
         )
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
-    # All entries off the diagonal are dropped at once, and columns are worked on one by one: the least work in addition
-    # to the ordering.
+    # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
+    # SuperLU can do in addition to the ordering.
     factors = spilu(
         sp.csc_matrix(by_columns, shape=S.shape),
         drop_tol=0.5,

@@ -18,7 +18,7 @@ from finelu.matrix import as_csr
 from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
-ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to this number of roundings of the largest
+ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to this many roundings of the largest
 SWEEPS = 20
 BALANCED = 1 / 16  # equilibration ends once no norm is further from 1 than this power of two
 
@@ -134,7 +134,7 @@ def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tup
         scaled matrix is from 0.45 to 2.2 (0 of a row or column of zeros, whose scale is 1) once the iteration has
         ended, which takes a sweep for each halving of log2 |a_ij|.
     symmetric : one scale for both sides, for the larger of the norms of row i and column i.
-    sweeps : at most this number; fewer where they do.
+    sweeps : the most sweeps; fewer where they suffice.
     Factors in the real dtype of A, clipped to its smallest and largest normal power of two. Sums are of logarithms, so
     magnitudes may have any size. Raises ParameterError for sweeps < 1. Cost: O(nnz) a sweep; on the host.
     Source: D. Ruiz: A scaling algorithm to equilibrate both rows and columns norms in matrices, 2001.

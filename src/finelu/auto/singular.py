@@ -15,8 +15,8 @@ from finelu.matrix import CSR, as_csr, norm
 from finelu.result import Status
 
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
-UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x can be determined
-UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size meets a tolerance below, but by chance
+UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x is known
+UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size can meet a tolerance below
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
 EXACT = 32  # roundings in twice the precision, per entry of a row of A v, up to which it is 0
