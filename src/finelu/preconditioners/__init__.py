@@ -14,9 +14,9 @@ from finelu.preconditioners.multilevel import MultilevelILU
 from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, recipes, register
+from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, register
 
-# In the order in which help texts and comparisons name them.
+# finelu's own, in the order in which help texts and comparisons name them.
 OWN: tuple[type[Recipe], ...] = (
     *(ILU0, IC0, ILUK, MILU0, ILUT, ICT, ParILU, ParIC, ParILUT, ParICT),
     *(MultilevelILU, Jacobi, BlockJacobi, BlockILU0, SparseLU),
@@ -51,6 +51,5 @@ __all__ = [
     "correct",
     "recipe_name",
     "recipe_of",
-    "recipes",
     "register",
 ]
