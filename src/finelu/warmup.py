@@ -16,7 +16,7 @@ from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import automatic
-from finelu.preconditioners import Recipe, recipes
+from finelu.preconditioners import OWN, Recipe
 from finelu.properties import properties
 from finelu.scaling import matching
 
@@ -58,10 +58,9 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solve, A)
-    for name, recipe in recipes().items():
-        if recipe.__module__.startswith("finelu."):
-            matrices = [symmetric] if recipe.hermitian else [symmetric, general]
-            yield f"{name}, {dtype}", partial(_factor, recipe, matrices, b)
+    for recipe in OWN:
+        matrices = [symmetric] if recipe.hermitian else [symmetric, general]
+        yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)

@@ -83,17 +83,6 @@ class _Recipes(Mapping[str, type[Recipe]]):
 RECIPES: Mapping[str, type[Recipe]] = _Recipes()
 
 
-def recipes() -> dict[str, type[Recipe]]:
-    """All recipes that can be loaded, by their names."""
-    found = {}
-    for name in RECIPES:
-        try:
-            found[name] = RECIPES[name]
-        except ParameterError:  # which is raised, with the reason, where this one is asked for
-            continue
-    return found
-
-
 def recipe_name(name: str, *others: str) -> str:
     """The key of RECIPES that `name` means, or one of `others`; a ParameterError that lists them for anything else.
 
