@@ -138,10 +138,10 @@ def test_import_is_light(statement):
 def test_every_kernel_has_a_launcher_and_instances(folder):
     tool = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
     instances = runpy.run_path(str(tool["TABLES"][folder]))["INSTANCES"]
-    stems = [path.stem for path in folder.glob("*.cu")]
+    stems = [str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.cu")]
     assert stems
     assert tool["missing_instances"](stems, instances) == []
-    launchers = [ast.parse(path.read_text()) for path in folder.glob("*.py") if path.stem != "instances"]
+    launchers = [ast.parse(path.read_text()) for path in folder.rglob("*.py") if path.stem != "instances"]
     launched = {node.value for tree in launchers for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     for stem in stems:
         names = [stem, *tool["kernel_names"](stem)]  # a launcher may write f"{stem}_match" for ilu0_match

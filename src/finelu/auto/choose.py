@@ -135,7 +135,7 @@ def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: s
 
 def recipe_asked(recipe: Any) -> Any:
     """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
-    if recipe is None or isinstance(recipe, Recipe) or recipe == "auto":
+    if recipe is None or isinstance(recipe, Recipe) or (isinstance(recipe, str) and recipe == "auto"):
         return recipe
     found = recipe_of(recipe, "auto", "none")
     return None if found == "none" else found
