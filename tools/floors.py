@@ -1,6 +1,7 @@
 """The floors of finelu: which room imports which, held against the table of docs/architecture.md, and drawn.
 
-Usage: python tools/floors.py   (prints what the table does not allow; writes docs/pictures/floors.svg)
+Usage: python tools/floors.py [--write]   (prints what the table does not allow, and whether docs/pictures/floors.svg is
+the picture of these imports; --write: draws it)
 
 A room is a module or a package that the table names; a file belongs to the longest name that fits it. A room imports
 from floors below its own only, but for the lines "- `a` imports `b`: why" of the page. In a room of kernels, where a
@@ -13,7 +14,7 @@ import ast
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -163,9 +164,15 @@ def picture() -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> int:
     found = violations()
-    print("\n".join(found) if found else "floors: as the page has them")
-    if not found:
+    if not found and "--write" in arguments:
         PICTURE.write_text(picture())
-    sys.exit(bool(found))
+    if not found and PICTURE.read_text() != picture():
+        found = [f"{PICTURE} is not the picture of these imports; python tools/floors.py --write draws it"]
+    print("\n".join(found) if found else "floors: as the page has them")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

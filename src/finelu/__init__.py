@@ -13,7 +13,7 @@ in `__init__.pyi`.
 
 from importlib import import_module
 
-from finelu._moved import MODULES as _OLD
+from finelu import _moved
 
 __version__ = "0.1.0"
 
@@ -30,8 +30,8 @@ __all__ = ["__version__", "gallery", *(name for name in _SOURCES if name not in 
 
 
 def __getattr__(name: str) -> object:
-    if f"finelu.{name}" in _OLD:
-        return import_module(f"finelu.{name}")
+    if f"finelu.{name}" in _moved.MODULES:
+        return _moved.module(f"finelu.{name}")
     if name not in _SOURCES:
         from finelu.errors import meant
 

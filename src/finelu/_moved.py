@@ -19,8 +19,18 @@ MODULES = {  # old module : new module
     "finelu.matlab": "finelu.io.matlab",
     "finelu.interop.superlu": "finelu.interop.scipy",
     "finelu.interop.petsc_solve": "finelu.interop.petsc_command",
+    "finelu.kernels.csr": "finelu.kernels.operands",
+    "finelu.kernels.triangle": "finelu.kernels.operands",
 }
-NAMES = {"finelu.preconditioners.correct": "finelu.krylov.richardson.correct"}  # old name : new name, of functions
+NAMES = {  # old name : new name, where a module is still there, or its new one does not have the name
+    "finelu.preconditioners.correct": "finelu.krylov.richardson.correct",
+    "finelu.preconditioners.block_ilu.correct": "finelu.krylov.richardson.correct",
+    "finelu.interop.petsc_solve.solve_mtx": "finelu.interop.petsc.solve.solve_mtx",
+    **{
+        f"finelu.properties.{name}": f"finelu.matrix.traits.{name}"
+        for name in ("asymmetry", "block_size", "diagonal", "is_hermitian", "require_hermitian", "symmetry")
+    },
+}
 
 
 def named(module: str, name: str) -> object:
@@ -36,6 +46,10 @@ class _OldModule(ModuleType):
     """Stands for a module that has moved: its attributes are those of the new one."""
 
     def __getattr__(self, name: str) -> object:
+        if f"{self.__name__}.{name}" in NAMES:
+            return named(self.__name__, name)
+        if name == "__all__":
+            return [public for public in dir(self) if not public.startswith("_")]
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module(MODULES[self.__name__]), name)
@@ -54,10 +68,24 @@ class _Finder:
         return _OldModule(spec.name)
 
     def exec_module(self, module: _OldModule) -> None:
-        import warnings
+        warn(module.__name__, 2)
 
-        old = module.__name__
-        warnings.warn(f"{old} has moved to {MODULES[old]}; import it from there.", DeprecationWarning, stacklevel=2)
+
+def warn(old: str, above: int) -> None:
+    """Say that a module has moved, to the caller that is `above` frames above."""
+    import warnings
+
+    warnings.warn(f"{old} has moved to {MODULES[old]}; import it from there.", DeprecationWarning, stacklevel=above + 1)
+
+
+def module(old: str) -> ModuleType:
+    """The old module, for the `__getattr__` of the package that it was in; the warning goes to who asked for it."""
+    import warnings
+
+    warn(old, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return import_module(old)
 
 
 if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

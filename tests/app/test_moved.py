@@ -49,7 +49,7 @@ def test_the_documented_paths_of_before_work_in_a_new_process():
         "from finelu.blocks import BlockMatrix; from finelu.interop.superlu import spilu; "
         "assert solve is finelu.solve and Sequence is finelu.Sequence and spilu is finelu.spilu; "
         "assert StencilMatrix is finelu.StencilMatrix and BlockMatrix is finelu.BlockMatrix; "
-        "assert finelu.solver.solve is solve"
+        "assert finelu.solver.solve is solve and finelu.interop.superlu.spilu is spilu"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -59,3 +59,14 @@ def test_what_never_was_is_still_not_found():
         import_module("finelu.no_such_module")
     with pytest.raises(AttributeError):
         _ = finelu.preconditioners.no_such_recipe
+
+
+def test_who_asks_for_an_old_module_as_an_attribute_is_warned():
+    code = "import finelu\nfinelu.solver.solve\nfinelu.interop.superlu.spilu"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr.count("DeprecationWarning: finelu.") == 2
+
+
+def test_a_star_import_of_an_old_module_brings_the_names_of_the_new_one():
+    code = "from finelu.blocks import *\nBlockMatrix"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

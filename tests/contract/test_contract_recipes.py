@@ -12,7 +12,7 @@ from contract_cases import EVERY_RECIPE, EVERY_RECIPE_AND_MATRIX, LINES, line, m
 
 import finelu as fl
 from finelu import DeviceError, MatrixError, ParameterError, gallery
-from finelu.errors import FineluError, NoFactors
+from finelu.errors import FineluError, NoFactors, ZeroPivot
 
 DIRECTIONS = ("N", "T", "H")
 
@@ -221,8 +221,13 @@ def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend, na
     F = made(name).factor(backend.move(A))
     r = backend.move(values(30, "float64"))
     before = backend.fetch(F.solve(r))
-    with pytest.raises((FineluError, ArithmeticError)):
-        F.update(backend.move(A * 0))
+    broken = A.copy()
+    broken.data[(A.indptr[5] <= np.arange(A.nnz)) & (np.arange(A.nnz) < A.indptr[6])] = 0  # all of row 5
+    broken.data[A.indices == 5] = 0  # and of column 5
+    with pytest.raises((FineluError, ArithmeticError)) as error:
+        F.update(backend.move(broken))
+    if isinstance(error.value, ZeroPivot):
+        assert error.value.row == 5 and "row 5" in str(error.value)
     parts = [lambda r, part=part: getattr(F, part) for part in ("L", "U") if hasattr(type(F), part)]
     for use in (F.solve, F.matvec, F.rmatvec, F.__matmul__, lambda r: F.solve(r, trans="T"), *parts):
         with pytest.raises(NoFactors, match="the last update failed") as error:

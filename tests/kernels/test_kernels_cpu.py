@@ -1,8 +1,10 @@
 """The CPU kernels: the bits of kernels/reference for every schedule and number of threads, and by definition."""
 
+import gc
 import os
 import sys
 import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import finelu as fl
 from finelu import gallery, threads
 from finelu.errors import ParameterError
 from finelu.kernels import cpu, reference
@@ -618,3 +621,19 @@ def _lower(array):
 def test_importing_the_kernels_starts_no_thread():
     code = "import threading, finelu.kernels.cpu; assert threading.active_count() == 1"
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
+
+
+def test_kernels_of_several_threads_keep_none_of_their_arrays(threads):
+    threads(2)
+    A = fl.gallery.poisson7(20)
+    F = fl.ILU0(variant="levels").factor(A)
+    plans = [solver._plan for solver in F.solvers("N")]
+    owners = [*plans, *(plan.schedule for plan in plans)]
+    kept = [weakref.ref(v) for owner in owners for v in vars(owner).values() if isinstance(v, np.ndarray)]
+    for _ in range(3):
+        F.solve(np.ones(A.shape[0]))
+        F.update(A)
+    assert len(kept) > 4 and all(array() is not None for array in kept)
+    del F, plans, owners
+    gc.collect()
+    assert [array() for array in kept] == [None] * len(kept)

@@ -94,7 +94,8 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
 # where one is negative, cg finds out, and gmres goes on.
 METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
     (lambda A, M, alone: isinstance(M, SparseLU | MultilevelILU), ("gmres",)),  # which then takes few iterations
-    (lambda A, M, alone: A.definite and (M is None or M.keeps_definite or M.keeps_symmetry), ("cg", "gmres")),
+    (lambda A, M, alone: A.definite and (M is None or M.keeps_definite or M.keeps_hermitian), ("cg", "gmres")),
+    (lambda A, M, alone: A.definite and not A.complex and M.keeps_symmetry, ("cg", "gmres")),
     (lambda A, M, alone: alone, ("gmres",)),  # its residual never grows, and there is no other rung to go on with
     (lambda A, M, alone: True, ("bicgstab", "gmres")),
 )

@@ -28,6 +28,8 @@ class Report(MutableMapping[str, Any]):
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if callable(getattr(type(self), name, None)):
+            raise KeyError(f"{name!r} is a method of the report; give the fact another name.")
         setattr(self, name, value)
 
     def __delitem__(self, name: str) -> None:

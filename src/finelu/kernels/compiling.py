@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,8 +38,8 @@ class _Clock:
             first = self.depth == 1
             if first:
                 self.since = perf_counter()
-        for listener in [*self.listeners] if first else ():
-            listener(True)
+        if first:
+            self._tell(True)
 
     def end(self) -> None:
         with _lock:
@@ -46,11 +47,26 @@ class _Clock:
             last = self.depth == 0
             if last:
                 self.spent += perf_counter() - self.since
-        for listener in [*self.listeners] if last else ():
-            listener(False)
+        if last:
+            self._tell(False)
+
+    def _tell(self, begins: bool) -> None:
+        for listener in [*self.listeners]:
+            with suppress(Exception):  # such as a pipe that is closed: no reason to lose count of what compiles
+                listener(begins)
 
 
 _clock = _Clock()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads, of which one may have been compiling."""
+    global _lock
+    _lock, _clock.depth = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @cache

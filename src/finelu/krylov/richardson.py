@@ -6,6 +6,8 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from finelu.arithmetic import judged
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.progress import Callback, Progress, Watch
@@ -88,4 +90,6 @@ def correct(A: StencilMatrix | BlockMatrix, F: Any, b: Any, *, steps: int = 20, 
     if not hasattr(F, "solve"):
         raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
     M = F if hasattr(F, "matvec") else F.solve
+    if hasattr(b, "dtype") and hasattr(F, "dtype"):
+        b = b.astype(np.result_type(b.dtype, F.dtype), copy=False)
     return replace(richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0)), method="correct")

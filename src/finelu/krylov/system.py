@@ -36,7 +36,7 @@ class System:
         started: float | None = None,
     ):
         self.started = perf_counter() if started is None else started
-        self.A, self.b, self.x0 = A, b, x0
+        self.A, self.b, self.x0 = A, namespace(b).ascontiguousarray(b), x0
         self.M = Identity() if M is None else M
         self.shape = b.shape if shape is None else shape
         self.dtype, self.real = b.dtype, real(b.dtype)
@@ -65,7 +65,7 @@ class System:
         if M is not None and value_dtype(M).kind == "c":
             dtype = np.result_type(dtype, np.complex64)
         narrow = real(b.dtype if M is None else value_dtype(M))
-        b = namespace(b).ascontiguousarray(b.astype(dtype, copy=False))
+        b = b.astype(dtype, copy=False)
         x0 = None if x0 is None else x0.astype(dtype, copy=False)
         A, M = as_operator(A, "A", b, dtype), as_operator(M, "M", b, dtype)
         return cls(A, b, M, x0, shape=shape, narrow=narrow, started=started)

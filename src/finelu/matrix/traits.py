@@ -48,7 +48,8 @@ class MatrixTraits:
         their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
         that sign, add up to no less than 0.
     paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
-    mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu : whether A is on a GPU.
+    mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu, complex : whether A
+        is on a GPU, and complex.
     """
 
     n: int
@@ -61,6 +62,7 @@ class MatrixTraits:
     mean_row: float
     mirrored: Mirrored
     gpu: bool
+    complex: bool
 
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
@@ -94,6 +96,7 @@ def traits(A: CSR) -> MatrixTraits:
         mean_row=A.nnz / A.n,
         mirrored=mirrored,
         gpu=on_gpu(A.data),
+        complex=A.dtype.kind == "c",
     )
 
 

@@ -33,7 +33,7 @@ class MILU0(Recipe):
     Cost: as ILU0, on the CPU, for A on the GPU too, where the factors are then applied.
     """
 
-    keeps_symmetry = True
+    keeps_symmetry, keeps_hermitian = True, False  # the sum of a row's dropped fill is complex, if A is
     factored_on = ON_CPU
 
     relax: float = 1.0

@@ -34,7 +34,7 @@ class Recipe:
     takes and what `finelu compare` leaves out, reads them here:
     name : the key in `RECIPES`; the name of the class in small letters, if not given.
     hermitian : needs A = A^H, and reads its lower triangle alone.
-    keeps_symmetry : M = M^H where A = A^H, and M = M^T where A = A^T.
+    keeps_symmetry : M = M^T where A = A^T.  keeps_hermitian : M = M^H where A = A^H; the same as above, if not given.
     keeps_definite : M is Hermitian positive definite where A is, so that cg and minres can take it.
     exact : a complete factorization: M is A but for rounding.
     full_diagonal : needs an entry for every place of A's diagonal.
@@ -45,6 +45,7 @@ class Recipe:
     name: ClassVar[str] = ""
     hermitian: ClassVar[bool] = False
     keeps_symmetry: ClassVar[bool] = False
+    keeps_hermitian: ClassVar[bool] = False
     keeps_definite: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     full_diagonal: ClassVar[bool] = True
@@ -56,6 +57,8 @@ class Recipe:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
             cls.factor = judged(vars(cls)["factor"])  # type: ignore[method-assign]
+        if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
+            cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 

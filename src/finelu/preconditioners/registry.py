@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -29,9 +30,15 @@ def register(kind: R) -> R:
     """
     if not (isinstance(kind, type) and issubclass(kind, Recipe)):
         raise ParameterError(f"register takes a subclass of finelu.Recipe, not {kind!r}.")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name):
+        raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is to be small letters, digits and _.")
     known = _registered.get(kind.name)
+    spelt = {plain(kind.name), plain(kind.__name__)}
+    others = {
+        plain(word) for other in _registered.values() if other is not known for word in (other.name, other.__name__)
+    }
     same_place = known is not None and (known.__module__, known.__qualname__) == (kind.__module__, kind.__qualname__)
-    if kind.name in TAKEN or (known is not None and not same_place):
+    if kind.name in TAKEN or spelt & others or (known is not None and not same_place):
         raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is taken; give the class another `name`.")
     _registered[kind.name] = kind
     return kind

@@ -14,7 +14,7 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -154,7 +154,9 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
     nn, zero = n * n, np.uint64(0)
     product, swaps, powers = np.empty(nn, lu.dtype), np.empty(n, np.uint64), np.empty(n, lu.real.dtype)
     place = np.full(diag.size, np.uint64(indices.size))
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -179,6 +181,8 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
                 good &= finite(size, order, lu, p * nn)
             if not good:
                 fetch_min(state, 1, np.int64(i))
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +218,9 @@ def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, x.dtype)
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             if t < turn:
@@ -230,6 +236,8 @@ def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, 
                 for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
                     subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
                 _store_product(size, order, lu, np.uint64(diag[i]) * nn, z, zero, x, i * n)
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -239,7 +247,9 @@ def _solve_transposed(
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = np.uint64(rows[r])
             if t < turn:
@@ -258,6 +268,8 @@ def _solve_transposed(
                     subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
                 for u in range(n):
                     x[i * n + u] = z[u]
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -279,7 +291,8 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         first = np.uint64(t) * chunk
         for i in range(first, min(count, first + chunk)):
             for u in range(n):
@@ -288,6 +301,8 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
                 subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
             for u in range(n):
                 out[i * n + u] = -z[u] if product else z[u]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -295,7 +310,8 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
     n = order_of(size, order)
     nn = n * n
     swaps, powers = np.empty(n, np.uint64), np.empty(n, out.real.dtype)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             for q in range(nn):
@@ -306,22 +322,28 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
                 good = invert(size, order, out, k * nn)
             if not good:
                 fetch_min(bad, 0, np.int64(k))
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _times(size, order, count, chunk, state, done, blocks, x, out):
     n = order_of(size, order)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             _store_product(size, order, blocks, k * n * n, x, k * n, out, k * n)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, conjugate):
     n = order_of(size, order)
     z, zero = np.empty(n, out.dtype), np.uint64(0)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
             for u in range(n):
@@ -329,3 +351,5 @@ def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, co
             subtract_transposed(size, order, blocks, k * n * n, conjugate, x, k * n, z, zero)
             for u in range(n):
                 out[k * n + u] = -z[u]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)

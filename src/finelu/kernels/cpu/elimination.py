@@ -17,7 +17,7 @@ from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claimed_in_order
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential
@@ -188,7 +188,9 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
 
     Several threads may run it on the same arguments; see claims.py.
     """
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -209,6 +211,8 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -219,7 +223,9 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     never read, since every row first writes the places of its own pattern. Each thread has its own w.
     """
     w = np.empty(diag.size, a.dtype)
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -238,12 +244,16 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -261,13 +271,17 @@ def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, 
             if not np.isfinite(square) or square <= 0:
                 fetch_min(state, 1, np.int64(i))
             l[pivot] = np.sqrt(square)
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l):
     """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
     w = np.zeros(diag.size, a.dtype)
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -285,6 +299,8 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             if not np.isfinite(square) or square <= 0:
                 fetch_min(state, 1, np.int64(i))
             l[pivot] = np.sqrt(square)
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 MILU0_VARIANTS = ILU0_VARIANTS
@@ -346,7 +362,9 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
     zero = relax - relax  # of a's dtype
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
             i = np.uint64(order[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -371,3 +389,5 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)

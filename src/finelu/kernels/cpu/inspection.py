@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
@@ -70,20 +70,24 @@ def mirrored(indptr, indices, data, diag):
 def _roots(state, done, items, indptr, data, diag, root):
     """The root of |a_ii|, or where that is not stored or rounding of its row of the row's largest entry."""
     noise = ROUNDINGS * np.finfo(data.real.dtype).eps
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(items[t], items[t + 1]):
             size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
             largest = size
             for p in range(indptr[i], indptr[i + ONE]):
                 largest = max(largest, abs(data[p]))
             root[i] = math.sqrt(largest if size <= noise * largest else size)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _below(state, done, items, indptr, indices, data, diag, root, sizes, counts):
     """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
     above."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         largest = adjoint = transposed = by_root = by_root_transposed = 0.0
         on_diagonal = paired = above = 0
         for i in range(items[t], items[t + 1]):
@@ -112,12 +116,15 @@ def _below(state, done, items, indptr, indices, data, diag, root, sizes, counts)
                     by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
         sizes[t] = largest, adjoint, transposed, by_root, by_root_transposed
         counts[t] = on_diagonal, paired, above
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _alone_above(state, done, items, indptr, indices, data, root, sizes):
     """sizes[t] with the entries above the diagonal that have no partner."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(items[t], items[t + 1]):
             for p in range(indptr[i], indptr[i + ONE]):
                 j, a = indices[p], data[p]
@@ -126,6 +133,8 @@ def _alone_above(state, done, items, indptr, indices, data, root, sizes):
                     relative = _relative(abs(a), a, data.dtype.type(0), root[i] * root[j])
                     for k in range(5):
                         sizes[t, k] = max(sizes[t, k], abs(a) if k < 3 else relative)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.memory import empty
@@ -35,10 +35,13 @@ def columns_of(F):
 @compiled
 def _count_columns(state, done, items, indptr, indices, counts):
     """counts[t, j] : entries of column j in part t of the rows."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         mine = counts[t]
         for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
             mine[indices[p]] += 1
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -56,7 +59,8 @@ def _start_columns(starts, indptr):
 
 @compiled
 def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         next = starts[t]
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
@@ -64,6 +68,8 @@ def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
                 next[indices[p]] = q + ONE
                 rows[q] = i
                 places[q] = p
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def add(B, F, indptr, indices, values, scaled=False):
@@ -102,7 +108,8 @@ def _add(
     out,
 ):
     """Row by row: merge what is below the diagonal, then what is above."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
             middle, m = q, np.uint64(out_indptr[i])
@@ -145,6 +152,8 @@ def _add(
                 out[m] = more[q]
                 m += ONE
                 q += ONE
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def magnitudes(F):
@@ -170,7 +179,8 @@ def _below(items, indptr, diag, below):
 
 @compiled
 def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         l = np.uint64(below[t])
         u = np.uint64(indptr[items[t]]) - np.uint64(items[t]) - l
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -181,6 +191,8 @@ def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
             for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
                 upper[u] = abs(f[p])
                 u += ONE
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def remove(F, least, drop):
@@ -213,7 +225,8 @@ def remove(F, least, drop):
 @compiled
 def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts):
     """counts[t] : values of block t smaller than and equal to the threshold, below the diagonal and above."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         smaller = ties = 0  # of both sides, 32 bits each
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             pivot = np.uint64(diag[i])
@@ -227,6 +240,8 @@ def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts
         counts[t, 1] = ties & 0xFFFFFFFF
         counts[t, 2] = smaller >> 32
         counts[t, 3] = ties >> 32
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -253,7 +268,8 @@ def _keep(
 
     Behind the last entry that stays in a block nothing is written: the place is another block's.
     """
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
         rest_below, rest_above = rests[t, 0], rests[t, 1]
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -285,6 +301,8 @@ def _keep(
                     keep = rest_above < ties[1]
                     rest_above -= 0 if keep else ties[1]
                 m += np.uint64(keep)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def facts(A) -> tuple[int, int, int, int]:

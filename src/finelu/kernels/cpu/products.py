@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import fma
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
@@ -51,7 +51,8 @@ def _parts(v):
 
 @compiled
 def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, bound):
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(items[t], items[t + 1]):
             total = data.dtype.type(0)
             size = factor * 0
@@ -62,12 +63,15 @@ def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, b
             r[i] = b[i] - total * factor
             entries = indptr[i + ONE] - indptr[i]
             bound[i] = (entries + ONE) * eps * (size * factor + (abs(b[i].real) + abs(b[i].imag)))
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
     """Dot2 of Ogita, Rump & Oishi 2005 for each row."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(items[t], items[t + 1]):
             for part in range(r.shape[1]):
                 total, rest = np.float64(b[i, part]) / factor, 0.0  # factor is a power of two
@@ -79,6 +83,8 @@ def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
                         total, rest = _less(total, rest, data[p, 0], x[j, part])
                         total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
                 r[i, part] = (total + rest) * factor
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -95,12 +101,15 @@ def _less(total, rest, a, b):
 @compiled
 def _times(state, done, items, indptr, indices, data, x, y):
     """y = A x; several threads may run it on the same arguments, see claims.py."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(items[t], items[t + 1]):
             total = data.dtype.type(0)
             for p in range(indptr[i], indptr[i + ONE]):
                 total += data[p] * x[indices[p]]
             y[i] = total
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def subtract_product(M, x, y=None):

@@ -6,7 +6,7 @@ import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
@@ -30,7 +30,8 @@ def scale(A, out, below, above):
 def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
     """Threads claim blocks of rows; entries are written by one of them each."""
     n = indptr.size - 1
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
             for p in range(indptr[i], indptr[i + 1]):
                 j = indices[p]
@@ -38,6 +39,8 @@ def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left,
                     out[p] = a[p] * lower_left[i] * lower_right[j]
                 else:
                     out[p] = a[p] * upper_left[i] * upper_right[j]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def use_new_pivots(F, out, refused):
@@ -52,7 +55,8 @@ def use_new_pivots(F, out, refused):
 @compiled
 def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
     """Threads claim blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
             bad = 0
             for p in range(indptr[i], diag[i]):
@@ -65,6 +69,8 @@ def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
             if bad > 0:
                 fetch_add(refused, 0, bad)
                 fetch_min(refused, 1, i)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def pivots(A, cholesky: bool):

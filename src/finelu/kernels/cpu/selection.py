@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads, run
 
@@ -191,10 +191,13 @@ def _in_items(n, kernel, *args):
 @compiled
 def _magnitudes(state, done, values, out):
     """out = |values|. Threads write different items; see claims.py."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(t * ITEM, min((t + 1) * ITEM, values.size)):
             re, im = values[i].real, values[i].imag
             out[i] = np.hypot(re, im) if re == re and im == im else re + im
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -203,7 +206,8 @@ def _count_items(state, done, values, magnitude, low, high, found, work):
 
     Threads write different items of work and found; see claims.py.
     """
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
         place = begin
         less = more = 0
@@ -237,6 +241,8 @@ def _count_items(state, done, values, magnitude, low, high, found, work):
         found[t, 0] = less
         found[t, 1] = place - begin
         found[t, 2] = more
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -245,7 +251,8 @@ def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, t
 
     Threads write different parts of work and thresholds; see claims.py.
     """
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         begin, end = bounds[t], bounds[t + 1]
         ordered = True
         for i in range(begin, end):
@@ -258,6 +265,8 @@ def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, t
             thresholds[t] = work[share]
         else:
             thresholds[t] = np.nan
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
@@ -126,7 +126,8 @@ def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, o
     I, J, K = grid
     lines, cells = I * J, I * J * K
     z, pencils = np.empty(n, out.dtype), np.uint64(PENCILS)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         first = np.uint64(t) * pencils
         for line in range(first, min(lines, first + pencils)):
             i, j = line // J, line % J
@@ -156,6 +157,8 @@ def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, o
                     subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, at * n, z, np.uint64(0))
                 for u in range(n):
                     out[c * n + u] = -z[u] if product else z[u]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -166,7 +169,9 @@ def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
     I, J, K = grid
     cells = I * J * K
     product, swaps, powers = np.empty(nn, d.dtype), np.empty(n, np.uint64), np.empty(n, d.real.dtype)
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for i in range(lo[t, 0], hi[t, 0]):
             for j in range(lo[t, 1], hi[t, 1]):
                 for k in range(lo[t, 2], hi[t, 2]):
@@ -193,6 +198,8 @@ def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
                         good = invert(size, order, d, at)
                     if not good:
                         fetch_min(state, 1, np.int64(c))
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -212,7 +219,9 @@ def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
     cells = I * J * K
     z = np.empty(n, x.dtype)
     m = after.size // 2
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         if t < m:
             for i in range(lo[t, 0], hi[t, 0]):
                 for j in range(lo[t, 1], hi[t, 1]):
@@ -253,6 +262,8 @@ def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
                             for v in range(ONE, n):
                                 total += d[c * nn + u * n + v] * z[v]
                             x[c * n + u] += total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
@@ -264,7 +275,9 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
     cells = I * J * K
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
     m = after.size // 2
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         forward = t < m
         s = t if forward else t - m
         for go_i in range(lo[s, 0], hi[s, 0]):
@@ -308,3 +321,5 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
                     subtract_transposed(size, order, d, c * nn, conjugate, z, zero, y, zero)
                     for u in range(n):
                         x[c * n + u] = -y[u] if forward else x[c * n + u] - y[u]
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)

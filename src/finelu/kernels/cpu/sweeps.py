@@ -11,7 +11,7 @@ from finelu.kernels.cpu.runtime.atomics import (
     load_relaxed,
     store_relaxed,
 )
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.memory import empty
@@ -88,7 +88,8 @@ def _sweep(
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -142,6 +143,8 @@ def _sweep(
         if bad > 0:
             fetch_add(refused, 0, bad)
             fetch_min(refused, 1, first_bad)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
@@ -176,7 +179,8 @@ def _sweep_in_place(
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -216,3 +220,5 @@ def _sweep_in_place(
         if bad > 0:
             fetch_add(refused, 0, bad)
             fetch_min(refused, 1, first_bad)
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)

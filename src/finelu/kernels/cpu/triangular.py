@@ -8,7 +8,7 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.claims import claimed, claimed_in_order
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule, sequential
@@ -146,7 +146,9 @@ def _first_bad_diagonal(order, diag):
 @compiled
 def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
     """x = T^-1 b; several threads may run it on the same arguments, see claims.py."""
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for s in range(items[t], items[t + 1]):
             r = np.uint64(slices[s])
             p, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
@@ -170,13 +172,17 @@ def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x
                     total -= vals[p] * x[cols[p]]
                     p += ONE
                 x[i] = divide(total, diag[r]) if diag.size else total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 @compiled
 def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
     """The same for b and x (n, k): all columns of a slice before the next slice."""
     columns = np.uint64(b.shape[1])
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         for s in range(items[t], items[t + 1]):
             r = np.uint64(slices[s])
             begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
@@ -202,6 +208,8 @@ def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag,
                     for p in range(begin, stop):
                         total -= vals[p] * x[cols[p], c]
                     x[i, c] = divide(total, diag[r]) if diag.size else total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 class _Sweeping:
@@ -259,7 +267,9 @@ class Jacobi(_Sweeping):
 def _jacobi(chunks, after, state, done, begin, end, indices, values, diag, b, x, y):
     """Even passes: y = D^-1 (b - N x). Odd passes: the same with x and y exchanged."""
     n = b.shape[0]
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         s, chunk = divmod(t, chunks)
         old, new = (x, y) if s % 2 == 0 else (y, x)
         for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
@@ -268,6 +278,8 @@ def _jacobi(chunks, after, state, done, begin, end, indices, values, diag, b, x,
                 for p in range(begin[i], end[i]):
                     total -= values[p] * old[indices[p], c]
                 new[i, c] = divide(total, diag[i]) if diag.size else total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
 class ISAI(_Sweeping):
@@ -298,7 +310,8 @@ def _isai(chunks, after, state, done, begin, end, indices, reverse, values, diag
     """
     n = w_diag.size
     one = values.dtype.type(1)
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for i in range(t * ROWS_AN_ITEM, min(n, (t + 1) * ROWS_AN_ITEM)):
             w_diag[i] = divide(one, diag[i]) if diag.size else one
             lo, length = np.int64(begin[i]), np.int64(end[i]) - np.int64(begin[i])
@@ -314,13 +327,17 @@ def _isai(chunks, after, state, done, begin, end, indices, reverse, values, diag
                     if at < row.size and row[at] == j:
                         total += w[q] * values[np.int64(begin[m]) + at]
                 w[p] = divide(-total, diag[j]) if diag.size else -total
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
 def _isai_solve(chunks, after, state, done, begin, end, indices, values, diag, w, w_diag, b, r, x):
     """Even passes: x += W r (r = b and x = 0 at first). Odd passes: r = b - T x."""
     n = b.shape[0]
-    for t in claimed_in_order(state, done, after):
+    known, t = 0, claim(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
         s, chunk = divmod(t, chunks)
         for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
             for c in range(b.shape[1]):
@@ -334,3 +351,5 @@ def _isai_solve(chunks, after, state, done, begin, end, indices, values, diag, w
                     for p in range(begin[i], end[i]):
                         total -= values[p] * x[indices[p], c]
                     r[i, c] = total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)

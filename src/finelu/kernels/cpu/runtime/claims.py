@@ -1,11 +1,22 @@
-"""How the threads of a call share its items: the loop that every kernel with several threads runs.
+"""How the threads of a call share its items: the loops that every kernel with several threads runs.
 
 A kernel is called on the same arguments by each thread. It works through items 0, 1, ..., m - 1, each of which one of
-the threads claims: state[0] is the next item, and done[t] is set once item t is complete. The loops are generators of
-Numba's, which LLVM inlines: measured, they run and compile as fast as the loops written out.
+the threads claims: state[0] is the next item, and done[t] is set once item t is complete.
 
-    for t in claimed(state, done):                  # items that do not depend on each other
-    for t in claimed_in_order(state, done, after):  # item t needs the results of the items before after[t] <= t
+    t = claim(state)                                    # items that do not depend on each other
+    while t < done.size:
+        ...
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+    known, t = 0, claim(state)                          # item t needs the results of the items before after[t] <= t
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
+        ...
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
+
+These are plain functions, as a generator of Numba's keeps a reference to each of its arrays for ever.
 
 With a workspace for each thread, a kernel takes `workspace[fetch_add(state, 1, 1)]` before the loop; it must not write
 to it before the first item is claimed, as a thread that comes too late for any may find it in other use.
@@ -24,27 +35,16 @@ from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax, s
 
 
 @njit(nogil=True)
-def claimed(state, done):
-    """Each item that this thread claims, until none is left; then wait until all are done."""
-    t = fetch_add(state, 0, 1)
-    while t < done.size:
-        yield t
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, 0, done.size)
+def claim(state):
+    """The next item, which this thread has to work on; beyond the last where none is left."""
+    return fetch_add(state, 0, 1)
 
 
 @njit(nogil=True)
-def claimed_in_order(state, done, after):
-    """Each item that this thread claims, once the items before after[t] are done."""
-    known = 0
-    t = fetch_add(state, 0, 1)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        yield t
-        store_release(done, t, 1)
-        t = fetch_add(state, 0, 1)
-    wait_until_done(done, known, after.size)
+def complete(state, done, t):
+    """Item t is complete, for all threads to see; the next item."""
+    store_release(done, t, 1)
+    return fetch_add(state, 0, 1)
 
 
 @njit(nogil=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.claims import claimed
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.memory import empty
@@ -63,7 +63,8 @@ def row_blocks(F, columns):
 @compiled
 def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
     """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest."""
-    for t in claimed(state, done):
+    t = claim(state)
+    while t < done.size:
         for g in range(t * work.size // done.size, (t + 1) * work.size // done.size):
             begin, end = np.uint64(g * granule), np.uint64(min((g + 1) * granule, diag.size))
             below, longest, lo, pivot = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
@@ -81,6 +82,8 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
                     products += np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
             entries = np.int64(np.uint64(indptr[end]) - np.uint64(indptr[begin]))
             work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 def even_blocks(indptr):
