@@ -415,7 +415,7 @@ def test_no_more_candidates_than_allowed_and_those_of_the_largest_products(backe
     assert int(left_out) == everything - indices.size
     largest, a_has = {}, set(zip(*A.tosparse().nonzero(), strict=True))
     for i in range(F.n):
-        for (_, j), product in reference.candidates._product_row(F, i, columns):
+        for (_, j), product in reference.sweeps.product_row(F, i, columns):
             largest[i, j] = max(largest.get((i, j), 0.0), abs(product))
     rows = np.repeat(np.arange(F.n), np.diff(indptr))
     kept = set(zip(rows.tolist(), indices.tolist(), strict=True))
@@ -477,7 +477,7 @@ def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
     want = reference.pattern.add(A, F, *new[:3])[1]
     for got, part in zip((G.indptr, G.indices, G.data, G.diag), want, strict=True):
         np.testing.assert_array_equal(got, part)
-    monkeypatch.setattr(pattern, "INT32_LIMIT", new[1].size - 1)
+    monkeypatch.setattr(candidates, "INT32_LIMIT", new[1].size - 1)
     wide = candidates.candidates(A, F)
     assert wide[0].dtype == np.int64
     for got, part in zip(wide[:4], new[:4], strict=True):
