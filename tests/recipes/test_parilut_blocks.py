@@ -466,7 +466,7 @@ def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
     want = reference.pattern.add(A, F, *new[:3])[1]
     for got, part in zip((G.indptr, G.indices, G.data, G.diag), want, strict=True):
         np.testing.assert_array_equal(got, part)
-    monkeypatch.setattr(pattern, "INT32_LIMIT", new[1].size - 1)
+    monkeypatch.setattr(candidates, "INT32_LIMIT", new[1].size - 1)
     wide = candidates.candidates(A, F)
     assert wide[0].dtype == np.int64
     for got, part in zip(wide[:4], new[:4], strict=True):

@@ -41,9 +41,8 @@ class Factors:
         self.dtype = np.dtype(A.dtype)
         device = "GPU" if on_gpu(A.data) else "CPU"
         self.report: Report = Report() if report is None else report
-        self.report.factored_on, self.report.applied_on = (
-            "CPU" if place == "CPU" else device for place in (recipe.factored_on, recipe.applied_on)
-        )
+        self.report.factored_on = "CPU" if recipe.factored_on == "CPU" else device
+        self.report.applied_on = "CPU" if recipe.applied_on == "CPU" else device
         self._valid = True  # until an update fails
         self._lock = threading.RLock()
 

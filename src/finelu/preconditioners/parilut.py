@@ -178,17 +178,14 @@ class _Norms:
         if all(size <= ROOM * wanted for size, wanted in zip(_sizes(F), self._wanted, strict=True)):
             self._norms.append(norm)
             self.best = F if norm <= min(self._norms) else self.best
-        return self.failed(norm) or self._stagnates(norm)
+        before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
+        return self.failed(norm) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
     def failed(self, norm: float) -> str:
         """Why factors of this residual norm are not as good as the best, or nothing."""
         if not np.isfinite(norm):
             return NOT_FINITE
         return GREW if self._norms and norm > DIVERGED * min(self._norms) else ""
-
-    def _stagnates(self, norm: float) -> str:
-        before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
-        return STAGNATES if norm > (1 - self._stagnation) * before else ""
 
 
 class _Adaption(FixedPoint):
@@ -202,7 +199,10 @@ class _Adaption(FixedPoint):
 
     def __init__(self, recipe: _Adapting, A: CSR):
         super().__init__(recipe, A, _AdaptionReport())
-        self._most = _most(recipe, A)
+        if recipe.memory_limit is None:  # how many candidates there may be
+            self._most = max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
+        else:
+            self._most = max(int(recipe.memory_limit) // int(A.data.itemsize + A.indices.itemsize), 1)
 
     def factorize(self, A: CSR) -> CSR:
         start = perf_counter()
@@ -323,13 +323,6 @@ class _Adaption(FixedPoint):
         if not same:
             raise ParameterError(f"start={start!r} was made with another ordering of the rows.")
         return self.rescaled(given.with_values(given.data.astype(B.dtype)), d)
-
-
-def _most(recipe: _Adapting, A: CSR) -> int:
-    """How many candidates there may be."""
-    if recipe.memory_limit is None:
-        return max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
-    return max(int(recipe.memory_limit) // int(A.data.itemsize + A.indices.itemsize), 1)
 
 
 def _sizes(F: CSR) -> tuple[int, int]:
