@@ -88,4 +88,5 @@ def correct(A: StencilMatrix | BlockMatrix, F: Any, b: Any, *, steps: int = 20, 
     if not hasattr(F, "solve"):
         raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
     M = F if hasattr(F, "matvec") else F.solve
-    return replace(richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0)), method="correct")
+    solution = richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0))
+    return replace(solution, method="correct", recipe=repr(getattr(F, "recipe", type(F).__name__)))
