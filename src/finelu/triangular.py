@@ -120,7 +120,7 @@ class TriangularSolver:
             )
         self.lower, self.unit, self.trans = lower, unit, trans
         self.n, self.dtype, self.check = A.n, A.dtype, check
-        self._kernels, self._nnz, self._like = kernels, A.nnz, A.data
+        self._kernels, self._xp, self._nnz, self._like = kernels, namespace(A.data), A.nnz, A.data
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
         self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
@@ -128,11 +128,12 @@ class TriangularSolver:
         self._load(A.data)
 
     def __getstate__(self) -> Any:
-        return {name: value for name, value in self.__dict__.items() if name != "_kernels"}  # a module
+        modules = ("_kernels", "_xp")
+        return {name: value for name, value in self.__dict__.items() if name not in modules}
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
-        self._kernels = kernels_for(self._like)
+        self._kernels, self._xp = kernels_for(self._like), namespace(self._like)
 
     @property
     def levels(self) -> int | None:
@@ -168,31 +169,31 @@ class TriangularSolver:
     @judged
     def solve(self, b: Any, out: Any = None) -> Any:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
-        return self.apply(b, out)
-
-    def apply(self, b: Any, out: Any = None) -> Any:
-        """`solve` for callers that are `judged` themselves."""
-        xp = namespace(self._like)
         if on_gpu(b) != on_gpu(self._like):
             raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")
-        if not self._valid:
-            raise NoFactors(self)
-        b = xp.asarray(b)
+        b = self._xp.asarray(b)
         same_gpu(b, self._like)
         if b.ndim not in (1, 2) or b.shape[0] != self.n:
             raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")
-        if np.can_cast(b.dtype, self.dtype, "same_kind"):
-            b = xp.ascontiguousarray(b, dtype=self.dtype)
-        else:
+        if not np.can_cast(b.dtype, self.dtype, "same_kind"):
             raise MatrixError(f"the right-hand side has dtype {b.dtype}, which does not go into {self.dtype}.")
-        if out is None:
-            out = xp.empty(b.shape, self.dtype)
-        elif (
-            out.shape != b.shape or out.dtype != self.dtype or not out.flags.c_contiguous or xp.may_share_memory(out, b)
+        if out is not None and (
+            out.shape != b.shape
+            or out.dtype != self.dtype
+            or not out.flags.c_contiguous
+            or self._xp.may_share_memory(out, b)
         ):
             raise MatrixError(
                 f"out must be a C-contiguous {self.dtype} array of shape {b.shape} that shares no memory with b."
             )
+        return self.apply(b, out)
+
+    def apply(self, b: Any, out: Any = None) -> Any:
+        """`solve` for callers that are `judged` themselves and have looked at b's device, shape and dtype."""
+        if not self._valid:
+            raise NoFactors(self)
+        b = self._xp.ascontiguousarray(b, dtype=self.dtype)
+        out = self._xp.empty(b.shape, self.dtype) if out is None else out
         if b.size:
             self._plan.solve(b, out)
         return out

@@ -92,4 +92,5 @@ def correct(A: StencilMatrix | BlockMatrix, F: Any, b: Any, *, steps: int = 20, 
     M = F if hasattr(F, "matvec") else F.solve
     if hasattr(b, "dtype") and hasattr(F, "dtype"):
         b = b.astype(np.result_type(b.dtype, F.dtype), copy=False)
-    return replace(richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0)), method="correct")
+    solution = richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0))
+    return replace(solution, method="correct", recipe=repr(getattr(F, "recipe", type(F).__name__)))
