@@ -28,7 +28,6 @@ import finelu.compare as compare_module
 from finelu import report
 from finelu.cli import main
 from finelu.compare import (
-    HERMITIAN_RECIPES,
     REFERENCES,
     Candidate,
     Comparison,
@@ -945,5 +944,4 @@ def test_bad_arguments_of_the_function():
 
 
 def test_the_lists_of_names_are_those_of_the_recipes():
-    assert set(HERMITIAN_RECIPES) <= set(RECIPES)
     assert not set(REFERENCES) & set(RECIPES)

@@ -123,10 +123,11 @@ def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
             f"{'row' if missing == 1 else 'rows'}); the factorization inverts it. Store it, or permute A so that its "
             "block diagonal is full."
         )
+    blocks: StencilMatrix | BlockMatrix = A
     if recipe.precision is None:
-        return A
+        return blocks
     with np.errstate(over="ignore"):
-        other = A.astype(in_precision(recipe.precision, A.dtype))
+        other: StencilMatrix | BlockMatrix = A.astype(in_precision(recipe.precision, A.dtype))
     if other is not A and recipe.precision == "float32" and not all_finite(other.data):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
@@ -186,8 +187,8 @@ class BlockFactors(Factors):
 
 def _same_places(A: Any, B: Any) -> bool:
     if isinstance(A, BlockMatrix):
-        return A.same_pattern(B)
-    return A.blocks.shape == B.blocks.shape and A.periodic == B.periodic
+        return bool(A.same_pattern(B))
+    return bool(A.blocks.shape == B.blocks.shape and A.periodic == B.periodic)
 
 
 class BlockILUFactors(BlockFactors):
