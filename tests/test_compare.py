@@ -44,7 +44,7 @@ from finelu.compare import (
     stages,
 )
 from finelu.matrix import as_csr
-from finelu.preconditioners import RECIPES
+from finelu.preconditioners import RECIPES, registry
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import density, dominance, level_sizes, properties
 from finelu.report import advice, comparison_facts
@@ -496,7 +496,7 @@ class Wrong(Odd):
 def odd(monkeypatch):
     """measured(names, **options): the rows of these recipes on a small system."""
     for kind in (Sleeping, Dying, Defective, Greedy, Counting, Wrong):
-        monkeypatch.setitem(RECIPES, kind.__name__.lower(), kind)
+        monkeypatch.setitem(registry._registered, kind.name, kind)
     A = finelu.gallery.problem("poisson7:6")
 
     def measured(*names, **options):

@@ -249,10 +249,12 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     elif m.name == "none":
         lines.append(solve)
     else:
-        own, package = RECIPES[m.name].__module__.startswith("finelu."), RECIPES[m.name].__module__
-        if not own:
-            imports.append(f"from {package} import {RECIPES[m.name].__name__}")
-        lines += [f"F = {'fl.' if own else ''}{m.recipe}.factor(A)", solve]
+        kind = RECIPES.get(m.name)
+        where = "fl."
+        if kind is not None and not kind.__module__.startswith("finelu."):  # of another package
+            imports.append(f"from {kind.__module__} import {kind.__name__}")
+            where = ""
+        lines += [f"F = {where}{m.recipe}.factor(A)", solve]
     if not direct:
         lines += ["assert solution.converged, solution.status.value", "x = solution.x"]
     return "\n".join([*imports, "", *lines]) + "\n"
