@@ -947,9 +947,5 @@ def test_bad_arguments_of_the_function():
         compare(A, np.ones((27, 2)), device="cpu")
 
 
-<<<<<<< HEAD:tests/app/test_compare.py
 def test_names_of_references_are_no_names_of_recipes():
-=======
-def test_the_lists_of_names_are_those_of_the_recipes():
->>>>>>> factors:tests/test_compare.py
     assert not set(REFERENCES) & set(RECIPES)

@@ -124,13 +124,8 @@ def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
     if recipe.precision is None:
         return blocks
     with np.errstate(over="ignore"):
-<<<<<<< HEAD
         other = blocks.astype(in_precision(recipe.precision, A.dtype))
     if other is not blocks and recipe.precision == "float32" and not all_finite(other.data):
-=======
-        other: StencilMatrix | BlockMatrix = A.astype(in_precision(recipe.precision, A.dtype))
-    if other is not A and recipe.precision == "float32" and not all_finite(other.data):
->>>>>>> factors
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
@@ -190,11 +185,7 @@ class BlockFactors(Factors):
 def _same_places(A: Any, B: Any) -> bool:
     if isinstance(A, BlockMatrix):
         return bool(A.same_pattern(B))
-<<<<<<< HEAD
     return bool(A.blocks.shape == B.blocks.shape) and A.periodic == B.periodic
-=======
-    return bool(A.blocks.shape == B.blocks.shape and A.periodic == B.periodic)
->>>>>>> factors
 
 
 class BlockILUFactors(BlockFactors):
