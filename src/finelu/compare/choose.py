@@ -207,11 +207,11 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     elif m.name == "none":
         lines.append(solve)
     else:
-        kind = RECIPES[m.name]
-        own = kind.__module__.startswith("finelu.")
-        if not own:
+        kind = RECIPES.get(m.name)
+        foreign = kind is not None and not kind.__module__.startswith("finelu.")
+        if kind is not None and foreign:
             imports.append(f"from {kind.__module__} import {kind.__name__}")
-        lines += [f"F = {'fl.' if own else ''}{m.recipe}.factor(A)", solve]
+        lines += [f"F = {'' if foreign else 'fl.'}{m.recipe}.factor(A)", solve]
     if not direct:
         lines += ["assert solution.converged, solution.status.value", "x = solution.x"]
     return "\n".join([*imports, "", *lines]) + "\n"
