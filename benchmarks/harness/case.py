@@ -161,7 +161,7 @@ def over_suite(run: Run, options: argparse.Namespace, budget: Budget, measure_on
 
 def _sequential(work: str, pattern: CSR) -> tuple[int, np.ndarray]:
     """The first bad row (or -1) and the values of the sequential factorization on the CPU."""
-    k = kernels_for(pattern.data)
+    k = kernels_for(pattern.data).elimination
     values = np.empty_like(pattern.data)
     bad = getattr(k, work)(getattr(k, f"{work}_analysis")(pattern, "sequential"), pattern.data, values)
     return int(bad), values
