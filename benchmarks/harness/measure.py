@@ -29,7 +29,7 @@ def factorization(run: Run, case: Case, work: str, device: str, threads: int = 0
     pattern, reference = (case.A, case.lu) if work == "ilu0" else (case.lower_triangle, case.cholesky)
     clock = _clocks(device)
     pattern = to_gpu(pattern) if device == "gpu" else pattern
-    k = kernels_for(pattern.data)
+    k = kernels_for(pattern.data).elimination
     analyse, factor = getattr(k, f"{work}_analysis"), getattr(k, work)
     for variant in (*getattr(k, f"{work.upper()}_VARIANTS"), "auto", "auto once"):
         name, once = variant.removesuffix(" once"), {"once": True} if variant == "auto once" else {}
