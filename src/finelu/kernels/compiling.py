@@ -52,7 +52,7 @@ class _Clock:
 
     def _tell(self, begins: bool) -> None:
         for listener in [*self.listeners]:
-            with suppress(Exception):  # such as a pipe that is closed: no reason to lose count of what compiles
+            with suppress(OSError):  # the reader of a pipe has gone: what compiles is counted all the same
                 listener(begins)
 
 

@@ -46,7 +46,6 @@ class SparseLU(Recipe):
     """
 
     name = "sparse_lu"
-    exact = True
     full_diagonal = False
     factored_on = applied_on = ON_CPU
 

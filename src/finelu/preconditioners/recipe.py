@@ -36,7 +36,6 @@ class Recipe:
     hermitian : needs A = A^H, and reads its lower triangle alone.
     keeps_symmetry : M = M^T where A = A^T.  keeps_hermitian : M = M^H where A = A^H; the same as above, if not given.
     keeps_definite : M is Hermitian positive definite where A is, so that cg and minres can take it.
-    exact : a complete factorization: M is A but for rounding.
     full_diagonal : needs an entry for every place of A's diagonal.
     matrices : the kinds of matrix it makes the most of; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
@@ -47,7 +46,6 @@ class Recipe:
     keeps_symmetry: ClassVar[bool] = False
     keeps_hermitian: ClassVar[bool] = False
     keeps_definite: ClassVar[bool] = False
-    exact: ClassVar[bool] = False
     full_diagonal: ClassVar[bool] = True
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
