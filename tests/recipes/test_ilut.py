@@ -490,7 +490,7 @@ def test_the_command_line_takes_the_parameters(capsys, recipe, settings):
     result = json.loads(capsys.readouterr().out)
     assert result["recipe"] == repr(recipe)
     assert result["factors_nnz"] == recipe.factor(gallery.poisson7(6)).nnz
-    assert result["method"] == ("cg" if name in ("ict", "milu0") else "gmres")
+    assert result["method"] == ("gmres" if name == "ilut" else "cg")
 
 
 # By bad input
