@@ -44,6 +44,14 @@ def test_the_mean_and_each_call_decide_and_what_misses_is_named():
     assert rows[0][1:] == rows[1][1:] == ["2", *["1.155"] * 3, "0.333", "spine, slow: F.solve(b)", "0"]
 
 
+def test_a_call_that_answers_otherwise_is_named_and_counts_unless_it_may():
+    same, other = a_pair("same", [1.0], [1.0]), a_pair("other", [1.0], [1.0])
+    other.note = "by 1.0e-16"
+    text, holds = pairs.verdict([same, other], 0.98, 0.93)
+    assert not holds and "Other answers: spine, other: F.solve(b) (by 1.0e-16)." in text
+    assert pairs.verdict([same, other], 0.98, 0.93, alike=False) == (text, True)
+
+
 def test_answers_that_differ_are_described():
     x = np.ones(3)
     assert pairs.difference(("converged after 3", x), ("converged after 3", x.copy())) == ""
