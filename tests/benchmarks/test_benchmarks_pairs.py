@@ -50,6 +50,8 @@ def test_a_call_that_answers_otherwise_is_named_and_counts_unless_it_may():
     text, holds = pairs.verdict([same, other], 0.98, 0.93)
     assert not holds and "Other answers: spine, other: F.solve(b) (by 1.0e-16)." in text
     assert pairs.verdict([same, other], 0.98, 0.93, alike=False) == (text, True)
+    other.part = "solve"
+    assert pairs.verdict([same, other], 0.98, 0.93)[1]
 
 
 def test_answers_that_differ_are_described():
