@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -81,6 +82,7 @@ def shown(value: float | None) -> str:
     return f"{value:.3g}" if 1 <= value < 100 else f"{value:.2g}"
 
 
+@cache
 def load(name: str) -> Run:
     return Run.load(RESULTS / f"{name}{ENDING}")
 

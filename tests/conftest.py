@@ -1,7 +1,8 @@
 """What all tests share: the devices, and the real matrices where they are at hand."""
 
 import os
-from functools import partial
+import re
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -47,17 +48,50 @@ class Backend:
         return self.name
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request):
-    """The CPU, and the GPU where there is one."""
-    if request.param == "cuda":
-        from finelu.device import require_gpu
-        from finelu.errors import DeviceError
+@cache
+def without_gpu():
+    """Why there is no GPU, in words; "" where there is one."""
+    from finelu.device import require_gpu
+    from finelu.errors import DeviceError
 
-        try:
-            require_gpu()
-        except DeviceError as error:
-            pytest.skip(str(error))
+    try:
+        require_gpu()
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+def pytest_generate_tests(metafunc):
+    """`backend`: the CPU, and the GPU where there is one."""
+    chosen = any("backend" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "backend" in metafunc.fixturenames and not chosen:
+        gpu = [] if without_gpu() else [pytest.param("cuda", marks=pytest.mark.gpu)]
+        metafunc.parametrize("backend", ["cpu", *gpu], indirect=True)
+
+
+LATER = re.compile("float32|complex128")  # on the CPU each dtype is compiled anew: for `make test-all`
+FOLDERS = {"contract", "kernels", "krylov", "recipes"}  # whose tests are repeated for every dtype
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers choose
+def pytest_collection_modifyitems(items):
+    """A test in other dtypes than float64 and complex64 is a slow one on the CPU."""
+    for item in items:
+        given = item.callspec.id if hasattr(item, "callspec") else ""
+        later = LATER.search(given) and "complex64" not in given and item.path.parent.name in FOLDERS
+        if later and not item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if without_gpu():
+        terminalreporter.write_line(f"Without a GPU every test ran on the CPU alone. {without_gpu()}")
+
+
+@pytest.fixture
+def backend(request):
+    if request.param == "cuda" and without_gpu():
+        pytest.skip(without_gpu())
     return Backend(request.param)
 
 

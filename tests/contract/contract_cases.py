@@ -96,9 +96,9 @@ def matrices() -> tuple[Case, ...]:
     poisson, convection = gallery.poisson5(7, 6), gallery.convection_diffusion(7, 6, 1, peclet=30)
     return (
         Case("Hermitian", poisson),
-        Case("Hermitian, complex", in_dtype(poisson, "complex128")),
+        Case("Hermitian, complex", in_dtype(poisson, "complex64")),
         Case("general", convection, **GENERAL_ONLY),
-        Case("general, complex", in_dtype(convection, "complex128"), **GENERAL_ONLY),
+        Case("general, complex", in_dtype(convection, "complex64"), **GENERAL_ONLY),
         Case("arrow", gallery.arrow(24)),
         Case("chain", gallery.tridiagonal(20)),
         Case("diagonal", sp.csr_matrix(sp.diags(np.linspace(1, 3, 10)))),

@@ -112,7 +112,7 @@ def problems(draw, dtype, largest=18):
 @given(data=st.data())
 def test_the_bits_are_those_of_the_reference(dtype, data):
     M, pairs, parts, hermitian = data.draw(problems(dtype))
-    A = stored(M, dtype, data.draw(st.sampled_from(["int32", "int64"])))
+    A = stored(M, dtype, data.draw(st.sampled_from(["int32", "int64"] if dtype == "float64" else ["int32"])))
     drop_tol = data.draw(st.sampled_from([0.0, 0.01, 0.3]))
     condest = data.draw(st.sampled_from([1.0, 2.0, 10.0, INF]))
     pivot_tol = data.draw(st.sampled_from([0.0, 0.1, 0.5]))

@@ -16,6 +16,7 @@ import finelu
 from finelu import gallery
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, reference
+from finelu.kernels.compiling import compile_clock
 from finelu.krylov import METHODS
 from finelu.matrix import CSR, as_csr, check_vector, lower_triangle
 from finelu.validation import number
@@ -539,3 +540,15 @@ def test_what_is_no_number_is_refused_in_a_line(name, value):
         with pytest.raises(ParameterError, match=name) as error:
             call()
         assert len(one_line(error)) < (500 if name == "shift" else 200)
+
+
+def test_read_only_arrays_compile_no_second_set_of_kernels():
+    A, b = gallery.poisson5(6), np.ones(36)
+    want = finelu.solve(A, b, recipe="ilu0").x
+    for array in (A.data, A.indices, A.indptr, b):
+        array.flags.writeable = False
+    with compile_clock() as seconds:
+        found = finelu.solve(A, b, recipe="ilu0").x
+        assert seconds() == 0.0
+    np.testing.assert_array_equal(found, want)
+    assert not (A.data.flags.writeable or A.indices.flags.writeable or b.flags.writeable)

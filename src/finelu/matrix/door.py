@@ -14,7 +14,7 @@ from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, dense_numbers
+from finelu.matrix.vectors import DTYPES, as_any_other, dense_numbers
 
 
 @judged
@@ -51,6 +51,7 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     if not on_gpu(data):  # SciPy lets arrays be longer than what they hold; CuPy's kernels do not
         indices, data = indices[: indptr[-1]], data[: indptr[-1]]
     data = xp.ascontiguousarray(data[: indices.size])
+    indptr, indices, data = as_any_other(indptr), as_any_other(indices), as_any_other(data)
 
     diag, found = _inspect(indptr, indices, data)
     if found["corrupt"] >= 0:
