@@ -19,10 +19,12 @@ from finelu.matrix import CSR, as_csr
 # Of a test that takes `backend`: where there is a GPU only.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
+EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
+MANY = 100  # examples from which random ones are of every dtype, which the CPU compiles for minutes
+SOME_DTYPES = DTYPES if EXAMPLES >= MANY else ("float64", "complex64")
 # Every dtype and every index type. Kernels know both by their types alone: the CPU is not asked to compile all pairs.
 TYPES = [*((dtype, "int32") for dtype in DTYPES), ("float64", "int64")]
 IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])
-EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 # The `backend` fixture keeps no state, so hypothesis may use one for all examples; a first example may compile kernels.
 PATTERNS = settings(
     max_examples=EXAMPLES,

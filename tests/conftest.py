@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from functools import cache, partial
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def pytest_generate_tests(metafunc):
 
 
 LATER = re.compile("float32|complex128")  # on the CPU each dtype is compiled anew: for `make test-all`
-FOLDERS = {"contract", "kernels", "krylov", "recipes"}  # whose tests are repeated for every dtype
+FOLDERS = {"contract", "kernels", "krylov", "matrix", "recipes"}  # whose tests are repeated for every dtype
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose
@@ -108,12 +109,45 @@ def threads(monkeypatch):
 
 
 @pytest.fixture
-def patient(monkeypatch):
-    """No attempt and no factors are given up for others because this machine is busy."""
-    from finelu.auto import monitor, sequence
+def everywhere():
+    """everywhere(name, value): what a name of finelu's means until the end of the test, in every module that has it."""
+    import finelu.auto  # noqa: F401
 
-    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
+    before = []
+
+    def modules():
+        return [module for name, module in sys.modules.items() if name.partition(".")[0] == "finelu"]
+
+    def means(name, value):
+        having = [module for module in modules() if name in vars(module)]
+        assert having, f"no module of finelu has {name}"
+        before.append((name, value, vars(having[0])[name]))
+        for module in having:
+            setattr(module, name, value)
+
+    yield means
+    for name, value, own in reversed(before):
+        for module in modules():  # those that were imported meanwhile have it from one of the others
+            if vars(module).get(name) is value:
+                setattr(module, name, own)
+
+
+@pytest.fixture
+def patient(everywhere, monkeypatch):
+    """No attempt and no factors are given up for others because this machine is busy."""
+    from finelu.auto import sequence
+
+    everywhere("worth", lambda cost, elapsed, rest: False)
     monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+
+
+@pytest.fixture
+def own_recipes(monkeypatch):
+    """Registers recipes that are gone after the test."""
+    from finelu.preconditioners import registry
+
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    return registry.register
 
 
 @pytest.fixture

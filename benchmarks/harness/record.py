@@ -90,7 +90,18 @@ class Run:
 
     def find(self, **wanted: Any) -> list[Record]:
         """The records whose fields equal those wanted."""
-        return [r for r in self.records if all(getattr(r, k) == v for k, v in wanted.items())]
+        records = self._of_matrix().get(wanted.pop("matrix"), []) if "matrix" in wanted else self.records
+        return [r for r in records if all(getattr(r, k) == v for k, v in wanted.items())]
+
+    def _of_matrix(self) -> dict[str, list[Record]]:
+        """The records of each matrix, gathered anew where some were added."""
+        kept: tuple[int, dict[str, list[Record]]] = self.__dict__.get("_gathered", (-1, {}))
+        if kept[0] != len(self.records):
+            gathered: dict[str, list[Record]] = {}
+            for r in self.records:
+                gathered.setdefault(r.matrix, []).append(r)
+            kept = self.__dict__["_gathered"] = (len(self.records), gathered)
+        return kept[1]
 
     def one(self, **wanted: Any) -> Record | None:
         """The one record with these fields, or None."""

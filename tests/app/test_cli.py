@@ -20,13 +20,13 @@ import scipy.sparse as sp
 
 import finelu
 from finelu import krylov, report
-from finelu.auto import cost, ladder, monitor
+from finelu.auto import cost, ladder
 from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu
 from finelu.kernels import compiling
 from finelu.krylov import METHODS
-from finelu.preconditioners import RECIPES, registry
+from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
 
 SMALL = "gallery:poisson7:6"
@@ -57,12 +57,6 @@ def gpu_is_there():
     except finelu.DeviceError:
         return False
     return True
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """finelu.solve does not change to another recipe by the clock."""
-    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
 
 
 # Good input
@@ -366,13 +360,13 @@ def test_inspect_a_matrix_without_entries(capsys, tmp_path):
     assert list(found["suggestion"]) == ["recipe", "method", "reason"]
 
 
-def test_inspect_where_no_memory_is_free(capsys, monkeypatch, tmp_path):
+def test_inspect_where_no_memory_is_free(capsys, monkeypatch, everywhere, tmp_path):
     A = sp.random(450, 450, density=0.03, rng=np.random.default_rng(0))
     A = (A + A.T).tolil()
     A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
     path = write_matrix(tmp_path / "A.mtx", A)
     monkeypatch.setattr(cost, "free_memory", lambda array: 0)
-    monkeypatch.setattr(cost, "ALWAYS_FREE", 0)  # so that it is asked for a small matrix, too
+    everywhere("ALWAYS_FREE", 0)  # so that it is asked for a small matrix, too
     status, out, _ = run(capsys, "inspect", path)
     assert status == 0 and "too little memory is free" in " ".join(out.split())
     assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}
@@ -685,7 +679,8 @@ def test_help_names_every_recipe_and_method(capsys):
         assert name in out
 
 
-def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, monkeypatch):
+def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, own_recipes):
+    @own_recipes
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Weighted(Recipe):
         steps: int = 1
@@ -693,7 +688,6 @@ def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, monk
         def factor(self, A):
             return finelu.Jacobi().factor(A)
 
-    monkeypatch.setitem(registry._registered, "weighted", Weighted)
     for command in ("solve", "compare"):
         status, out, _ = run(capsys, command, "--help")
         words = re.sub(r"[│\s]+", " ", out)

@@ -41,7 +41,7 @@ from finelu.compare import (
 from finelu.compare.measure import GRACE, Worker
 from finelu.compare.worker import Share
 from finelu.matrix import as_csr
-from finelu.preconditioners import RECIPES, registry
+from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import density, dominance, level_sizes, properties
 from finelu.report import advice, comparison_facts
@@ -496,10 +496,10 @@ class Wrong(Odd):
 
 
 @pytest.fixture
-def odd(monkeypatch):
+def odd(own_recipes):
     """measured(names, **options): the rows of these recipes on a small system."""
     for kind in (Sleeping, Dying, Defective, Greedy, Counting, Wrong):
-        monkeypatch.setitem(registry._registered, kind.name, kind)
+        own_recipes(kind)
     A = finelu.gallery.problem("poisson7:6")
 
     def measured(*names, **options):

@@ -7,7 +7,7 @@ from checks import one_line, values
 
 import finelu as fl
 from finelu import gallery
-from finelu.auto import ladder, monitor
+from finelu.auto import ladder
 from finelu.errors import NotConverged, ParameterError
 from finelu.interop import adjoint
 from finelu.interop.adjoint import Options, System
@@ -52,12 +52,6 @@ def factored(monkeypatch):
     plain = ladder.Ladder._factor
     monkeypatch.setattr(ladder.Ladder, "_factor", lambda self, rung: rungs.append(rung) or plain(self, rung))
     return rungs
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """No rung is given up for another because this machine is busy."""
-    monkeypatch.setattr(monitor, "worth", lambda cost, elapsed, rest: False)
 
 
 @pytest.mark.parametrize("trans", ["T", "H"])

@@ -25,7 +25,7 @@ import finelu as fl
 from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError
 from finelu.io import read_vector
-from finelu.preconditioners import RECIPES, registry
+from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
 
 HERE = Path(__file__).parent
@@ -234,7 +234,7 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
         assert device == "cpu"
 
 
-def test_a_recipe_that_is_registered_is_an_option(monkeypatch):
+def test_a_recipe_that_is_registered_is_an_option(own_recipes):
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Scaled(Recipe):
         factor_of: float = 1.0
@@ -242,7 +242,7 @@ def test_a_recipe_that_is_registered_is_an_option(monkeypatch):
         def factor(self, A):
             return fl.Jacobi().factor(self.factor_of * A)
 
-    monkeypatch.setitem(registry._registered, "scaled", Scaled)
+    own_recipes(Scaled)
     pc = Alone(A, *words("scaled", {"factor_of": "2"}))
     np.testing.assert_array_equal(pc.apply(b), fl.Jacobi().factor(2.0 * A).solve(b))
     assert pc.context.recipe == Scaled(factor_of=2.0)

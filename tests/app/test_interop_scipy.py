@@ -33,7 +33,7 @@ def products(solver, A, b, M):
     return len(calls)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("recipe", RECIPES, ids=repr)
 @pytest.mark.parametrize("name", ["gmres", "lgmres", "gcrotmk", "bicgstab", "bicg", "cgs"])
 def test_general_solvers_of_scipy(name, recipe, dtype):
@@ -45,7 +45,10 @@ def test_general_solvers_of_scipy(name, recipe, dtype):
 
 
 @pytest.mark.parametrize("recipe", FOR_SPD, ids=repr)
-@pytest.mark.parametrize(("name", "dtype"), [("cg", "float64"), ("cg", "complex128"), ("minres", "float64")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("cg", "float64"), pytest.param("cg", "complex128", marks=pytest.mark.slow), ("minres", "float64")],
+)
 def test_solvers_of_scipy_for_hermitian_systems(name, recipe, dtype):
     A = in_dtype(fl.gallery.problem(SPD), dtype)
     b = values(A.shape[0], dtype)

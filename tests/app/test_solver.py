@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import finelu
 from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, device, gallery, krylov, solve
-from finelu.auto import cost, ladder, monitor, singular
-from finelu.auto import solve as solver
+from finelu.auto import cost, ladder, monitor
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
 from finelu.matrix.traits import traits
@@ -28,11 +27,11 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
-def costs(monkeypatch):
+def costs(everywhere, monkeypatch):
     """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
 
     def expected(analysis=1e-15, **seconds):
-        monkeypatch.setattr(monitor, "worth", worth)
+        everywhere("worth", worth)
         for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
             monkeypatch.setattr(cost.Costs, name, value)
 
@@ -377,9 +376,9 @@ def test_worth_demands_more_the_less_has_been_spent():
 
 
 @pytest.fixture
-def hopeful(monkeypatch):
+def hopeful(everywhere):
     """No residual counts as that of rounding, so that rtol=0 asks for every rung."""
-    monkeypatch.setattr(singular, "at_limit", lambda *_: False)
+    everywhere("at_limit", lambda *_: False)
 
 
 def test_no_rung_twice(hopeful):
@@ -397,15 +396,14 @@ def test_no_time_at_all():
     assert "the time left is too short" in solution.explain() and solution.info > 0
 
 
-def test_the_time_limit_ends_the_iteration(monkeypatch):
+def test_the_time_limit_ends_the_iteration(everywhere):
     clock, seen = [0.0], []
 
     def watch(iteration, _):
         seen.append(iteration)
         clock[0] += 1.0
 
-    for module in (solver, ladder, monitor, cost):
-        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    everywhere("perf_counter", lambda: clock[0])
     solution = solve(POISSON, values((N, 3), "float64"), recipe=None, time_limit=5.5, watch=watch)
     # the clock is read before the watch makes a second of it: the seventh look, at six seconds, is the last
     assert solution.status is Status.OUT_OF_TIME and seen == list(range(7)) and solution.timings["solve"] == 7.0
@@ -639,8 +637,8 @@ def test_nothing_else_is_tried_than_what_was_asked_for():
     assert small.converged and small.attempts[0].method == "gmres"  # cg has seen that A is indefinite
 
 
-def test_a_change_has_to_fit_the_time(monkeypatch):
-    monkeypatch.setattr(monitor, "worth", lambda *_: True)
+def test_a_change_has_to_fit_the_time(everywhere):
+    everywhere("worth", lambda *_: True)
     found = ladder.Ladder(finelu.as_csr(POISSON), 1e-8)
     assert monitor.better(found.costs, ["direct", "multilevel"], 1.0, 1.0) == "direct"
     late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=time.perf_counter() - 1)

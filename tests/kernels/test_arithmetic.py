@@ -38,7 +38,8 @@ def _systems():
     yield "zeros", zeros, np.ones(n)
     yield "float32", (laplace * 1e30).astype(np.float32), np.full(n, 1e-30, np.float32)
     yield "float32, large x", (laplace * 1e-30).astype(np.float32), np.full(n, 1e30, np.float32)
-    yield "complex", laplace * (1 + 1e-200j), np.full(n, 1e-160 + 1j)
+    yield "complex64", (laplace * (1 + 1e-30j)).astype(np.complex64), np.full(n, 1e-25 + 1j, np.complex64)
+    yield "complex128", laplace * (1 + 1e-200j), np.full(n, 1e-160 + 1j)
     yield "x overflows", sp.csr_matrix([[1e-300]]), np.array([1e300])
 
 

@@ -492,7 +492,7 @@ def test_the_name_says_whether_a_file_is_compressed(tmp_path):
 @pytest.mark.parametrize("field", ["real", "complex", "pattern"])
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "both triangles"])
 @pytest.mark.parametrize("layout", ["coordinate", "array"])
-def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, layout, symmetry, field):
+def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, chunks, everywhere, layout, symmetry, field):
     if layout == "array" and (field == "pattern" or symmetry == "both triangles"):
         pytest.skip("there is no such file")
     n, value = 400, {"real": " 1", "complex": " 1 2", "pattern": ""}[field]
@@ -504,9 +504,9 @@ def test_no_more_memory_is_taken_than_was_asked_for(tmp_path, monkeypatch, layou
     header = f"%%MatrixMarket matrix {layout} {field} {'general' if symmetry == 'general' else 'symmetric'}"
     path = text_file(tmp_path, "A.mtx", header, sizes, *lines)
     chunk = 2**16
-    monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
+    chunks(chunk)
     asked = []
-    monkeypatch.setattr(finelu.io.limits, "free_memory", lambda xp: 2**40)
+    everywhere("free_memory", lambda xp: 2**40)
     check = finelu.io.market.check_memory
     monkeypatch.setattr(finelu.io.market, "check_memory", lambda *given: (asked.append(given), check(*given)))
     read_matrix(path)  # SciPy's reader is imported
@@ -544,26 +544,32 @@ def test_arrays_and_entries_say_the_same(tmp_path, field, symmetry):
         assert (A.toarray() == wanted).all()
 
 
-def test_pieces_of_a_file_are_put_together(tmp_path, monkeypatch):
+@pytest.fixture
+def chunks(monkeypatch):
+    """chunks(size): the bytes in which a file in the Matrix Market format is read."""
+    return lambda size: monkeypatch.setattr(finelu.io.market, "CHUNK", size)
+
+
+def test_pieces_of_a_file_are_put_together(tmp_path, chunks):
     A = gallery.stokes(6)
     path = tmp_path / "A.mtx"
     write_by_its_own_tool(path, A)
     text = path.read_text()
     for chunk in (100, 1000, 1001):
-        monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
+        chunks(chunk)
         assert same_bits(read_matrix(path), A)
         last = text_file(tmp_path, "B.mtx", text.rstrip().rpartition("\n")[0], f"{A.shape[0]} 1 x")
         with pytest.raises(FileError, match=f"line {text.count(chr(10))}: '{A.shape[0]} 1 x'"):
             read_matrix(last)
-    monkeypatch.setattr(finelu.io.market, "CHUNK", 4)
+    chunks(4)
     with pytest.raises(FileError, match=r"line \d+: \d+ bytes and still no end"):
         read_matrix(path)
 
 
 @pytest.mark.parametrize("name", ["A.mtx", "A.mtx.gz"])
 @pytest.mark.parametrize("chunk", [100, 2**24])
-def test_shares_of_the_lines_are_the_whole_file(tmp_path, monkeypatch, name, chunk):
-    monkeypatch.setattr(finelu.io.market, "CHUNK", chunk)
+def test_shares_of_the_lines_are_the_whole_file(tmp_path, chunks, name, chunk):
+    chunks(chunk)
     entries = [f"{i} {max(i - k, 1)} {i}.{k}D0" for i in range(1, 40) for k in range(2) if i > k]
     entries[30:30] = ["% a comment", "", " "]
     lines = [f"{MARKET}real symmetric", "%", f"40 40 {len(entries) - 3}", *entries]
@@ -580,9 +586,9 @@ def test_shares_of_the_lines_are_the_whole_file(tmp_path, monkeypatch, name, chu
 
 
 @pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
-def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, monkeypatch, place):
-    for name in ("CHUNK", "SPARE"):
-        monkeypatch.setattr(finelu.io.market, name, 2**14)
+def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, chunks, everywhere, place):
+    chunks(2**14)
+    everywhere("SPARE", 2**14)
     head, entry = f"{MARKET}real general\n", "2 2 1\n1 1 1"
     text = {
         "comments": head + "% so much to say\n" * 20000 + entry,
@@ -665,9 +671,9 @@ def test_a_header_that_numpy_does_not_write(tmp_path, wrong):
         read_vector(tmp_path / "x.npy")
 
 
-def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, monkeypatch):
+def test_a_matrix_beyond_the_free_memory_is_refused(tmp_path, everywhere):
     path = text_file(tmp_path, "A.mtx", f"{MARKET}real general", "2000000000 2000000000 1", "1 1 1")
-    monkeypatch.setattr(finelu.io.limits, "free_memory", lambda array: 100 * 10**9)
+    everywhere("free_memory", lambda array: 100 * 10**9)
     with pytest.raises(FileError, match=r"2000000000 x 2000000000: .* about 200 GB .* 100 GB are free"):
         read_matrix(path)
 

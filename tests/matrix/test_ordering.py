@@ -281,8 +281,8 @@ def test_the_core_is_what_no_row_of_few_neighbours_is_left_in(n, mean, hub, seed
     assert (_core(S) != S[kept][:, kept]).nnz == 0 and _core(S).shape == (len(kept),) * 2
 
 
-def test_more_entries_than_superlu_counts(monkeypatch):
-    monkeypatch.setattr("finelu.ordering.INT32_LIMIT", 12)
+def test_more_entries_than_superlu_counts(everywhere):
+    everywhere("INT32_LIMIT", 12)
     minimum_degree(gallery.poisson5(2))
     with pytest.raises(ParameterError, match=r"33 entries; SuperLU takes up to 12") as error:
         minimum_degree(gallery.poisson5(3))

@@ -160,14 +160,14 @@ def test_a_partial_matching_and_a_shift_for_the_rest():
         SparseLU(matching=True).factor(A)
 
 
-def test_more_entries_than_32_bits_count(monkeypatch):
+def test_more_entries_than_32_bits_count(everywhere):
     A = gallery.poisson5(10)
-    monkeypatch.setattr(direct, "INT32_LIMIT", A.nnz + 10)
+    everywhere("INT32_LIMIT", A.nnz + 10)
     SparseLU(ordering="colamd").factor(A)
     with pytest.raises(MemoryError, match="incomplete") as error:
         SparseLU().factor(A)
     one_line(error)
-    monkeypatch.setattr(direct, "INT32_LIMIT", A.nnz - 1)
+    everywhere("INT32_LIMIT", A.nnz - 1)
     with pytest.raises(MemoryError, match="incomplete"):
         SparseLU(ordering="colamd").factor(A)
 

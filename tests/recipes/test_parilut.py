@@ -12,7 +12,6 @@ from hypothesis import given
 import finelu as fl
 from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
 from finelu.errors import NoFactors
-from finelu.kernels import cpu
 from finelu.matrix import as_csr
 from finelu.ordering import rcm
 
@@ -657,10 +656,10 @@ def test_numpys_numbers_are_numbers():
     np.testing.assert_array_equal(F.U.data, ParILUT(steps=2, fill=0.5, start=1).factor(ANI).U.data)
 
 
-def test_the_matrix_follows_when_the_factors_need_longer_indices(monkeypatch):
+def test_the_matrix_follows_when_the_factors_need_longer_indices(everywhere):
     A = gallery.convection_diffusion(12, 11, 1)
     want = ParILUT(steps=2).factor(A)
-    monkeypatch.setattr(cpu.pattern, "INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
+    everywhere("INT32_LIMIT", A.nnz + want.report["candidates"][0] - 1)
     got = ParILUT(steps=2).factor(A)
     assert got._triangles.indices.dtype == np.int64 and want._triangles.indices.dtype == np.int32
     for mine, other in ((got.L, want.L), (got.U, want.U)):
@@ -706,25 +705,21 @@ def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
     assert "warning" not in F.report
 
 
-def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(monkeypatch):
-    import finelu.device
-
+def test_the_default_bound_of_the_candidates_does_not_depend_on_the_free_memory(everywhere):
     A = gallery.poisson5(12, 11)
     want = ParILUT().factor(A)
-    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
+    everywhere("free_memory", lambda array: 10**5)
     np.testing.assert_array_equal(ParILUT().factor(A).L.data, want.L.data)
 
 
-def test_candidates_that_find_no_room_are_named_before_they_are_made(monkeypatch):
-    import finelu.device
-
+def test_candidates_that_find_no_room_are_named_before_they_are_made(everywhere):
     n = 600  # an arrow: all of it is filled, more than room is made for at first
     A = sp.lil_matrix(sp.eye(n) * 4.0)
     A[0, :], A[:, 0] = 0.1, 0.1
     A[0, 0] = 40.0
     A = sp.csr_matrix(A)
     assert max(ParILUT(steps=1).factor(A).report["candidates"]) > 100_000
-    monkeypatch.setattr(finelu.device, "free_memory", lambda array: 10**5)
+    everywhere("free_memory", lambda array: 10**5)
     with pytest.raises(MemoryError, match=r"candidates take .* GiB, .*free; give memory_limit") as error:
         ParILUT(steps=1).factor(A)
     one_line(error)

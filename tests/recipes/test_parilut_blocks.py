@@ -457,16 +457,16 @@ def test_add_is_its_twin(backend, dtype, index, cholesky, scaled):
     assert (got[1][got[3]] == np.arange(F.n)).all()
 
 
-def test_indices_become_wide_where_entries_are_too_many(monkeypatch):
+def test_indices_become_wide_where_entries_are_too_many(everywhere):
     A, F = pair()
     new = candidates.candidates(A, F)
-    monkeypatch.setattr(pattern, "INT32_LIMIT", F.nnz + new[1].size - 1)
+    everywhere("INT32_LIMIT", F.nnz + new[1].size - 1)
     B, G = pattern.add(A, F, *new[:3])
     assert {M.dtype for T in (B, G) for M in (T.indptr, T.indices, T.diag)} == {np.dtype(np.int64)}
     want = reference.pattern.add(A, F, *new[:3])[1]
     for got, part in zip((G.indptr, G.indices, G.data, G.diag), want, strict=True):
         np.testing.assert_array_equal(got, part)
-    monkeypatch.setattr(candidates, "INT32_LIMIT", new[1].size - 1)
+    everywhere("INT32_LIMIT", new[1].size - 1)
     wide = candidates.candidates(A, F)
     assert wide[0].dtype == np.int64
     for got, part in zip(wide[:4], new[:4], strict=True):

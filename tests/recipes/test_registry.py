@@ -113,10 +113,8 @@ def test_the_command_line_takes_it_with_its_options(installed):
     assert status == 2 and "Did you mean 'spai0'" in err
 
 
-def test_a_program_registers_its_own(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-
-    @registry.register
+def test_a_program_registers_its_own(own_recipes):
+    @own_recipes
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Identity(fl.Recipe):
         """M = I, by the factors of Jacobi."""
