@@ -52,6 +52,18 @@ def assert_close(got, want, ulps, scale=None):
     assert excess.max() <= 1, f"off by {excess.max() * ulps:.3g} ulps where {ulps} are allowed"
 
 
+# Positive definite, of which Kershaw 1978 shows that it has no IC(0): row 3.
+KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))
+
+
+def permuted(backend, A, F):
+    """A in the order in which F has it."""
+    if F.permutation is None:
+        return A
+    order = backend.fetch(F.permutation)
+    return sp.csr_matrix(A[order][:, order])
+
+
 def values(shape, dtype, seed=0):
     """Normally distributed numbers."""
     rng = np.random.default_rng(seed)

@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items):
     """A test in other dtypes than float64 and complex64 is a slow one on the CPU."""
     for item in items:
         given = item.callspec.id if hasattr(item, "callspec") else ""
-        later = LATER.search(given) and "complex64" not in given and item.path.parent.name in FOLDERS
+        later = LATER.search(given.replace("complex128-complex64", "")) and item.path.parent.name in FOLDERS
         if later and not item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.slow)
 

@@ -96,7 +96,7 @@ def test_the_product_on_any_pattern(backend, rows, density, instance, seed, pivo
     [
         block_tridiagonal(17, 3),
         block_tridiagonal(1, 8),
-        block_tridiagonal(9, 3, "complex128"),
+        block_tridiagonal(9, 3, "complex64"),
         block_arrays(7, 4, density=1),
         block_arrays(3, 33, density=1),
         block_arrays(9, 2, density=0),

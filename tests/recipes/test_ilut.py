@@ -11,6 +11,7 @@ from checks import (
     PATTERNS,
     assert_close,
     dominant_matrices,
+    fetched,
     full,
     in_dtype,
     long_rows,
@@ -37,10 +38,6 @@ FORMS = ("row", "crout")
 UNLIMITED = 2**62
 SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70", "random_dominant:60,0.08,3")
 NEVER = float("inf")
-
-
-def fetched(backend, F):
-    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
 
 
 def assembled(A, L, U, form):

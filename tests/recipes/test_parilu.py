@@ -8,12 +8,15 @@ import pytest
 import scipy.sparse as sp
 from checks import (
     DTYPES,
+    KERSHAW,
     PATTERNS,
     assert_close,
     dominant_matrices,
+    fetched,
     in_dtype,
     long_rows,
     one_line,
+    permuted,
     perturbed,
     values,
     with_index,
@@ -31,18 +34,6 @@ from finelu.ordering import rcm
 BOTH = pytest.mark.parametrize("Recipe", [ParILU, ParIC])
 SPREAD = {ParILU: ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70"), ParIC: ("poisson7:5,4,3",)}
 ONES = sp.csr_matrix(np.ones((2, 2)))  # its second pivot is 0
-KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))  # no IC(0), row 3
-
-
-def fetched(backend, F):
-    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
-
-
-def permuted(backend, A, F):
-    if F.permutation is None:
-        return A
-    order = backend.fetch(F.permutation)
-    return sp.csr_matrix(A[order][:, order])
 
 
 def assert_same_values_as(backend, F, G, ulps=256):

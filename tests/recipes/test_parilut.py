@@ -5,7 +5,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, long_rows, one_line, perturbed, values
+from checks import (
+    DTYPES,
+    KERSHAW,
+    PATTERNS,
+    assert_close,
+    dominant_matrices,
+    fetched,
+    in_dtype,
+    long_rows,
+    one_line,
+    permuted,
+    perturbed,
+    values,
+)
 from conftest import real_matrix
 from hypothesis import given
 
@@ -22,19 +35,7 @@ SPREAD = {
     ParICT: ("poisson7:5,4,3", "arrow:70", "anisotropic_triangles:1"),
 }
 ALL = 1e3  # a fill that drops nothing
-KERSHAW = sp.csr_matrix(np.array([[3.0, -2, 0, 2], [-2, 3, -2, 0], [0, -2, 3, -2], [2, 0, -2, 3]]))
 SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
-
-
-def fetched(backend, F):
-    return sp.csr_matrix(backend.fetch(F.L)), sp.csr_matrix(backend.fetch(F.U))
-
-
-def permuted(backend, A, F):
-    if F.permutation is None:
-        return A
-    order = backend.fetch(F.permutation)
-    return sp.csr_matrix(A[order][:, order])
 
 
 def residual(backend, A, F):

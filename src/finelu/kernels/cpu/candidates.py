@@ -19,10 +19,10 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
     row_blocks,
-    share_blocks,
     squared_size,
     workspace,
 )
+from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.operands import INT32_LIMIT
 
@@ -79,7 +79,7 @@ def _found(arguments, F, least, room):
     numbers = workspace(blocks, 2 * F.n + WAITING, F.data.dtype)
     columns = workspace(blocks, 4 * F.n + WAITING + 1, unsigned(F.indices).dtype)
     arguments = numbers, columns, *arguments, least, ends, indptr, indices, values, squares
-    left_out = share_blocks(_candidates, blocks, *arguments, threads=len(numbers))
+    left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
     return indptr, indices, values, squares, int(ends[-1]), left_out
 
 
@@ -262,7 +262,7 @@ def _raised(arguments, F, real, least, most):
     If A has more entries outside of F, all other candidates are to go.
     """
     counts, own = np.zeros((0x7FF << 52 >> int(BIN)) + 1, np.int64), np.zeros(1, np.int64)  # the last bin: infinite
-    share_blocks(_weigh, arguments[0].size - 1, *arguments, counts, own)
+    run_items(_weigh, arguments[0].size - 1, *arguments, counts, own)
     above = own[0] + np.cumsum(counts[::-1])[::-1]
     first = np.uint64(np.count_nonzero(above > most))
     edge = np.array([min(first, np.uint64(counts.size - 1))]) << BIN

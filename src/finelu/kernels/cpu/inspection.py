@@ -56,13 +56,14 @@ def mirrored(indptr, indices, data, diag):
     Cost: a search in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
     """
     pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
-    threads, items = shared_out(indptr, SEARCH * data.size)
-    root, sizes, counts = np.empty(n), np.zeros((items.size - 1, 5)), np.zeros((items.size - 1, 3), np.int64)
-    run_items(_roots, threads, items, pattern[0], data, diag, root)
-    run_items(_below, threads, items, *pattern, data, diag, root, sizes, counts)
+    items = shared_out(indptr, SEARCH * data.size)
+    count = items.size - 1
+    root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
+    run_items(_roots, count, items, pattern[0], data, diag, root)
+    run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
     on_diagonal, paired, above = counts.sum(axis=0).tolist()
     if paired < above:  # as many entries above the diagonal as below have a partner
-        run_items(_alone_above, threads, items, *pattern, data, root, sizes)
+        run_items(_alone_above, count, items, *pattern, data, root, sizes)
     return *sizes.max(axis=0, initial=0.0).tolist(), on_diagonal + 2 * paired
 
 

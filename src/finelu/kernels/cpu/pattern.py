@@ -9,7 +9,8 @@ from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.memory import empty
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, share_blocks, worth_sharing
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, worth_sharing
+from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.threads import get_num_threads
 
@@ -25,10 +26,10 @@ def columns_of(F):
     parts = items.size - 1
     starts = np.zeros((parts, n), F.indptr.dtype)
     indptr, rows, places = empty(n + 1, F.indptr.dtype), empty(F.nnz, index), empty(F.nnz, index)
-    share_blocks(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
+    run_items(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
     _start_columns(starts, indptr)
     pattern = unsigned(F.indptr), unsigned(F.indices)
-    share_blocks(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
+    run_items(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
     return indptr, rows, places
 
 
@@ -85,7 +86,7 @@ def add(B, F, indptr, indices, values, scaled=False):
     items = even_blocks(new_indptr)
     more = unsigned(indptr), unsigned(indices), values
     out = unsigned(new_indptr), new_indices, new_diag, data
-    share_blocks(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
+    run_items(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
     return B.with_index(new_indices.dtype), CSR(new_indptr, new_indices, data, new_diag)
 
 
@@ -163,7 +164,7 @@ def magnitudes(F):
     _below(items, F.indptr, F.diag, below)
     real = F.data.dtype.type(0).real.dtype
     lower, upper = empty(int(below[-1]), real), empty(F.nnz - F.n - int(below[-1]), real)
-    share_blocks(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
+    run_items(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
     return lower, upper
 
 
@@ -206,7 +207,7 @@ def remove(F, least, drop):
     blocks = items.size - 1
     least = real(least[0]), real(least[1])
     counts = np.zeros((blocks + 1, 4), np.int64)  # smaller and equal, below the diagonal, then above
-    share_blocks(_tally, blocks, items, unsigned(F.indptr), unsigned(F.diag), F.data, *least, counts)
+    run_items(_tally, blocks, items, unsigned(F.indptr), unsigned(F.diag), F.data, *least, counts)
     smaller, ties = counts[:, 0::2].sum(axis=0), counts[:, 1::2].sum(axis=0)
     want = np.clip(np.array([int(drop[0]), int(drop[1])]) - smaller, 0, ties)
     before = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(counts[:blocks, 1::2], axis=0)])  # ties, by blocks
@@ -218,7 +219,7 @@ def remove(F, least, drop):
     indptr[F.n] = nnz
     indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
     arguments = items, *pattern_arrays(F), F.data, *least, before * want % np.maximum(ties, 1), want, ties, begin
-    share_blocks(_keep, blocks, *arguments, indptr, indices, diag, data)
+    run_items(_keep, blocks, *arguments, indptr, indices, diag, data)
     return CSR(indptr, indices, data, diag)
 
 

@@ -21,27 +21,27 @@ class Product:
     def __init__(self, S):
         self.data = S.data
         self.pattern = (unsigned(S.indptr), unsigned(S.indices))
-        self.threads, self.items = shared_out(S.indptr, S.nnz)
+        self.items = shared_out(S.indptr, S.nnz)
 
     def __call__(self, x):
         x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype)
-        run_items(_times, self.threads, self.items, *self.pattern, self.data, x, y)
+        run_items(_times, self.items.size - 1, self.items, *self.pattern, self.data, x, y)
         return y
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound):
     """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference/products.py."""
     real = r.real.dtype.type
-    threads, items = shared_out(indptr, data.size)
-    pattern = unsigned(indptr), unsigned(indices)
-    run_items(_residual, threads, items, *pattern, data, x, b, real(factor), np.finfo(real).eps, r, bound)
+    items = shared_out(indptr, data.size)
+    arguments = items, unsigned(indptr), unsigned(indices), data, x, b, real(factor), np.finfo(real).eps, r, bound
+    run_items(_residual, items.size - 1, *arguments)
 
 
 def residual_twice(indptr, indices, data, x, b, factor, r):
     """r = b - factor A x, added up in twice the precision of float64 and rounded; see kernels/reference/products.py."""
-    threads, items = shared_out(indptr, 8 * data.size)
+    items = shared_out(indptr, 8 * data.size)
     parts = (_parts(v) for v in (data, x, b, r))
-    run_items(_residual_twice, threads, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
+    run_items(_residual_twice, items.size - 1, items, unsigned(indptr), unsigned(indices), float(factor), *parts)
 
 
 def _parts(v):

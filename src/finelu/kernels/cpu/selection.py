@@ -14,6 +14,7 @@ import numpy as np
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads, run
 
 SELECTION_METHODS = ("sampleselect", "quickselect")
@@ -74,7 +75,7 @@ class Selection:
         rank = _scalar("rank", rank, n) if keep is None else max(n - _scalar("keep", keep, None), 0)
         values, magnitude = values[:n], self.order == "magnitudes"
         if self.dtype.kind == "c":
-            _in_items(n, _magnitudes, values, self.magnitudes)
+            run_items(_magnitudes, _items_of(n), values, self.magnitudes)
             values, magnitude = self.magnitudes[:n], False
         if self.exact or n < SEQUENTIAL:
             found = self._exact(values, magnitude, rank)
@@ -116,18 +117,9 @@ class Selection:
 
     def _count(self, values, magnitude, low, high):
         """How many values are less than low, those from low to high, and how many are no NaN."""
-        items = max(1, -(-values.size // ITEM))
+        items, real = _items_of(values.size), values.dtype.type
         found = np.zeros((items, 3), np.int64)
-        _in_items(
-            values.size,
-            _count_items,
-            values,
-            magnitude,
-            values.dtype.type(low),
-            values.dtype.type(high),
-            found,
-            self.work,
-        )
+        run_items(_count_items, items, values, magnitude, real(low), real(high), found, self.work)
         less, inside, more = found.sum(axis=0)
         parts = [self.work[t * ITEM : t * ITEM + found[t, 1]] for t in range(items)]
         return int(less), np.concatenate(parts), int(less + inside + more)
@@ -182,10 +174,8 @@ def _introselect(numbers, rank, less):
     return found, less + int(np.count_nonzero(numbers[:rank] < found))
 
 
-def _in_items(n, kernel, *args):
-    items = max(1, -(-n // ITEM))
-    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
-    run(kernel, min(items, get_num_threads()), state, done, *args)
+def _items_of(n):
+    return max(1, -(-n // ITEM))
 
 
 @compiled

@@ -19,10 +19,10 @@ from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
     row_blocks,
-    share_blocks,
     squared_size,
     workspace,
 )
+from finelu.kernels.cpu.runtime.sharing import run_items
 
 
 def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
@@ -40,7 +40,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
     a = unsigned(A.indptr), unsigned(A.indices), A.data
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
-    share_blocks(
+    run_items(
         _sweep,
         blocks,
         room,
@@ -168,7 +168,7 @@ def sweep_in_place(A, F, refused, columns=None):
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
     arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, refused
-    share_blocks(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
+    run_items(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
 
 
 @compiled

@@ -8,7 +8,8 @@ from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.memory import empty
-from finelu.threads import get_num_threads, run
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.threads import get_num_threads
 
 # Work is counted in multiplications.
 ROW, ENTRY = 16, 3  # what a row, and an entry of it, cost besides
@@ -30,16 +31,6 @@ def squared_size(x):
     return re * re + im * im
 
 
-def share_blocks(kernel, blocks, *args, threads=None):
-    """kernel(state, done, *args) by the threads, which claim blocks 0, 1, ... by state[0], and workspaces by state[1].
-
-    Returns what the threads added up in state[2].
-    """
-    state = np.zeros(3, np.int64)
-    run(kernel, blocks if threads is None else threads, state, np.zeros(blocks, np.int8), *args)
-    return int(state[2])
-
-
 def workspace(blocks, size, dtype):
     """(threads, size) : an array for each thread that may come."""
     threads = min(blocks, get_num_threads())
@@ -53,7 +44,7 @@ def row_blocks(F, columns):
     work = np.empty(granules, np.int64)
     chunks = (F.nnz + F.n) // COPY + 1 if worth_sharing(F.nnz) else 1
     c_indptr = None if columns is None else unsigned(columns[0])
-    share_blocks(_estimate, chunks, granule, unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag), c_indptr, work)
+    run_items(_estimate, chunks, granule, unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag), c_indptr, work)
     total = np.cumsum(work)
     blocks = max(1, int(total[-1] // GRAIN)) if total[-1] >= ALONE else 1
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1

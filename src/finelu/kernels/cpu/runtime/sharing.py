@@ -12,20 +12,26 @@ GRAIN = 40_000.0  # ns of an item
 
 
 def shared_out(indptr, nnz: int):
-    """How many threads take part, and the rows at which items of work begin, n last."""
+    """The rows at which items of work begin, n last; one item where one thread is as fast."""
     n = indptr.size - 1
     work = ROW * n + ENTRY * nnz
     threads = get_num_threads() if work > 4 * CALL else 1
     if threads == 1:
-        return 1, np.array([0, n], np.uint64)
+        return np.array([0, n], np.uint64)
     # the last row of each item is that in which its share of rows and entries ends
     share = np.arange(n + 1) * ROW + indptr * ENTRY
     pieces = max(2 * threads, int(work / GRAIN))
     items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64)
     items[-1] = n
-    return threads, items
+    return items
 
 
-def run_items(kernel, threads, items, *arguments) -> None:
-    state, done = np.zeros(1, np.int64), np.zeros(items.size - 1, np.int8)
-    run(kernel, threads, state, done, items, *arguments)
+def run_items(kernel, count: int, *arguments, threads: int | None = None) -> int:
+    """kernel(state, done, *arguments) by up to `threads` threads, as many as there are items if None.
+
+    They claim items 0, 1, ..., count - 1 by state[0] and workspaces by state[1]; see claims.py.
+    Returns what they have added up in state[2].
+    """
+    state = np.zeros(3, np.int64)
+    run(kernel, count if threads is None else threads, state, np.zeros(count, np.int8), *arguments)
+    return int(state[2])
