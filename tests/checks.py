@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import finelu as fl
+from finelu.device import require_gpu
+from finelu.errors import DeviceError
 from finelu.kernels import reference
 from finelu.matrix import CSR, as_csr
 
@@ -21,7 +24,19 @@ ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.m
 DTYPES = ("float32", "float64", "complex64", "complex128")
 EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 MANY = 100  # examples from which random ones are of every dtype, which the CPU compiles for minutes
-SOME_DTYPES = DTYPES if EXAMPLES >= MANY else ("float64", "complex64")
+
+
+@cache
+def without_gpu():
+    """Why there is no GPU, in words; "" where there is one."""
+    try:
+        require_gpu()
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+SOME_DTYPES = DTYPES if EXAMPLES >= MANY or not without_gpu() else ("float64", "complex64")
 # Every dtype and every index type. Kernels know both by their types alone: the CPU is not asked to compile all pairs.
 TYPES = [*((dtype, "int32") for dtype in DTYPES), ("float64", "int64")]
 IN_TYPES = pytest.mark.parametrize(("dtype", "index"), TYPES, ids=["-".join(t) for t in TYPES])

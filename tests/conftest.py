@@ -3,13 +3,14 @@
 import os
 import re
 import sys
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from checks import without_gpu
 
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
@@ -49,19 +50,6 @@ class Backend:
         return self.name
 
 
-@cache
-def without_gpu():
-    """Why there is no GPU, in words; "" where there is one."""
-    from finelu.device import require_gpu
-    from finelu.errors import DeviceError
-
-    try:
-        require_gpu()
-    except DeviceError as error:
-        return str(error)
-    return ""
-
-
 def pytest_generate_tests(metafunc):
     """`backend`: the CPU, and the GPU where there is one."""
     chosen = any("backend" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
@@ -70,18 +58,33 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("backend", ["cpu", *gpu], indirect=True)
 
 
-LATER = re.compile("float32|complex128")  # on the CPU each dtype is compiled anew: for `make test-all`
-FOLDERS = {"contract", "kernels", "krylov", "matrix", "recipes"}  # whose tests are repeated for every dtype
+LATER = {"float32": {"float64", "complex64"}, "complex128": {"complex64"}}  # a dtype, and what stands for it
+DTYPE = "float32|float64|complex64|complex128"
+FOLDERS = {"contract", "kernels", "krylov", "recipes"}  # whose tests are repeated for every dtype
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose
 def pytest_collection_modifyitems(items):
-    """A test in other dtypes than float64 and complex64 is a slow one on the CPU."""
+    """On the CPU, which compiles each dtype anew, a test that runs in another one that stands for it is a slow one."""
+    tests = {}
     for item in items:
-        given = item.callspec.id if hasattr(item, "callspec") else ""
-        later = LATER.search(given.replace("complex128-complex64", "")) and item.path.parent.name in FOLDERS
-        if later and not item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.slow)
+        if item.path.parent.name in FOLDERS and hasattr(item, "callspec") and not item.get_closest_marker("gpu"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for same in tests.values():
+        there = set().union(*map(dtypes_of, same))
+        for item in same:
+            if any(LATER.get(dtype, set()) & there for dtype in dtypes_of(item)):
+                item.add_marker(pytest.mark.slow)
+
+
+def dtypes_of(item):
+    """The names of the dtypes that a test is for: `single` where it factors in that one, or `dtype`, or a problem's."""
+    given = item.callspec.params
+    if "single" in given:
+        return {given["single"]}
+    found = {name for text in given.values() if isinstance(text, str) for name in re.findall(DTYPE, text)}
+    kinds = (v for v in given.values() if isinstance(v, type) and issubclass(v, np.generic))
+    return found | {np.dtype(kind).name for kind in kinds}
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -120,8 +123,8 @@ def everywhere():
 
     def means(name, value):
         having = [module for module in modules() if name in vars(module)]
-        assert having, f"no module of finelu has {name}"
-        before.append((name, value, vars(having[0])[name]))
+        (own,) = {id(vars(module)[name]): vars(module)[name] for module in having}.values()  # one thing, not two
+        before.append((name, value, own))
         for module in having:
             setattr(module, name, value)
 

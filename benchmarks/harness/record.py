@@ -95,13 +95,13 @@ class Run:
 
     def _of_matrix(self) -> dict[str, list[Record]]:
         """The records of each matrix, gathered anew where some were added."""
-        kept: tuple[int, dict[str, list[Record]]] = self.__dict__.get("_gathered", (-1, {}))
-        if kept[0] != len(self.records):
+        kept: tuple[Any, int, dict[str, list[Record]]] = self.__dict__.get("_gathered", (None, 0, {}))
+        if kept[0] is not self.records or kept[1] != len(self.records):
             gathered: dict[str, list[Record]] = {}
             for r in self.records:
                 gathered.setdefault(r.matrix, []).append(r)
-            kept = self.__dict__["_gathered"] = (len(self.records), gathered)
-        return kept[1]
+            kept = self.__dict__["_gathered"] = (self.records, len(self.records), gathered)
+        return kept[2]
 
     def one(self, **wanted: Any) -> Record | None:
         """The one record with these fields, or None."""

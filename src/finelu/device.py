@@ -130,3 +130,20 @@ def sparse_module(array: object) -> ModuleType:
     if on_gpu(array):
         return import_module("cupyx.scipy.sparse")
     return sp
+
+
+def as_any_other(v: Any) -> Any:
+    """v, or where v is a read-only array of NumPy (of JAX, say, or of a file), the same memory without that flag.
+
+    Numba compiles a kernel anew for read-only arguments, though no kernel of finelu writes to what a caller gives.
+    """
+    return v if not isinstance(v, np.ndarray) or v.flags.writeable else np.asarray(_Memory(v))
+
+
+class _Memory:
+    """The memory of an array, which it keeps alive."""
+
+    def __init__(self, v: np.ndarray[Any, Any]):
+        self._owner = v
+        address, _ = v.__array_interface__["data"]
+        self.__array_interface__ = v.__array_interface__ | {"data": (address, False)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, same_gpu
+from finelu.device import as_any_other, namespace, on_gpu, same_gpu
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.validation import count
@@ -61,7 +61,7 @@ def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") 
 def _numbers(values: Any) -> Any:
     """`values` as a contiguous one-dimensional array of one of DTYPES, where they are."""
     if not on_gpu(values):
-        values = np.asarray(values)
+        values = as_any_other(np.asarray(values))
     if values.ndim != 1:
         raise ParameterError(f"values of shape {values.shape}: one dimension is needed; ravel them.")
     if values.dtype not in DTYPES:

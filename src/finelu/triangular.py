@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import judged
-from finelu.device import namespace, on_gpu, same_gpu
+from finelu.device import as_any_other, namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import Triangle
@@ -171,7 +171,7 @@ class TriangularSolver:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
         if on_gpu(b) != on_gpu(self._like):
             raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")
-        b = self._xp.asarray(b)
+        b = as_any_other(self._xp.asarray(b))
         same_gpu(b, self._like)
         if b.ndim not in (1, 2) or b.shape[0] != self.n:
             raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")

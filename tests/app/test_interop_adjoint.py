@@ -13,6 +13,8 @@ from finelu.interop import adjoint
 from finelu.interop.adjoint import Options, System
 from finelu.matrix import as_csr
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 POISSON = gallery.poisson5(25, 24)
 N = POISSON.shape[0]
 

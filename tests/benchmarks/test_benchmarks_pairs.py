@@ -52,6 +52,10 @@ def test_a_call_that_answers_otherwise_is_named_and_counts_unless_it_may():
     assert pairs.verdict([same, other], 0.98, 0.93, alike=False) == (text, True)
     other.part = "solve"
     assert pairs.verdict([same, other], 0.98, 0.93)[1]
+    other.note = "converged after 3 -> converged after 7, by 1.0e-09"
+    assert pairs.verdict([same, other], 0.98, 0.93)[1]
+    other.note = "converged after 3 -> breakdown after 3, by 1.0e-01"
+    assert not pairs.verdict([same, other], 0.98, 0.93)[1]
 
 
 def test_answers_that_differ_are_described():

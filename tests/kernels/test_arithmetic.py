@@ -43,7 +43,11 @@ def _systems():
     yield "x overflows", sp.csr_matrix([[1e-300]]), np.array([1e300])
 
 
-SYSTEMS = [pytest.param(A, b, id=name) for name, A, b in _systems()]
+LATER = [pytest.mark.slow]  # other dtypes, which are compiled anew
+SYSTEMS = [
+    pytest.param(A, b, id=name, marks=LATER if name.startswith(("float32", "complex128")) else [])
+    for name, A, b in _systems()
+]
 
 
 def outcome(work):

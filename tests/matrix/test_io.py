@@ -586,9 +586,9 @@ def test_shares_of_the_lines_are_the_whole_file(tmp_path, chunks, name, chunk):
 
 
 @pytest.mark.parametrize("place", ["comments", "blank lines", "padding", "one line", "last lines"])
-def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, chunks, everywhere, place):
+def test_a_gz_that_grows_without_end_is_refused_early(tmp_path, chunks, monkeypatch, place):
     chunks(2**14)
-    everywhere("SPARE", 2**14)
+    monkeypatch.setattr(finelu.io.market, "SPARE", 2**14)
     head, entry = f"{MARKET}real general\n", "2 2 1\n1 1 1"
     text = {
         "comments": head + "% so much to say\n" * 20000 + entry,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, require_gpu
+from finelu.device import as_any_other, namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import Options, System
 from finelu.matrix import CSR, DTYPES, as_csr, sparse_module
@@ -153,7 +153,7 @@ def _on_host(
 def _solved_each(
     options: Options, trans: str, ranks: tuple[int, ...], on_gpu: bool, arguments: tuple[Any, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    given = [_view(part) for part in arguments]
+    given = [as_any_other(np.asarray(part)) for part in arguments]
     batches = [part.shape[: part.ndim - rank] for part, rank in zip(given, ranks, strict=True)]
     batch, b = np.broadcast_shapes(*batches), given[-2]
     x = np.empty((*batch, *b.shape[len(batch) :]), b.dtype)
@@ -254,19 +254,4 @@ def _array(x: Any, device: Any) -> Any:
     x = x if isinstance(x, jax.Array) and x.committed else jax.device_put(x, device)
     if _device(x) != device:
         raise DeviceError(f"A's values are on {device}, but an array that belongs to them is on {_device(x)}.")
-    return _view(x) if device.platform == "cpu" else require_gpu().from_dlpack(x)
-
-
-class _Memory:
-    """Memory that JAX owns and marks as read-only, without that mark."""
-
-    def __init__(self, owner: np.ndarray):
-        self.owner = owner
-        self.__array_interface__ = owner.__array_interface__ | {"data": (owner.ctypes.data, False)}
-
-
-def _view(x: Any) -> np.ndarray:
-    """x as a NumPy array that is not marked as read-only, though nothing writes to it: Numba would compile every
-    kernel once more for read-only arrays."""
-    x = np.asarray(x)
-    return x if x.flags.writeable else np.asarray(_Memory(x))
+    return as_any_other(np.asarray(x)) if device.platform == "cpu" else require_gpu().from_dlpack(x)

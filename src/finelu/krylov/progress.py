@@ -99,7 +99,7 @@ class Progress:
             raise MatrixError(f"the norm of b overflows in {self.real}; scale the system down.")
         self.scale = self.power(norm_b)
         if x0 is not None and self.scale != 1:
-            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0)))  # max drops NaN so
+            self.scale = self.power(max(norm_b, self.size(self.b - self.A @ x0.copy())))  # max drops NaN so
             if norm_b / self.scale < math.sqrt(float(self.range.tiny)) / float(self.range.eps):
                 x0, self.scale = None, self.power(norm_b)
         self.start = x0  # never written

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu, sparse_module, synchronize
+from finelu.device import as_any_other, namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
@@ -119,7 +119,7 @@ class BlockMatrix(BlockProducts):
     """
 
     def __init__(self, data: Any, indices: Any, indptr: Any) -> None:
-        data, indices, indptr = (v if on_gpu(v) else np.asarray(v) for v in (data, indices, indptr))
+        data, indices, indptr = (v if on_gpu(v) else as_any_other(np.asarray(v)) for v in (data, indices, indptr))
         if not on_gpu(data) == on_gpu(indices) == on_gpu(indptr):
             raise DeviceError("data, indices and indptr are on different devices; move them to one.")
         xp = namespace(data)

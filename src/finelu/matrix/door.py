@@ -9,12 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import judged
-from finelu.device import namespace, on_gpu, sparse_module
+from finelu.device import as_any_other, namespace, on_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, as_any_other, dense_numbers
+from finelu.matrix.vectors import DTYPES, dense_numbers
 
 
 @judged
@@ -26,6 +26,7 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
         Integers and booleans become float64. Explicit zeros are entries.
     diagonal : whether every diagonal entry must be stored (an incomplete factorization divides by them).
     dtype : convert the values to this dtype.
+    Returns a CSR that shares A's arrays where it can: whoever writes to one writes to A, even to a read-only one.
     Raises MatrixError, naming the first bad row and their number, for a matrix that is not square, is empty, holds
     NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
     Cost: one pass over the entries; a conversion only where the format, order or dtype needs it.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu, sparse_module
+from finelu.device import as_any_other, namespace, on_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
@@ -40,7 +40,7 @@ class StencilMatrix(BlockProducts):
 
     def __init__(self, blocks: Any, periodic: Any = (False, False, False)) -> None:
         if not on_gpu(blocks):
-            blocks = np.asarray(blocks)
+            blocks = as_any_other(np.asarray(blocks))
         xp = namespace(blocks)
         if blocks.ndim != 6 or blocks.shape[0] != 7 or blocks.shape[4] != blocks.shape[5] or 0 in blocks.shape:
             raise MatrixError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu
+from finelu.device import as_any_other, namespace, on_gpu
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
@@ -24,23 +24,6 @@ def dense_numbers(b: Any, name: str) -> Any:
     if b.dtype.kind not in "biufc":
         raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
     return as_any_other(b)
-
-
-def as_any_other(v: Any) -> Any:
-    """v, or where v is a read-only array of NumPy (of JAX, say, or of a file), the same memory without that flag.
-
-    Numba compiles a kernel anew for read-only arguments, though no kernel of finelu writes to what a caller gives.
-    """
-    return v if not isinstance(v, np.ndarray) or v.flags.writeable else np.asarray(_Memory(v))
-
-
-class _Memory:
-    """The memory of an array, which it keeps alive."""
-
-    def __init__(self, v: np.ndarray[Any, Any]):
-        self._owner = v
-        address, _ = v.__array_interface__["data"]
-        self.__array_interface__ = v.__array_interface__ | {"data": (address, False)}
 
 
 def all_finite(values: Any) -> bool:
