@@ -88,20 +88,10 @@ class Run:
     failures: list[dict[str, str]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def find(self, **wanted: Any) -> list[Record]:
+    def find(self, matrix: str | None = None, **wanted: Any) -> list[Record]:
         """The records whose fields equal those wanted."""
-        records = self._of_matrix().get(wanted.pop("matrix"), []) if "matrix" in wanted else self.records
-        return [r for r in records if all(getattr(r, k) == v for k, v in wanted.items())]
-
-    def _of_matrix(self) -> dict[str, list[Record]]:
-        """The records of each matrix, gathered anew where some were added."""
-        kept: tuple[Any, int, dict[str, list[Record]]] = self.__dict__.get("_gathered", (None, 0, {}))
-        if kept[0] is not self.records or kept[1] != len(self.records):
-            gathered: dict[str, list[Record]] = {}
-            for r in self.records:
-                gathered.setdefault(r.matrix, []).append(r)
-            kept = self.__dict__["_gathered"] = (self.records, len(self.records), gathered)
-        return kept[2]
+        of_matrix = self.records if matrix is None else [r for r in self.records if r.matrix == matrix]
+        return [r for r in of_matrix if all(getattr(r, k) == v for k, v in wanted.items())]
 
     def one(self, **wanted: Any) -> Record | None:
         """The one record with these fields, or None."""

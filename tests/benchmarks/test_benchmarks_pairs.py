@@ -51,11 +51,17 @@ def test_a_call_that_answers_otherwise_is_named_and_counts_unless_it_may():
     assert not holds and "Other answers: spine, other: F.solve(b) (by 1.0e-16)." in text
     assert pairs.verdict([same, other], 0.98, 0.93, alike=False) == (text, True)
     other.part = "solve"
-    assert pairs.verdict([same, other], 0.98, 0.93)[1]
-    other.note = "converged after 3 -> converged after 7, by 1.0e-09"
-    assert pairs.verdict([same, other], 0.98, 0.93)[1]
-    other.note = "converged after 3 -> breakdown after 3, by 1.0e-01"
     assert not pairs.verdict([same, other], 0.98, 0.93)[1]
+    other.converged = True
+    assert pairs.verdict([same, other], 0.98, 0.93)[1]
+
+
+@pytest.mark.parametrize(("said", "both"), [("converged after 7", True), ("breakdown after 3", False)])
+def test_whether_both_trees_have_converged_is_kept(said, both):
+    old, new = Answers(*[1.0] * 3), Answers(*[1.0] * 3)
+    old.said, new.said = "converged after 3", said
+    (pair,) = pairs.measure((old, new), "solve", "m", "", 3, 0.93)
+    assert pair.note == f"converged after 3 -> {said}" and pair.converged == both
 
 
 def test_answers_that_differ_are_described():
@@ -70,11 +76,11 @@ class Answers:
     """Stands in for a tree: calls that take these ms, in turn."""
 
     def __init__(self, *ms):
-        self.ms, self.asked, self.root = iter(ms), 0, "here"
+        self.ms, self.asked, self.root, self.said = iter(ms), 0, "here", ""
 
     def ask(self, what, *_):
         if what == "open":
-            return {"call": ("", np.zeros(1), 10.0)}
+            return {"call": (self.said, np.zeros(1), 10.0)}
         self.asked += 1
         return next(self.ms), 1.0
 

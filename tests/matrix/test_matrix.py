@@ -542,13 +542,36 @@ def test_what_is_no_number_is_refused_in_a_line(name, value):
         assert len(one_line(error)) < (500 if name == "shift" else 200)
 
 
-def test_read_only_arrays_compile_no_second_set_of_kernels():
-    A, b = gallery.poisson5(6), np.ones(36)
-    want = finelu.solve(A, b, recipe="ilu0").x
-    for array in (A.data, A.indices, A.indptr, b):
-        array.flags.writeable = False
+GRID = np.zeros((7, 2, 2, 2, 3, 3))
+GRID[3] = 9 * np.eye(3)
+SPARSE = gallery.poisson5(6)
+LOWER = sp.csr_matrix(sp.tril(SPARSE))
+BLOCKS = sp.bsr_matrix(SPARSE, blocksize=(3, 3))
+DOORS = {
+    "solve": (lambda data, b: finelu.solve(with_data(SPARSE, data), b, recipe="ilu0").x, SPARSE.data, 36),
+    "triangle": (lambda data, b: finelu.TriangularSolver(with_data(LOWER, data)).solve(b), LOWER.data, 36),
+    "blocks": (lambda data, b: finelu.BlockMatrix(data, BLOCKS.indices, BLOCKS.indptr) @ b, BLOCKS.data, 36),
+    "grid": (lambda data, b: finelu.StencilMatrix(data) @ b, GRID, 24),
+    "selection": (lambda data, b: np.array(finelu.selection.threshold(data, 9)), np.linspace(0, 1, 2**18 + 1), 36),
+}
+
+
+def with_data(A, data):
+    """A with these values; all arrays are read-only where they are."""
+    indptr, indices = A.indptr.copy(), A.indices.copy()
+    indptr.flags.writeable = indices.flags.writeable = data.flags.writeable
+    return sp.csr_matrix((data, indices, indptr), shape=A.shape)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_read_only_arrays_compile_no_second_set_of_kernels(door):
+    call, data, n = DOORS[door]
+    data, b = data.copy(), np.linspace(1, 2, n)
+    want, kept = call(data, b), data.copy()
+    data.flags.writeable = b.flags.writeable = False
     with compile_clock() as seconds:
-        found = finelu.solve(A, b, recipe="ilu0").x
+        found = call(data, b)
         assert seconds() == 0.0
     np.testing.assert_array_equal(found, want)
-    assert not (A.data.flags.writeable or A.indices.flags.writeable or b.flags.writeable)
+    np.testing.assert_array_equal(data, kept)
+    assert not data.flags.writeable
