@@ -280,17 +280,16 @@ def test_track_reports_the_residual_before_the_first_and_after_each_sweep(backen
     made = [Recipe(sweeps=s).factor(backend.move(A)) for s in range(5)]
     F = Recipe(sweeps=4, track=True).factor(backend.move(A))
     norms = F.report["residual_norms"]
-    part = sp.tril if Recipe is ParIC else sp.csr_matrix
-    ones = part(A).copy()
+    ones = A.copy()
     ones.data[:] = 1
     want = []
     for G in made:
         L, U = fetched(backend, G)
-        want.append(sp.linalg.norm((A - L @ U).multiply(ones)) / sp.linalg.norm(part(A)))
+        want.append(sp.linalg.norm((A - L @ U).multiply(ones)) / sp.linalg.norm(A))
     np.testing.assert_allclose(norms, want, rtol=1e-6)
     np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(made[4].U.data))
-    np.testing.assert_allclose(made[4].report["residual_norms"], [norms[0], norms[3]], rtol=1e-12)
-    assert len(made[1].report["residual_norms"]) == 1 and made[0].report["residual_norms"] == []
+    np.testing.assert_allclose(made[4].report["residual_norms"], [norms[0], norms[4]], rtol=1e-12)
+    assert len(made[1].report["residual_norms"]) == 2 and made[0].report["residual_norms"] == norms[:1]
     assert Recipe(sweeps=0, track=True).factor(backend.move(A)).report["residual_norms"] == norms[:1]
 
 
@@ -622,7 +621,7 @@ def test_an_update_of_asynchronous_factors_is_looked_at_too(backend, Recipe):
 @BOTH
 def test_an_update_whose_residual_is_much_worse_warns(backend, Recipe):
     A = gallery.poisson5(12, 11)
-    F = Recipe(sweeps=3).factor(backend.move(sp.csr_matrix(A + 40 * sp.eye(A.shape[0]))))
+    F = Recipe(sweeps=2).factor(backend.move(sp.csr_matrix(A + 40 * sp.eye(A.shape[0]))))
     assert F.report["pattern_residual"] == F.report["residual_norms"][-1] < 1e-3
     F.update(backend.move(sp.csr_matrix(A - 1e-3 * sp.eye(A.shape[0]))))
     assert F.report["pattern_residual"] > 1e-2 and "Factor A anew" in F.report["warning"]

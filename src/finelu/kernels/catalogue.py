@@ -163,7 +163,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "pattern": Family(
         "The pattern of the factors grows and shrinks; magnitudes; a triangle by columns.",
-        _all("columns_of facts add magnitudes remove"),
+        _all("columns_of facts add values_at magnitudes remove"),
         uses={("reference", "sweeps"): "rows of a matrix"},
     ),
     "products": Family(

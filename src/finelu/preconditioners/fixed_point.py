@@ -33,7 +33,6 @@ def checked_fixed_point(recipe: Any, A: Any) -> CSR:
     """As `checked`, and what these recipes have in common."""
     choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
     choice("pivots", recipe.pivots, PIVOTS, of=recipe)
-    flag("asynchronous", recipe.asynchronous, of=recipe)
     flag("scale", recipe.scale, of=recipe)
     if recipe.asynchronous and recipe.pivots != "old":
         raise ParameterError(f"{recipe!r}: asynchronous sweeps divide by the pivot that is there; leave pivots out.")
@@ -66,7 +65,6 @@ class FixedPoint:
 
     def __init__(self, recipe: Any, A: CSR, report: SweepReport):
         self.recipe, self.report, self.cholesky = recipe, report, recipe.hermitian
-        report.variant = "asynchronous" if recipe.asynchronous else "synchronous"
         self._half = lower_triangle(A) if self.cholesky else None
         lower = A if self._half is None else self._half[0]
         self._permuted = permutation(lower, recipe.ordering, hermitian=self.cholesky)
@@ -223,7 +221,11 @@ class FixedPoint:
             )
 
 
-def norm_squared(B: CSR) -> Any:
-    """||B||_F^2 in double precision, on its device; of Cholesky of the lower triangle, as residual norms are."""
-    values = B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
-    return namespace(values).vdot(values, values).real
+def norm_squared(B: CSR, cholesky: bool) -> Any:
+    """||B||_F^2 in double precision, on its device; of Cholesky, where B is a lower triangle, of both triangles."""
+    xp, values = namespace(B.data), B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
+    whole = xp.vdot(values, values).real
+    if not cholesky:
+        return whole
+    diagonal = values[B.diag]
+    return 2 * whole - xp.vdot(diagonal, diagonal).real

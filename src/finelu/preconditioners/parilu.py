@@ -54,8 +54,8 @@ class ParILU(_OnPattern):
     level : the pattern is that of ILU(level); 0 is A's own.
     damping : factor of each update, 0 < damping <= 1 (synchronous sweeps only). If the residual on the pattern has
         grown over the sweeps, they are repeated with half of it, up to four times; the report says so.
-    track : report the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each sweep (one more
-        pass; synchronous only). Otherwise it is known before the first and before the last sweep.
+    track : report the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each sweep (synchronous
+        only). Otherwise it is reported before the first and after the last; the latter takes one more pass.
     pivots : a synchronous sweep divides l_ij by u_jj: by the "old" one, as in the papers, or by the "new" one, of the
         same sweep, which takes fewer sweeps for the same residual. With damping the old one is taken.
     ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is.
@@ -133,7 +133,7 @@ class _Sweeps(FixedPoint):
     _places: Any = None
 
     def __init__(self, recipe: _OnPattern, A: CSR):
-        super().__init__(recipe, A, _PatternReport())
+        super().__init__(recipe, A, _PatternReport(variant="asynchronous" if recipe.asynchronous else "synchronous"))
 
     def factorize(self, A: CSR) -> CSR:
         start = perf_counter()
@@ -147,14 +147,14 @@ class _Sweeps(FixedPoint):
             self.forget_refused()
             initial = self.initial(self._start, self._places, B)
             F, norms = self._swept(B, initial, damping)
-            before_last = recipe.sweeps - 1 if recipe.track else -1
-            if not norms or norms[before_last] <= norms[0]:
+            if not norms or min(norms[-2:]) <= norms[0]:  # it may swing, from one of L and U to the other
                 break
             damping /= 2
         else:
             F, norms, damping = initial, norms[:1], 0.0  # the initial values are better than all that were found
             self.forget_refused()
-        report.sweeps, report.damping, report.residual_norms = recipe.sweeps, damping, norms
+        report.sweeps, report.damping = recipe.sweeps, damping
+        report.residual_norms = norms if recipe.track or len(norms) < 3 else [norms[0], norms[-1]]
         self.report_refused()
         if damping == 0:
             report.warn(
@@ -164,29 +164,26 @@ class _Sweeps(FixedPoint):
         if norms:
             self.report_residual(norms[-1])
         elif recipe.asynchronous:
-            self.report_residual(float(self.residual(B, F).sum() / norm_squared(B)) ** 0.5)
+            self.report_residual(float(self.residual(B, F).sum() / norm_squared(B, self.cholesky)) ** 0.5)
         factors = self.finished(F, d)
         report.numeric_seconds = perf_counter() - start
         return factors
 
     def _swept(self, B: CSR, F: CSR, damping: float) -> tuple[CSR, list[float]]:
-        """F after the sweeps, and the residual norms on the pattern that were asked for."""
+        """F after the sweeps, and the residual norms on the pattern before each and after the last."""
         recipe, xp, kernels = self.recipe, namespace(B.data), kernels_for(B.data)
         number = recipe.sweeps
         if recipe.asynchronous:
             for _ in range(number):
                 F = self.sweep(B, F)
             return F, []
-        squares = xp.empty((number + bool(recipe.track), F.n), np.float64)  # before each sweep, and after the last
+        squares = xp.empty((number + 1, F.n), np.float64)  # before each sweep, and after the last
         if recipe.pivots == "old" or damping != 1:
             columns = self.columns(F) if self.cholesky else None
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
                 F = self.sweep(B, F, sums)
-        if recipe.track:
-            squares[number] = self.residual(B, F)
-        if squares.size == 0:
-            return F, []
-        norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B)))
-        return F, [float(v) for v in (norms if recipe.track else norms[sorted({0, number - 1})])]
+        squares[number] = self.residual(B, F)
+        norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
+        return F, [float(v) for v in norms]

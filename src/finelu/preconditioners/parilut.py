@@ -1,4 +1,4 @@
-"""ParILUT and ParICT: incomplete factorizations whose pattern follows the values, by fixed-point sweeps.
+"""ParILUT and ParICT: incomplete factorizations whose pattern follows the values, by eliminations or fixed-point sweeps.
 
 H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018 (the algorithm, "2018" below);
 H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel threshold ILU for GPUs, 2019.
@@ -6,46 +6,53 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu
-from finelu.errors import MatrixError, ParameterError
+from finelu.device import namespace, on_gpu, to_host
+from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.pattern_elimination import SHIFTS, PatternElimination
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
+SWEEPS = ("exact", "synchronous", "asynchronous")
 SELECTIONS = ("approximate", "exact")
 INITIAL = ("residual", "scaled")
+NO_PIVOTS = "with the candidates there are no pivots; the factors before that were taken"
 NOT_FINITE = "the residual is not finite; the factors before that were taken"
+AS_ILU0 = "the residual grew from the first step on; the factors on the first pattern were eliminated instead"
 GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
-CANDIDATES, LEAST_CANDIDATES = 64, 2**20  # for each entry of A, and of all, where no limit is given
+LARGE_SHIFT = 0.1  # of the diagonal, from which on a warning names it
+UPDATE_SWEEPS = 3
+CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Adapting(Recipe):
     """The parameters of ParILUT and ParICT."""
 
-    steps: int = 5
+    steps: int = 3
     fill: float = 1.0
+    sweep: str = "exact"
     progressive: bool = False
-    asynchronous: bool = False
     select: str = "exact"
     add_fraction: float = 1.0
-    initial: str = "residual"
+    initial: str | None = None
     start: int | TriangularFactors = 0
     stagnation: float = 0.0
     memory_limit: int | None = None
-    update_sweeps: int = 3
+    update_sweeps: int | None = None
     update_steps: int = 0
     pivots: str = "old"
     ordering: str | None = None
@@ -55,46 +62,56 @@ class _Adapting(Recipe):
     triangular_sweeps: int | None = None
     precision: str | None = None
 
+    @property
+    def asynchronous(self) -> bool:
+        return self.sweep == "asynchronous"
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
-    A step adds the places where A - L U is not zero, improves the values by a sweep, drops the smallest entries of L
-    and of U, and improves the values by another sweep.
+    A step adds the places where A - L U is not zero, finds the values on that larger pattern, and drops the smallest
+    entries of L and of U. Those of L are compared times, those of U divided by, the root of their pivot's magnitude.
 
-    steps : of the adaption. Three to five bring most of what can be had.
+    steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
     fill : entries of L + U at the end, relative to those of A, L and U apart.
+    sweep : how the values are found. "exact": by the elimination of ILU(0), on the larger pattern, with a diagonal
+        moved as little as it takes where pivots fail or lose their signs; see `shifts` in the report. "synchronous",
+        as in the papers: by a fixed-point sweep before the entries are dropped, and one after. "asynchronous": by
+        sweeps that read values as soon as they are there, so that they depend on the timing; the others give the same
+        bits in every run. Sweeps may diverge where A is far from diagonally dominant.
     progressive : the fill changes in equal parts from step to step; else it is reached in the first.
-    asynchronous : sweeps read values as soon as they are there: better values, but they depend on the timing. Without
-        it the bits are the same in every run.
     select : "exact" thresholds meet the fill; "approximate" ones miss it by a percent or so, and are found faster on
         the GPU (on the CPU the exact ones are, and the others may miss it by 20% where some rows fill much more than
         others). Of entries that are equal in magnitude as many are dropped as it takes, evenly spread.
     add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and of
         these that fraction, the largest (2018, section 4.1, δ).
-    initial : what candidates start from: their residual (2018, equation 5), or, "scaled", l_ij = r_ij / u_jj.
+    initial : what candidates start from before sweeps: their residual ("residual", 2018, equation 5, in L divided by
+        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj.
     start : the pattern to begin with: a level k for that of ILU(k), 0 being A's own; or factors of a matrix with the
         same rows (any with L and U; made with the same ordering), with their values.
     stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never.
     memory_limit : bytes that the candidates may take. Beyond, those that come of small products l_ik u_kj only are left
-        out (2018, section 4.4); the report says how many. None: room for 64 candidates for each entry of A, and for
+        out (2018, section 4.4); the report says how many. None: room for 8 candidates for each entry of A, and for
         2^20 in any case, whatever is free; MemoryError names what they take where that is more than there is.
-    update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found, then steps.
+    update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
+        values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept.
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Magnitudes are compared, and residuals are
         measured, after it.
-    pivots, shift, triangular, triangular_sweeps, precision : as in ParILU.
+    pivots : of synchronous sweeps, as in ParILU.  shift, triangular, triangular_sweeps, precision : as there.
     If the residual norm grows to 1.5 times the smallest that factors of the wanted size had, those are taken, and it
     stops.
-    Cost: a step takes two sweeps on two to six times the final pattern, and no dependencies.
+    Cost: a step takes the products L U, and an elimination or a sweep on two to six times the final pattern; memory:
+    that pattern with its values, and what `update` keeps of it.
     """
 
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero. Updates that would
-        not be finite are refused and counted in the report.
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero, or where there is
+        no elimination on the first pattern. Sweeps refuse updates that would not be finite; the report counts them.
         """
         A = _checked(self, A)
         numeric = _Adaption(self, A)
@@ -116,8 +133,8 @@ class ParICT(_Adapting):
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
-        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
-        and counted in the report.
+        diagonal is not positive. Sweeps refuse updates that would not be finite and pivots that would not be positive;
+        the report counts them.
         """
         A = _checked(self, A)
         numeric = _Adaption(self, A)
@@ -127,14 +144,23 @@ class ParICT(_Adapting):
 
 
 def _checked(recipe: _Adapting, A: Any) -> CSR:
-    for name in ("steps", "update_sweeps", "update_steps"):
+    for name in ("steps", "update_steps"):
         count(name, getattr(recipe, name), 0, of=recipe)
+    choice("sweep", recipe.sweep, SWEEPS, of=recipe)
+    if recipe.sweep == "exact":
+        for name in ("initial", "update_sweeps"):
+            if getattr(recipe, name) is not None:
+                raise ParameterError(f"{recipe!r}: {name} is for sweeps; leave it out, or give sweep='synchronous'.")
+        if recipe.pivots != "old":
+            raise ParameterError(f"{recipe!r}: pivots is for sweeps; leave it out, or give sweep='synchronous'.")
+    if recipe.update_sweeps is not None:
+        count("update_sweeps", recipe.update_sweeps, 0, of=recipe)
     number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
     number("add_fraction", recipe.add_fraction, 0, 1, open_low=True, of=recipe)
     number("stagnation", recipe.stagnation, 0, 1, of=recipe)
     flag("progressive", recipe.progressive, of=recipe)
     choice("select", recipe.select, SELECTIONS, of=recipe)
-    choice("initial", recipe.initial, INITIAL, of=recipe)
+    choice("initial", recipe.initial, (*INITIAL, None), of=recipe)
     if recipe.memory_limit is not None:
         count("memory_limit", recipe.memory_limit, 1, of=recipe)
     if not isinstance(recipe.start, TriangularFactors):
@@ -146,15 +172,16 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class _AdaptionReport(SweepReport):
-    """steps, how many were done; residual_norms, ||A - L U||_F before each step, relative to ||A||_F, of the scaled
-    matrix: on the candidates and the pattern; candidates, left_out and nnz of each step; stopped, why.
+    """steps, how many were done; residual_norms, ||A - L U||_F before each step and after the last, relative to
+    ||A||_F, of the scaled matrix; candidates, left_out and nnz of each step; stopped, why.
 
-    pattern_residual : before the last sweep; of asynchronous ones, and of the best factors where steps ended early,
-    after it.
+    shifts : by what part of itself the diagonal was moved for the elimination of the first pattern, and of each step;
+    a warning where that is much.
     """
 
     steps: int = 0
     residual_norms: list[float] = field(default_factory=list)
+    shifts: list[float] = field(default_factory=list)
     candidates: list[int] = field(default_factory=list)
     left_out: list[int] = field(default_factory=list)
     nnz: list[int] = field(default_factory=list)
@@ -171,7 +198,7 @@ class _Norms:
     def __init__(self, stagnation: float, wanted: list[int], F: CSR):
         self._stagnation, self._wanted = stagnation, wanted
         self._norms: list[float] = []  # of factors that are no larger than wanted
-        self.best = F
+        self.first = self.best = F
 
     def stop(self, norm: float, F: CSR) -> str:
         """Why to stop before a step from F, of this residual norm, or nothing."""
@@ -189,16 +216,20 @@ class _Norms:
 
 
 class _Adaption(FixedPoint):
-    """`update` keeps the pattern that was found and improves its values; see update_sweeps and update_steps."""
+    """`update` keeps the pattern that was found, and improves its values or finds them anew; see update_sweeps and
+    update_steps."""
 
     report: _AdaptionReport
     _found: CSR | None = None  # the factors of B
     _found_diagonal: Any = None
+    _larger: PatternElimination | None = None  # of the pattern that _found was chosen from
+    _begin_with = 0, True  # shift and signs, see PatternElimination, with which its factors were made
+    _next = 0, True  # with which the next ones are
     _plans: list[Any]  # of the selection below and above the diagonal
-    _squares: Any = None  # of the residual on the pattern, a sum a row, as far as it is known
 
     def __init__(self, recipe: _Adapting, A: CSR):
-        super().__init__(recipe, A, _AdaptionReport())
+        super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep))
+        self._exact = recipe.sweep == "exact"
         if recipe.memory_limit is None:  # how many candidates there may be
             self._most = max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
         else:
@@ -207,83 +238,142 @@ class _Adaption(FixedPoint):
     def factorize(self, A: CSR) -> CSR:
         start = perf_counter()
         recipe, report = self.recipe, self.report
-        report.pattern_residual, report.stopped, report.steps = None, "all steps done", 0
+        report.stopped, report.steps, report.shifts = "all steps done", 0, []
         report.residual_norms, report.candidates, report.left_out, report.nnz = [], [], [], []
         B, d = self.scaled(A)
-        squares_of_B = norm_squared(B)
-        if self._found is None:
-            self._wanted = [round(recipe.fill * size) for size in _sizes(B)]
-            sweeps, steps, F = 0, recipe.steps, self._first(B, d)
-        else:
-            sweeps, steps, F = recipe.update_sweeps, recipe.update_steps, self._found
-            if not recipe.scale:  # what the old diagonal has done to their size
-                F = self.rescaled(F, self._found_diagonal / self.diagonal)
-            elif recipe.asynchronous:
-                F = F.copy()  # should this update fail, the next begins where it did
-        self._squares, self._plans = None, [None, None]
+        size_of_B = float(norm_squared(B, self.cholesky)) ** 0.5
+        fresh = self._found is None
+        steps = recipe.steps if fresh else recipe.update_steps
+        self._plans = [None, None]
         with kernels_for(B.data).memory.reusing_memory():
-            for left in range(sweeps, 0, -1):
-                F = self.sweep(B, F, self._to_be_known(F, left == 1))
-            B, F = self._adapted(B, F, steps, squares_of_B)
-            squares = self.residual(B, F) if self._squares is None else self._squares
+            F = self._begin(B, d) if fresh else self._again(B)
+            B, F, residual = self._adapted(B, F, steps, size_of_B)
+            if residual is None:
+                residual = float(self.residual(B, F).sum()) ** 0.5
             self._plans, self._last_columns = [None, None], None
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self.report_refused()
-        self.report_residual(float(squares.sum() / squares_of_B) ** 0.5)
+        self.report_residual(residual / size_of_B)
+        if report.shifts and report.shifts[-1] >= LARGE_SHIFT:
+            report.warn(
+                f"the diagonal was moved by {report.shifts[-1]:.2g} of itself until the pivots did: M is far from A. "
+                "Try another recipe, or an ordering of A"
+            )
         factors = self.finished(F, d)
         self._found, self._found_diagonal = F, self.diagonal
         report.numeric_seconds = perf_counter() - start
         return factors
 
-    def _adapted(self, B: CSR, F: CSR, steps: int, squares_of_B: Any) -> tuple[CSR, CSR]:
-        """B, and F after the steps: 2018, Algorithm 2."""
+    def _begin(self, B: CSR, d: Any) -> CSR:
+        """The factors to begin with; the sizes that are wanted."""
+        self._wanted = [round(self.recipe.fill * size) for size in _sizes(B)]
+        F = self._first(B, d)
+        if self._exact and not isinstance(self.recipe.start, TriangularFactors):
+            return self._eliminated(B, F)
+        return F
+
+    def _again(self, B: CSR) -> CSR:
+        """The factors of new values on the pattern that was found."""
+        assert self._found is not None
+        F, recipe = self._found, self.recipe
+        if self._exact:
+            self._next = self._begin_with
+            made = self._eliminate(B, self._larger or PatternElimination(F, self.cholesky))
+            return made if self._larger is None else F.with_values(kernels_for(F.data).pattern.values_at(made, F))
+        if not recipe.scale:  # what the old diagonal has done to their size
+            F = self.rescaled(F, self._found_diagonal / self.diagonal)
+        elif recipe.asynchronous:
+            F = F.copy()  # should this update fail, the next begins where it did
+        for _ in range(UPDATE_SWEEPS if recipe.update_sweeps is None else recipe.update_sweeps):
+            F = self.sweep(B, F)
+        return F
+
+    def _adapted(self, B: CSR, F: CSR, steps: int, size_of_B: float) -> tuple[CSR, CSR, float | None]:
+        """B, F after the steps (2018, Algorithm 2), and its residual norm on the pattern, if it is known."""
         if steps == 0:
-            return B, F
-        size_of_B, first = float(squares_of_B) ** 0.5, _sizes(F)
-        norms = _Norms(self.recipe.stagnation, self._wanted, F)
+            return B, F, None
+        first, norms = _sizes(F), _Norms(self.recipe.stagnation, self._wanted, F)
         for step in range(1, steps + 1):
             part = step / steps if self.recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
-            B, F, stopped = self._step(B, F, norms, size_of_B, sizes, last=step == steps)
+            *found, _, norm = self._candidates(B, F, size_of_B)
+            stopped = norms.stop(norm, F)
+            if not stopped:
+                B, F, stopped = self._step(B, F, found, sizes)
             if stopped:
-                self.report.stopped = stopped
-                return B, norms.best
+                return B, self._best(B, norms, stopped), None
             self.report.steps = step
-        if self._squares is not None:  # on the pattern alone, and before the last sweep: no step is made to know more
-            failed = norms.failed(float(self._squares.sum()) ** 0.5 / size_of_B)
-            if failed:
-                self.report.stopped, self._squares = failed, None  # which are not those of the best
-                return B, norms.best
-        return B, F
+        *_, on_pattern, norm = self._candidates(B, F, size_of_B)
+        failed = norms.failed(norm)
+        return (B, self._best(B, norms, failed), None) if failed else (B, F, on_pattern)
 
-    def _step(
-        self, B: CSR, F: CSR, norms: _Norms, size_of_B: float, sizes: list[int], last: bool
-    ) -> tuple[CSR, CSR, str]:
-        """B and F after a step, of `sizes` below and above the diagonal; or before it, and why there is none."""
-        kernels, report = kernels_for(B.data), self.report
+    def _best(self, B: CSR, norms: _Norms, stopped: str) -> CSR:
+        """The factors that are taken when steps end early; the first ones, if of sweeps, are exact instead."""
+        self.report.stopped = stopped
+        given = isinstance(self.recipe.start, TriangularFactors)
+        if stopped != STAGNATES and norms.best is norms.first and not (self._exact or given):
+            with suppress(ZeroPivot):
+                F = self._eliminated(B, norms.first)
+                self.report.stopped = AS_ILU0
+                return F
+        return norms.best
+
+    def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[Any, Any, Any, int, float, float]:
+        """The candidates (indptr, indices, values), how many were left out, the norm of the residual on F's pattern,
+        and that of all of it, relative to B's; the report has the latter."""
         columns = self.columns(F) if self.cholesky else None
-        *found, squares, left_out = kernels.candidates.candidates(B, F, columns, most=self._most)
-        norm = float(squares.sum()) ** 0.5 / size_of_B
-        report.residual_norms.append(norm)
-        stopped = norms.stop(norm, F)
-        if stopped:
-            return B, F, stopped
+        indptr, indices, values, squares, left_out = kernels_for(B.data).candidates.candidates(
+            B, F, columns, most=self._most
+        )
+        here, others = (float(v) for v in to_host(squares.sum(axis=1)))
+        norm = (here + others) ** 0.5 / size_of_B
+        self.report.residual_norms.append(norm)
+        return indptr, indices, values, int(left_out), here**0.5, norm
+
+    def _step(self, B: CSR, F: CSR, found: list[Any], sizes: list[int]) -> tuple[CSR, CSR, str]:
+        """B and F after a step, of `sizes` below and above the diagonal; or before it, and why there is none."""
+        *candidates, left_out = found
+        pattern, report = kernels_for(B.data).pattern, self.report
         if self.recipe.add_fraction < 1:
-            found = _largest(F, found, self.recipe.add_fraction)
-        report.candidates.append(int(found[1].size))
-        report.left_out.append(int(left_out))
-        B, F = kernels.pattern.add(B, F, *found, scaled=self.recipe.initial == "scaled")
-        del found
-        F = self.sweep(B, F)
-        F = kernels.pattern.remove(F, *self._thresholds(F, sizes))
-        F = self.sweep(B, F, self._to_be_known(F, last))
+            candidates = _largest(F, candidates, self.recipe.add_fraction)
+        B, larger = pattern.add(B, F, *candidates, scaled=self.recipe.initial == "scaled")
+        if self._exact:
+            elimination = PatternElimination(larger, self.cholesky)
+            try:
+                made = self._eliminate(B, elimination)
+            except ZeroPivot:
+                return B, F, NO_PIVOTS
+            F = self._reduced(made, sizes)
+        else:
+            F = self.sweep(B, self._reduced(self.sweep(B, larger), sizes))
+        report.candidates.append(int(candidates[1].size))
+        report.left_out.append(left_out)
         report.nnz.append(F.nnz)
         return B, F, ""
 
-    def _to_be_known(self, F: CSR, last: bool) -> Any:
-        """Where the last of several sweeps writes the squares of the residual; asynchronous ones do not know it."""
-        self._squares = namespace(F.data).empty(F.n, np.float64) if last and not self.recipe.asynchronous else None
-        return self._squares
+    def _eliminated(self, B: CSR, pattern: CSR) -> CSR:
+        return self._eliminate(B, PatternElimination(pattern, self.cholesky))
+
+    def _eliminate(self, B: CSR, elimination: PatternElimination) -> CSR:
+        """The factors of B on the pattern of `elimination`, with the shift that they take. Raises ZeroPivot."""
+        made = elimination.factor(B, *self._next)
+        if made.F is None:
+            what = "is not a positive number" if self.cholesky else "is zero or not finite"
+            raise ZeroPivot(self.recipe, self._row(made.row), made.pivot, what)
+        self._larger, self._begin_with = elimination, self._next
+        self._next = max(made.shift - 1, 0) if made.signs else 0, made.signs
+        self.report.shifts.append(SHIFTS[made.shift])
+        return made.F
+
+    def _reduced(self, F: CSR, sizes: list[int]) -> CSR:
+        """F without its smallest entries, of `sizes` below and above the diagonal."""
+        xp, kernels = namespace(F.data), kernels_for(F.data)
+        compared = F
+        if not self.cholesky:  # L D^(1/2) and D^(-1/2) U, D the pivots: of a symmetric A the two are alike
+            root = xp.sqrt(abs(F.data[F.diag]))
+            weights = (None, root), (1 / root, None)
+            compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), *weights))
+        return kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
 
     def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""

@@ -37,7 +37,8 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     A, F, columns : as for `sweep`.  least : places where every product l_ik u_kj is smaller in magnitude are left out,
     unless A has them.  most : if there would be more candidates, `least` is raised until there are not; A's own stay.
     Returns indptr (n + 1,), indices ascending in a row, values, of F's dtypes; squares (2, n) float64, sums of |r_ij|^2
-    by rows over the pattern of F and over the candidates; left_out, how many were.
+    by rows over the pattern of F and over the candidates, kept or not, of Cholesky for both triangles; left_out, how
+    many were.
     Cost: as a sweep with squares, and the sorting of what is new in a row. Memory: room for 16 nnz is asked for, of
     which the system takes what is used; if there are more candidates, or more than `most`, the work is done again.
     """
@@ -179,6 +180,8 @@ def _candidates(
                         mark[j] = i
                         if least is not None and abs(product) >= least:
                             wanted[j] = i
+            if rows is not None:
+                held *= 2  # for the other triangle
             for p in range(pivot, hi):
                 s = w[indices[p]]
                 w[indices[p]] = 0
@@ -192,15 +195,15 @@ def _candidates(
                 j = np.uint64(met[e])
                 r = w[j]
                 w[j] = 0
+                new += squared_size(r)
                 if least is not None and wanted[j] != i:
                     left_out += 1
                     continue
-                new += squared_size(r)
                 mine[size] = j
                 mine_values[size] = r
                 size += ONE
             squares[0, i] = held
-            squares[1, i] = new
+            squares[1, i] = new if rows is None else 2 * new
             out_indptr[i + ONE] = placed + np.int64(size - begin)
             if size > mine_values.size - n:
                 while head < tail:

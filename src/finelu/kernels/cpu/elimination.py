@@ -28,7 +28,9 @@ ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
 
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for a subtraction; measured as in levels.py
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
+LONGER = 8  # times as long as another a row is searched in, not looked through
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
+FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
 
 
@@ -86,9 +88,9 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
     target = source = np.empty(0, offset)
     where = (indptr, unsigned(indices), diag, start, stop)
     updates = np.empty(n)
-    _scattered_updates(*where, updates)
-    # a single factorization does not pay for the list
-    scatter = once and variant == "auto" and updates.sum() <= limit
+    searched = _scattered_updates(*where, updates)
+    # a single factorization does not pay for the list, unless rows that are much longer than others make it far shorter
+    scatter = once and variant == "auto" and updates.sum() <= max(limit, FAR_SHORTER * searched)
     meetings = limit + 1 if scatter else _meet(*where, below, limit, first, target, source)
     if meetings <= limit:
         target, source = np.empty(meetings, offset), np.empty(meetings, offset)
@@ -113,11 +115,20 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
 
 @compiled
 def _scattered_updates(indptr, indices, diag, start, stop, updates):
-    """updates[i] : entries of other rows that row i is updated with, or multiplied by, where no list is made."""
+    """updates[i] : entries of other rows that row i is updated with, or multiplied by, where no list is made.
+
+    Returns how many are looked at for a list: of those much longer than row i fewer.
+    """
+    searched = 0
     for i in range(diag.size):
-        updates[i] = 0
+        longest = LONGER * (indptr[i + 1] - indptr[i])
+        total = 0
         for p in range(indptr[i], diag[i]):
-            updates[i] += stop[indices[p]] - start[indices[p]]
+            length = np.int64(stop[indices[p]] - start[indices[p]])
+            total += length
+            searched += min(length, np.int64(longest))
+        updates[i] = total
+    return searched
 
 
 @compiled
@@ -138,7 +149,7 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
         for p in range(lo, diag[i]):
             first[below[i] + p - lo] = m
             k = indices[p]
-            if stop[k] - start[k] <= 8 * (hi - lo):
+            if stop[k] - start[k] <= LONGER * (hi - lo):
                 for q in range(start[k], stop[k]):
                     if place[indices[q]] >= lo:
                         if write:

@@ -76,8 +76,8 @@ def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
 def add(B, F, indptr, indices, values, scaled=False):
     """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
 
-    indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one pass over F.
+    indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj,
+    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one pass over F.
     """
     nnz = F.nnz + values.size
     wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
@@ -122,8 +122,9 @@ def _add(
                 old = j < k
                 out_indices[m] = j if old else k
                 value = more[q]
-                if scaled and not old:
-                    value = divide(value, f[diag[k]])
+                if not old:
+                    pivot_k = f[diag[k]]
+                    value = divide(value, pivot_k) if scaled else value * (np.conj(pivot_k) / abs(pivot_k))
                 out[m] = f[p] if old else value
                 m += ONE
                 p += np.uint64(old)
@@ -153,6 +154,32 @@ def _add(
                 out[m] = more[q]
                 m += ONE
                 q += ONE
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def values_at(B, F):
+    """The values of B at the places of F (nnz of F,), 0 where B has no entry. Columns ascend; a pass over both."""
+    out = empty(F.nnz, B.data.dtype)
+    items = even_blocks(F.indptr)
+    patterns = (unsigned(x) for x in (B.indptr, B.indices, F.indptr, F.indices))
+    run_items(_values_at, items.size - 1, items, *patterns, B.data, out)
+    return out
+
+
+@compiled
+def _values_at(state, done, items, b_indptr, b_indices, indptr, indices, b, out):
+    t = claim(state)
+    while t < done.size:
+        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            q, end = np.uint64(b_indptr[i]), np.uint64(b_indptr[i + ONE])
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+                j = indices[p]
+                while q < end and b_indices[q] < j:
+                    q += ONE
+                out[p] = 0
+                if q < end and b_indices[q] == j:
+                    out[p] = b[q]
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 
@@ -196,11 +223,11 @@ def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
     wait_until_done(done, 0, done.size)
 
 
-def remove(F, least, drop):
+def remove(F, least, drop, values=None):
     """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
 
     least (2,) reals, drop (2,) integers: thresholds, and how many entries to drop, below and above the diagonal.
-    Returns a CSR of F's dtypes. Cost: a pass over the values and a copy of what stays.
+    values (nnz,) : what is returned of the entries that stay, if not F's. Returns a CSR of F's dtypes. Cost: a pass over the values and a copy of what stays.
     """
     real = F.data.dtype.type(0).real.dtype.type
     items = even_blocks(F.indptr)
@@ -218,7 +245,8 @@ def remove(F, least, drop):
     indptr, diag = empty(F.n + 1, F.indptr.dtype), empty(F.n, F.diag.dtype)
     indptr[F.n] = nnz
     indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
-    arguments = items, *pattern_arrays(F), F.data, *least, before * want % np.maximum(ties, 1), want, ties, begin
+    values = F.data if values is None else values
+    arguments = items, *pattern_arrays(F), F.data, values, *least, before * want % np.maximum(ties, 1), want, ties, begin
     run_items(_keep, blocks, *arguments, indptr, indices, diag, data)
     return CSR(indptr, indices, data, diag)
 
@@ -254,6 +282,7 @@ def _keep(
     indices,
     diag,
     f,
+    values,
     least_below,
     least_above,
     rests,
@@ -279,7 +308,7 @@ def _keep(
             for p in range(np.uint64(indptr[i]), pivot):
                 size = abs(f[p])
                 out_indices[m] = indices[p]
-                out[m] = f[p]
+                out[m] = values[p]
                 keep = not size < least_below
                 if size == least_below:
                     rest_below += want[0]
@@ -287,7 +316,7 @@ def _keep(
                     rest_below -= 0 if keep else ties[0]
                 m += np.uint64(keep)
             out_indices[m] = i
-            out[m] = f[pivot]
+            out[m] = values[pivot]
             out_diag[i] = m
             m += ONE
             for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
@@ -295,7 +324,7 @@ def _keep(
                     break
                 size = abs(f[p])
                 out_indices[m] = indices[p]
-                out[m] = f[p]
+                out[m] = values[p]
                 keep = not size < least_above  # so that NaN stays
                 if size == least_above:
                     rest_above += want[1]

@@ -30,7 +30,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
 
     A, F : CSR of one dtype, the diagonal of F full; with columns = columns_of(F) lower triangles (Cholesky).
     out (nnz of F,) receives the new values, not F.data itself.  squares (n,) float64 receives sums of |r_ij|^2 of the
-    old values by rows, or None.  refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
+    old values by rows (of Cholesky for both triangles), or None.  refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
     Cost: sum over the entries l_ik of the length of row k of U, multiplications; n values of workspace a thread.
     """
     items = row_blocks(F, columns)
@@ -120,6 +120,8 @@ def _sweep(
                         q += ONE
                         j = np.uint64(rows[q])
                         w[j] -= old * np.conj(f[places[q]])
+            if rows is not None:
+                square *= 2  # for the other triangle
             for p in range(pivot, hi):
                 old, s = f[p], w[indices[p]]
                 if rows is None:

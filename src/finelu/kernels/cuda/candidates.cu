@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
         const I j = indices[p];
         const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
         const T r = values[lookup<SLOTS>(keys, j)] - held;
-        own += double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+        own += (SYMMETRIC && j < i ? 2.0 : 1.0) * (double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r)));
     }
     int m = 0;
     for (int s = lane; s < SLOTS; s += LANES) {
@@ -146,8 +146,15 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
         const T r = out[start + t];
         others += double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
     }
+    if (least > 0) {  // those left out: in the order of the table, so that the last bits of the sum are not the same in every run
+        for (int s = lane; s < SLOTS; s += LANES) {
+            const bool left = keys[s] != I(-1) && !(flags[s] & (OWN | WANTED));
+            const T r = left ? values[s] : T(0);
+            others += double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+        }
+    }
     own = lanes_sum<LANES>(mask, own);
-    others = lanes_sum<LANES>(mask, others);
+    others = (SYMMETRIC ? 2.0 : 1.0) * lanes_sum<LANES>(mask, others);
     if (lane == 0) {
         squares[i] = own;
         squares[size_t(n) + i] = others;
@@ -215,7 +222,8 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
             if (FILL) {
                 const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
                 const T d = w[j] - held;
-                own += double(real(d)) * double(real(d)) + double(imag(d)) * double(imag(d));
+                own += (SYMMETRIC && j < i ? 2.0 : 1.0) * (double(real(d)) * double(real(d)) + double(imag(d)) * double(imag(d)));
+                w[j] = T(0);
             }
         }
         __syncthreads();
@@ -242,12 +250,27 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                     const T v = w[j];
                     out_indices[place] = j;
                     out[place] = v;
+                    w[j] = T(0);
                     others += double(real(v)) * double(real(v)) + double(imag(v)) * double(imag(v));
                     ++place;
                 }
             }
+            if (least > 0) {  // what is not zero yet was left out
+                __syncthreads();
+                for (I p = lo; p < pivot; ++p) {
+                    const I k = indices[p], stop = factor.last(k);
+                    for (I q = factor.first(k) + t; q < stop; q += LONG_BLOCK) {
+                        const I j = factor.column(q);
+                        if (SYMMETRIC && j > i) break;
+                        const T v = w[j];
+                        w[j] = T(0);
+                        others += double(real(v)) * double(real(v)) + double(imag(v)) * double(imag(v));
+                    }
+                    __syncthreads();
+                }
+            }
             own = block_sum(own);
-            others = block_sum(others);
+            others = (SYMMETRIC ? 2.0 : 1.0) * block_sum(others);
             if (t == 0) {
                 squares[i] = own;
                 squares[size_t(n) + i] = others;

@@ -1,6 +1,7 @@
 // Changing the pattern of the factors (ParILUT on GPUs, 2019, section III): adding candidates, removing the smallest
-// entries, their magnitudes, and a lower triangle by columns. Twins: add, remove, magnitudes, columns_of in
-// kernels/reference/pattern.py, the same bits in every run. Launchers, and the sequence of kernels of each: pattern.py.
+// entries, their magnitudes, the values of another matrix at their places, and a lower triangle by columns. Twins: add,
+// values_at, remove, magnitudes, columns_of in kernels/reference/pattern.py, the same bits in every run. Launchers, and
+// the sequence of kernels of each: pattern.py.
 //
 // A row has a group of `lanes` neighbouring threads, a power of two given at run time; a row many times as long has all
 // of its block, after the others. Kernels that need sums over the rows before are run by a fixed number of blocks of
@@ -305,7 +306,12 @@ __global__ void __launch_bounds__(BLOCK) add(I n, int lanes, int per_block, int 
             const I low = j < i ? begin : pivot + 1, high = j < i ? pivot : end;
             const I place = q + lower_bound(indices, low, high, j);
             out_indices[place] = j;
-            out[place] = scaled && j < i ? c[q] / f[diag[j]] : c[q];
+            if (j > i) {
+                out[place] = c[q];
+            } else {
+                const T d = f[diag[j]];
+                out[place] = scaled ? c[q] / d : c[q] * (conj(d) / T(magnitude(d)));
+            }
         }
         if (team.rank == 0) {
             out_indptr[i] = begin + c_begin;
@@ -315,6 +321,26 @@ __global__ void __launch_bounds__(BLOCK) add(I n, int lanes, int per_block, int 
     const I first = rows_until(i64(blockIdx.x), n, per_block), last = rows_until(i64(blockIdx.x) + 1, n, per_block);
     for_rows(first, last, lanes, ROW_PASSES, length, visit);
     record(facts, longest, most_below, most_above, all_below);
+}
+
+// ---- values_at
+
+// The values of b at the places of a pattern, 0 where b has no entry. Launch: gridDim.x * per_block >= n.
+template <typename T, typename I>
+__global__ void __launch_bounds__(BLOCK) values_at(I n, int lanes, int per_block, const I* __restrict__ b_indptr,
+                    const I* __restrict__ b_indices, const T* __restrict__ b, const I* __restrict__ indptr,
+                    const I* __restrict__ indices, T* out)
+{
+    const auto length = [&](I i) { return indptr[i + 1] - indptr[i]; };
+    const auto visit = [&](const auto& team, I i) {
+        const I begin = indptr[i], size = indptr[i + 1] - begin, b_begin = b_indptr[i], b_end = b_indptr[i + 1];
+        for (I k = team.rank; k < size; k += team.size) {
+            const I j = indices[begin + k], q = lower_bound(b_indices, b_begin, b_end, j);
+            out[begin + k] = q < b_end && b_indices[q] == j ? b[q] : T(0);
+        }
+    };
+    const I first = rows_until(i64(blockIdx.x), n, per_block), last = rows_until(i64(blockIdx.x) + 1, n, per_block);
+    for_rows(first, last, lanes, ROW_PASSES, length, visit);
 }
 
 // ---- remove
@@ -483,11 +509,11 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_rows(I n, i64 drop_b
     record(state, longest, most_below, most_above, all_below);
 }
 
-// The entries that stay, to their places. Launch: gridDim.x * per_block >= n.
+// The entries that stay, to their places, with the values of `stays`. Launch: gridDim.x * per_block >= n.
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK) remove_write(I n, int lanes, int per_block, const I* __restrict__ indptr,
                     const I* __restrict__ indices, const I* __restrict__ diag, const T* __restrict__ f,
-                    const typename RealOf<T>::type* __restrict__ least, const I* __restrict__ counts,
+                    const T* __restrict__ stays, const typename RealOf<T>::type* __restrict__ least, const I* __restrict__ counts,
                     const I* __restrict__ out_indptr, const i64* __restrict__ state, I* out_indices, T* out)
 {
     using R = typename RealOf<T>::type;
@@ -533,7 +559,7 @@ __global__ void __launch_bounds__(BLOCK) remove_write(I n, int lanes, int per_bl
                 const int before = team.before(keep, met);
                 if (keep) {
                     out_indices[m + before] = columns[a];
-                    out[m + before] = values[a];
+                    out[m + before] = stays[begin + k];
                 }
                 m += met;
             }

@@ -85,8 +85,8 @@ def add(B, F, indptr, indices, values, scaled=False):
     """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py. The host waits for
     nothing.
 
-    indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj.
-    The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two launches, one pass over F.
+    indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj,
+    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two launches, one pass over F.
     """
     n, nnz = F.n, F.nnz + values.size
     index = np.dtype(np.int64) if nnz > INT32_LIMIT else F.indices.dtype
@@ -103,11 +103,11 @@ def add(B, F, indptr, indices, values, scaled=False):
     return B.with_index(index), _counted(out[0], out[1], out[3], out[2], _Facts(facts))
 
 
-def remove(F, least, drop):
+def remove(F, least, drop, values=None):
     """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
 
     least (2,) reals on the device, drop (2,) integers: thresholds, and how many entries to drop, below and above the
-    diagonal. The host waits once, for the new size. Cost: three launches, a pass over the values and one over all;
+    diagonal.  values (nnz,) : what is returned of the entries that stay, if not F's. The host waits once, for the new size. Cost: three launches, a pass over the values and one over all;
     4 n integers besides the result. MatrixError for an F of more than 2^32 - 1 entries.
     """
     n, index, real = F.n, F.indices.dtype, _real(F)
@@ -131,11 +131,25 @@ def remove(F, least, drop):
     longest, most_below, most_above, below, nnz = (int(word) for word in state[: FACTS + 1].get())
     indices, data = cupy.empty(nnz, index), cupy.empty(nnz, F.data.dtype)
     shape, grid = _rows(n, F.nnz)
-    arguments = (number, *shape, F.indptr, F.indices, F.diag, F.data, least, counts, indptr, state, indices, data)
+    pattern, values = (F.indptr, F.indices, F.diag), F.data if values is None else values
+    arguments = (number, *shape, *pattern, F.data, values, least, counts, indptr, state, indices, data)
     kernel("pattern", "remove_write", *types)((grid,), (BLOCK,), arguments)
     kept = CSR(indptr, indices, data, diag)
     kept.__dict__.update(missing=0, facts=(longest, most_below, most_above, below))
     return kept
+
+
+def values_at(B, F):
+    """The values of B at the places of F (nnz of F,), 0 where B has no entry; see kernels/reference/pattern.py.
+
+    The host waits for nothing. Cost: one launch, a search in a row of B for each entry of F. F's indices are as wide
+    as B's.
+    """
+    index, out = F.indices.dtype, cupy.empty(F.nnz, B.data.dtype)
+    shape, grid = _rows(F.n, F.nnz)
+    arguments = (index.type(F.n), *shape, B.indptr, B.indices, B.data, F.indptr, F.indices, out)
+    kernel("pattern", "values_at", B.data.dtype, index)((grid,), (BLOCK,), arguments)
+    return out
 
 
 def magnitudes(F):

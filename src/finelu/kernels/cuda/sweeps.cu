@@ -56,7 +56,8 @@ __device__ inline double residual(bool below, T s, T old, T divisor)
     T r;
     if (below) r = s - old * divisor;
     else r = SYMMETRIC ? T(real(s) - abs2(old)) : s - old;
-    return double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+    const double square = double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+    return SYMMETRIC && below ? 2 * square : square;  // for the other triangle
 }
 
 // A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null.

@@ -14,7 +14,8 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     would be more candidates, `least` is raised until there are not; A's own stay. (Here to the smallest that does; the
     other forms stop at one that is somewhat larger.) Of Cholesky (columns given) the lower triangle.
     Returns indptr (n + 1,), indices ascending in a row, values; squares (2, n) float64: sums of |r_ij|^2 in row i over
-    the pattern of F, and over the candidates; how many were left out.
+    the pattern of F, and over the candidates, those left out among them; of Cholesky r_ij stands for r_ji, too, and
+    counts twice; how many were left out.
     """
     squares, rows = np.zeros((2, F.n)), []
     for i in range(F.n):
@@ -28,7 +29,8 @@ def candidates(A, F, columns=None, least=0.0, most=None):
         for p in range(F.indptr[i], F.indptr[i + 1]):
             j = int(F.indices[p])
             held = F.data[p] * F.data[F.diag[j]] if j < i else F.data[p] if columns is None else abs(F.data[p]) ** 2
-            squares[0, i] += abs(r.get(j, 0) - held) ** 2
+            squares[0, i] += (2 if columns is not None and j < i else 1) * abs(r.get(j, 0) - held) ** 2
+        squares[1, i] = (1 if columns is None else 2) * sum(abs(r[j]) ** 2 for j in largest)
         rows.append((r, largest))
     products = sorted((v for _, largest in rows for v in largest.values()), reverse=True)
     if most is not None and most < len(products) and products[most] >= least:
@@ -38,7 +40,6 @@ def candidates(A, F, columns=None, least=0.0, most=None):
         for j in sorted(j for j in largest if largest[j] >= least):
             indices.append(j)
             values.append(r[j])
-            squares[1, i] += abs(r[j]) ** 2
         indptr.append(len(indices))
     types = F.indptr.dtype, F.indices.dtype, F.data.dtype
     found = (np.array(a, t) for a, t in zip((indptr, indices, values), types, strict=True))

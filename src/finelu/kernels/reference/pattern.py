@@ -25,14 +25,17 @@ def add(B, F, indptr, indices, values, scaled=False):
     """B as it is, and F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns
     ascending. The kernels return two CSR, whose index arrays are int64 where int32 cannot count the entries of F.
 
-    The initial value is r_ij (2018, equation 5); with `scaled` below the diagonal r_ij / F_jj.
+    The initial value is r_ij (2018, equation 5), below the diagonal times |F_jj| / F_jj, which is 1 where pivots are
+    positive, as they are there; with `scaled` it is r_ij / F_jj.
     """
     out = [[0], [], [], []]
     for i in range(F.n):
         row = row_of(F, i)
         for p in range(indptr[i], indptr[i + 1]):
             j = int(indices[p])
-            row[j] = values[p] / F.data[F.diag[j]] if scaled and j < i else values[p]
+            row[j], pivot = values[p], F.data[F.diag[j]]
+            if j < i:
+                row[j] = values[p] / pivot if scaled else values[p] * (np.conj(pivot) / abs(pivot))
         for j in sorted(row):
             if j == i:
                 out[3].append(len(out[1]))
@@ -43,14 +46,26 @@ def add(B, F, indptr, indices, values, scaled=False):
     return B, tuple(np.array(a, t) for a, t in zip(out, types, strict=True))
 
 
+def values_at(B, F):
+    """The values of B at the places of F (nnz of F,), 0 where B has no entry."""
+    out = np.zeros(F.nnz, B.dtype)
+    for i in range(F.n):
+        row = row_of(B, i)
+        for p in range(F.indptr[i], F.indptr[i + 1]):
+            out[p] = row.get(int(F.indices[p]), 0)
+    return out
+
+
 def magnitudes(F):
     """|values| of F below the diagonal, and above it, in the order of their places."""
     rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
     return abs(F.data[F.indices < rows]), abs(F.data[F.indices > rows])
 
 
-def remove(F, least, drop):
+def remove(F, least, drop, values=None):
     """F without its smallest entries: (indptr, indices, data, diag). The diagonal stays.
+
+    values (nnz,): what is returned of the entries that stay, if not the values that are compared.
 
     least (2,): thresholds below and above the diagonal; drop (2,): how many entries to drop there. Entries below the
     threshold in magnitude are dropped, all of them, those above it none, and of those equal to it as many as it takes
@@ -65,5 +80,5 @@ def remove(F, least, drop):
         want = min(max(int(drop[side]) - int((here & (magnitude < least[side])).sum()), 0), equal.size)
         t = np.arange(equal.size)
         keep[equal[(t + 1) * want // max(equal.size, 1) > t * want // max(equal.size, 1)]] = False
-    kept = np.concatenate([[0], np.cumsum(keep)])
-    return kept[F.indptr].astype(F.indptr.dtype), F.indices[keep], F.data[keep], kept[F.diag].astype(F.diag.dtype)
+    kept, data = np.concatenate([[0], np.cumsum(keep)]), F.data if values is None else values
+    return kept[F.indptr].astype(F.indptr.dtype), F.indices[keep], data[keep], kept[F.diag].astype(F.diag.dtype)

@@ -39,7 +39,8 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
     l_ij = s_ij / l_jj and l_ii = sqrt(s_ii). Times `damping`, plus 1 - damping times the old value. A value that is not
     finite, a pivot of LU that is 0, and a square that is not positive are refused: the old value stays, refused[0]
     counts it and refused[1] is the smallest such row so far.
-    squares (n,) float64: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values.
+    squares (n,) float64: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values; of Cholesky
+    r_ij below the diagonal stands for r_ji, too, and counts twice.
     """
     for i in range(F.n):
         s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
@@ -63,7 +64,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
                 refused[1] = min(refused[1], i)
                 new = old
             out[p] = new
-            squares[i] += abs(residual) ** 2
+            squares[i] += (2 if columns is not None and j < i else 1) * abs(residual) ** 2
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):

@@ -154,7 +154,7 @@ INSTANCES: dict[str, list[str]] = {
         ],
         VALUES,
     ),
-    "pattern": _over(["add", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
+    "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
         [
             "row_facts",
