@@ -69,7 +69,13 @@ WANTED = {"cpu": 3.0, "gpu": 4.0}  # Ginkgo's time over ours
 OVER_CPU = 10.0  # times the GPU's time that all threads of its host take
 SYMMETRIC = 0.6  # of ParILUT's time that ParICT may take
 FILL = 0.02  # of the entries asked for that may be missing or too many
-RECIPES = {"ParILUT": finelu.ParILUT(), "ParICT": finelu.ParICT(), "ParILU": finelu.ParILU()}
+RECIPES = {
+    "ParILUT": finelu.ParILUT(steps=GINKGO_STEPS, sweep="synchronous"),
+    "ParICT": finelu.ParICT(steps=GINKGO_STEPS, sweep="synchronous"),
+    "ParILUT exact": finelu.ParILUT(steps=GINKGO_STEPS),
+    "ParICT exact": finelu.ParICT(steps=GINKGO_STEPS),
+    "ParILU": finelu.ParILU(),
+}
 SWEEPS, CACHES = 10, 2**28  # of a measurement; bytes that no cache holds
 MOST_BYTES = 4.0  # times what a sweep's bytes take that it may take
 SLOW_MS = 2000.0
@@ -121,14 +127,14 @@ def measure_one(
     A = to_gpu(A) if device == "gpu" else A
     for kind in kinds:
         recipe = RECIPES[kind]
-        if kind == "ParICT" and not run.matrices[name]["spd"]:
+        if kind.startswith("ParICT") and not run.matrices[name]["spd"]:
             continue
         with run.attempt(name, f"{kind} {device} {threads}"):
             with all_steps():
                 first, timing, F = factor_time(recipe, A)
                 blocks = profile(recipe, A, type(F), PROFILES if timing.ms < SLOW_MS else 1)
             lower = (A.nnz - A.n) // 2 + A.n
-            asked = lower if kind == "ParICT" else A.nnz
+            asked = lower if kind.startswith("ParICT") else A.nnz
             detail = {"first_ms": first, "numeric": vars(timing), "nnz": F.nnz, "asked": asked, "blocks": blocks}
             detail |= {key: F.report[key] for key in ("refused", "steps", "stopped") if key in F.report}
             if kind == "ParILU" and device == "gpu":

@@ -14,7 +14,10 @@ from finelu.device import on_gpu
 from finelu.kernels import kernels_for
 from finelu.preconditioners import parilut as adaption
 
-BLOCKS = ("candidates", "add", "sweep after add", "select", "remove", "sweep after remove", "columns", "other")
+BLOCKS = (
+    *("candidates", "add", "sweep after add", "analysis", "elimination", "select", "remove", "sweep after remove"),
+    *("columns", "other"),
+)
 PROFILES = 3  # runs with every block timed; one where a run takes longer than SLOW_MS
 
 
@@ -31,10 +34,16 @@ class Blocks:
         "remove": "remove",
         "magnitudes": "select",
         "columns_of": "columns",
+        "values_at": "elimination",
+        "ilu0": "elimination",
+        "ic0": "elimination",
+        "ilu0_analysis": "analysis",
+        "ic0_analysis": "analysis",
     }
     PLACES = (
         ("candidates", "candidates"),
-        *(("pattern", name) for name in ("add", "remove", "magnitudes", "columns_of")),
+        *(("pattern", name) for name in ("add", "values_at", "remove", "magnitudes", "columns_of")),
+        *(("elimination", name) for name in ("ilu0_analysis", "ilu0", "ic0_analysis", "ic0")),
         *(("sweeps", name) for name in ("sweep", "sweeps", "sweep_in_place")),
         ("selection", "Selection"),
     )

@@ -105,7 +105,7 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
         "none": None,
         type(base).__name__: base,
         type(classical).__name__: classical,
-        **{str(k): Adapted(steps=k) for k in STEPS},
+        **{str(k): Adapted(steps=k, sweep="synchronous") for k in STEPS},
     }
 
 
@@ -204,7 +204,7 @@ def measure_steps(run: Run, case: Case) -> None:
     for delta in DELTAS:
         detail = {"iterations": [], "norms": [], "discrepancy": [], "most": []}
         for steps in range(MANY_STEPS + 1):
-            F = finelu.ParICT(steps=steps, select="exact", add_fraction=delta).factor(case.A)
+            F = finelu.ParICT(steps=steps, sweep="synchronous", add_fraction=delta).factor(case.A)
             L = sp.csr_matrix(to_host(F.L))
             detail["iterations"].append(count(F))
             detail["norms"].append(residual_norm(case.S, L))
@@ -216,7 +216,7 @@ def measure_steps(run: Run, case: Case) -> None:
 
 def measure_size(run: Run, case: Case, repeats: int = 3) -> None:
     """2018, Figure 3: the number of candidates and the time of step 3 of ParICT."""
-    recipe = finelu.ParICT(steps=3)
+    recipe = finelu.ParICT(steps=3, sweep="synchronous")
     F = recipe.factor(case.A)
     times: list[tuple[float, float, float]] = []
     with without_solves(type(F)):
@@ -239,7 +239,8 @@ def measure_exactness(run: Run, case: Case, seconds: float, steps: int = 8) -> N
     for variant in ("ILU0", "exact", "approximate"):
         detail: dict[str, list] = {"iterations": [], "entries": []}
         for k in range(steps + 1) if variant != "ILU0" else (0,):
-            recipe = finelu.ILU0() if variant == "ILU0" else finelu.ParILUT(steps=k, select=variant)
+            adapted = finelu.ParILUT(steps=k, sweep="synchronous", select=variant)
+            recipe = finelu.ILU0() if variant == "ILU0" else adapted
             scratch = Run("", {}, "", {"threads": run.options["threads"]})
             record = solve(scratch, case, "gmres", str(k), recipe, seconds)
             detail["iterations"].append(record.detail["iterations"] if shown(record).isdigit() else None)
@@ -294,9 +295,13 @@ def superlu(S: sp.csr_matrix, wanted: int, limit: float) -> dict[str, Any]:
 
 def measure_time(run: Run, case: Case, limit: float) -> None:
     """ParICT, ParILUT with approximate and exact thresholds, each with its blocks, and SuperLU."""
-    chosen = {"ParILUT": finelu.ParILUT(), "ParILUT exact": finelu.ParILUT(select="exact")}
+    five = {"steps": 5, "sweep": "synchronous"}
+    chosen = {
+        "ParILUT": finelu.ParILUT(select="approximate", **five),
+        "ParILUT exact": finelu.ParILUT(select="exact", **five),
+    }
     if case.spd:
-        chosen["ParICT"] = finelu.ParICT()
+        chosen["ParICT"] = finelu.ParICT(**five)
     for variant, recipe in chosen.items():
         with run.attempt(case.name, f"{variant} {case.device}"), all_steps():
             first, timing, F = factor_time(recipe, case.A)

@@ -478,7 +478,10 @@ def test_triangular_and_triangular_sweeps_reach_the_solves(backend):
 def test_the_sign_of_the_diagonal_does_not_matter(backend, sweep, sign):
     A = gallery.convection_diffusion(7, 6, 5, peclet=30)
     signs = sp.diags(np.where(np.arange(A.shape[0]) % 3, 1.0, -1.0)) if sign == "rows" else sign
-    errors = [residual(backend, B, ParILUT(sweep=sweep).factor(backend.move(B))) for B in (A, sp.csr_matrix(signs @ A if sign == "rows" else sign * A))]
+    errors = [
+        residual(backend, B, ParILUT(sweep=sweep).factor(backend.move(B)))
+        for B in (A, sp.csr_matrix(signs @ A if sign == "rows" else sign * A))
+    ]
     assert errors[1] == pytest.approx(errors[0], rel=1e-9)
 
 
@@ -559,7 +562,9 @@ def test_after_an_update_that_failed_there_are_no_factors_until_one_succeeds(bac
     bad[5, 5] = 0
     worse[7, 7] = 1e-320  # undoing the scaling overflows, or before that the elimination
     cases = ((bad, "row 5"), (worse, "not finite"))
-    for broken, text in cases[: 2 if Recipe is ParILUT and sweep != "asynchronous" else 1]:  # what they find depends on timing
+    for broken, text in cases[
+        : 2 if Recipe is ParILUT and sweep != "asynchronous" else 1
+    ]:  # what they find depends on timing
         with pytest.raises(ZeroPivot, match=text), np.errstate(all="ignore"):
             F.update(backend.move(broken))
         with pytest.raises(NoFactors):

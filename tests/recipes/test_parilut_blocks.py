@@ -481,7 +481,10 @@ def test_values_at_any_pattern(backend, S, T):
 def test_below_the_diagonal_what_is_added_has_the_sign_of_its_pivot_taken_out(backend):
     S = sp.csr_matrix(np.array([[-2.0, 1, 1], [1, 4, 0], [1, 0, 4]]))
     F = as_csr(S)
-    new = [backend.move(np.array(part, dtype)) for part, dtype in (([0, 0, 1, 2], "int32"), ([2, 1], "int32"), ([0.5, 0.5], "float64"))]
+    new = [
+        backend.move(np.array(part, dtype))
+        for part, dtype in (([0, 0, 1, 2], "int32"), ([2, 1], "int32"), ([0.5, 0.5], "float64"))
+    ]
     for sign, want in ((1, 0.5), (-1, -0.5)):
         G = F.with_values(np.where(F.indices == 1, sign, 1) * F.data)
         data = fetched(backend, _added(backend, F, G, *new))[2]

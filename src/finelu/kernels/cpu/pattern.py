@@ -246,7 +246,17 @@ def remove(F, least, drop, values=None):
     indptr[F.n] = nnz
     indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
     values = F.data if values is None else values
-    arguments = items, *pattern_arrays(F), F.data, values, *least, before * want % np.maximum(ties, 1), want, ties, begin
+    arguments = (
+        items,
+        *pattern_arrays(F),
+        F.data,
+        values,
+        *least,
+        before * want % np.maximum(ties, 1),
+        want,
+        ties,
+        begin,
+    )
     run_items(_keep, blocks, *arguments, indptr, indices, diag, data)
     return CSR(indptr, indices, data, diag)
 
