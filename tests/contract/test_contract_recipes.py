@@ -167,7 +167,7 @@ def test_devices_are_not_mixed(backend, name):
         with pytest.raises(DeviceError, match="different devices") as error:
             F.solve(r)
         one_line(error)
-    with pytest.raises(MatrixError, match="update needs the (block )?pattern"):
+    with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
         on_host.update(backend.move(A))
 
 

@@ -1,4 +1,4 @@
-"""ParILUT and ParICT: incomplete factorizations whose pattern follows the values, by eliminations or fixed-point sweeps.
+"""ParILUT and ParICT: incomplete factorizations whose pattern follows the values, by eliminations or by sweeps.
 
 H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018 (the algorithm, "2018" below);
 H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel threshold ILU for GPUs, 2019.
@@ -33,7 +33,6 @@ GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
-LARGE_SHIFT = 0.1  # of the diagonal, from which on a warning names it
 UPDATE_SWEEPS = 3
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
 
@@ -175,8 +174,8 @@ class _AdaptionReport(SweepReport):
     """steps, how many were done; residual_norms, ||A - L U||_F before each step and after the last, relative to
     ||A||_F, of the scaled matrix; candidates, left_out and nnz of each step; stopped, why.
 
-    shifts : by what part of itself the diagonal was moved for the elimination of the first pattern, and of each step;
-    a warning where that is much.
+    shifts : by what part of itself the diagonal was raised for the elimination of the first pattern, and of each step;
+    a warning where it was at last.
     """
 
     steps: int = 0
@@ -225,6 +224,7 @@ class _Adaption(FixedPoint):
     _larger: PatternElimination | None = None  # of the pattern that _found was chosen from
     _begin_with = 0, True  # shift and signs, see PatternElimination, with which its factors were made
     _next = 0, True  # with which the next ones are
+    _failed = -1  # the row of the last pivot that asked for a shift
     _plans: list[Any]  # of the selection below and above the diagonal
 
     def __init__(self, recipe: _Adapting, A: CSR):
@@ -254,10 +254,11 @@ class _Adaption(FixedPoint):
             F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
         self.report_refused()
         self.report_residual(residual / size_of_B)
-        if report.shifts and report.shifts[-1] >= LARGE_SHIFT:
+        if report.shifts and report.shifts[-1] > 0:
+            what = "positive" if self.cholesky else "usable or has lost its sign"
             report.warn(
-                f"the diagonal was moved by {report.shifts[-1]:.2g} of itself until the pivots did: M is far from A. "
-                "Try another recipe, or an ordering of A"
+                f"the diagonal was raised by {report.shifts[-1]:.2g} of itself, since without that the pivot of row "
+                f"{self._failed} is not {what}. Where that is much, try another recipe, or an ordering of A"
             )
         factors = self.finished(F, d)
         self._found, self._found_diagonal = F, self.diagonal
@@ -360,6 +361,7 @@ class _Adaption(FixedPoint):
         if made.F is None:
             what = "is not a positive number" if self.cholesky else "is zero or not finite"
             raise ZeroPivot(self.recipe, self._row(made.row), made.pivot, what)
+        self._failed = self._row(made.row) if made.row >= 0 else self._failed
         self._larger, self._begin_with = elimination, self._next
         self._next = max(made.shift - 1, 0) if made.signs else 0, made.signs
         self.report.shifts.append(SHIFTS[made.shift])
@@ -373,7 +375,8 @@ class _Adaption(FixedPoint):
             root = xp.sqrt(abs(F.data[F.diag]))
             weights = (None, root), (1 / root, None)
             compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), *weights))
-        return kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
+        smaller: CSR = kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
+        return smaller
 
     def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""

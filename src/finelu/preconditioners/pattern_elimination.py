@@ -1,7 +1,7 @@
 """The elimination of ILU(0) and IC(0) on any pattern, with a diagonal that is moved where pivots fail.
 
-Y. Saad, Iterative Methods for Sparse Linear Systems, 2003, Algorithm 10.4; T. A. Manteuffel, An incomplete factorization
-technique for positive definite linear systems, 1980, for the shift.
+Y. Saad, Iterative Methods for Sparse Linear Systems, 2003, Algorithm 10.4; for the shift T. A. Manteuffel, An
+incomplete factorization technique for positive definite linear systems, 1980.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ SMALL_SHIFTS = 6  # of them that LU tries for the signs of its pivots: with a la
 
 @dataclass(frozen=True)
 class Eliminated:
-    """F, or None where no shift gave factors; the row whose pivot then failed, and that pivot.
+    """F, or None where no shift gave factors.
 
     shift : number of the shift in SHIFTS.  signs : each pivot has the sign of its diagonal entry.
+    row, pivot : the first pivot that failed, or lost its sign, with the first shift that was tried; -1: none did.
     """
 
     F: CSR | None
@@ -54,19 +55,27 @@ class PatternElimination:
             self._plan = analysis(G, "auto", once)
         eliminate = kernels.elimination.ic0 if self._cholesky else kernels.elimination.ilu0
         values: Any = kernels.pattern.values_at(B, G)
-        b, row, usable = values[diag], -1, None
+        b, usable = values[diag], None
+        row, pivot = -1, None
         for number in range(shift, len(SHIFTS)):
             if usable is not None and number >= SMALL_SHIFTS:
                 break
             if number > 0:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)
-            row = kernels.vectors.first_bad(eliminate(self._plan, values, data))
-            if row >= 0:
-                continue
-            F = G.with_values(data)
-            kept = self._cholesky or not signs or bool(((data[diag] * b.conj()).real > 0).all())
-            if kept:
-                return Eliminated(F, number, signs)
-            usable = Eliminated(F, number, False) if usable is None else usable
-        return Eliminated(None, 0, signs, row, data[int(diag[row])]) if usable is None else usable
+            bad = kernels.vectors.first_bad(eliminate(self._plan, values, data))
+            lost = -1 if bad >= 0 or self._cholesky or not signs else _first_lost(data[diag], b)
+            if bad < 0 and lost < 0:
+                return Eliminated(G.with_values(data), number, signs, row, pivot)
+            if row < 0:
+                row = max(bad, lost)
+                pivot = data[int(diag[row])]
+            if bad < 0 and usable is None:
+                usable = Eliminated(G.with_values(data), number, False, row, pivot)
+        return Eliminated(None, 0, signs, row, pivot) if usable is None else usable
+
+
+def _first_lost(pivots: Any, b: Any) -> int:
+    """The first row whose pivot is not on the side of zero where its diagonal entry is, or -1."""
+    lost = (pivots * b.conj()).real <= 0
+    return int(lost.argmax()) if bool(lost.any()) else -1

@@ -77,7 +77,8 @@ def add(B, F, indptr, indices, values, scaled=False):
     """B, and F with candidates, as a CSR with ascending columns; see kernels/reference/pattern.py.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj,
-    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one pass over F.
+    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: one
+    pass over F.
     """
     nnz = F.nnz + values.size
     wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
@@ -227,7 +228,8 @@ def remove(F, least, drop, values=None):
     """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
 
     least (2,) reals, drop (2,) integers: thresholds, and how many entries to drop, below and above the diagonal.
-    values (nnz,) : what is returned of the entries that stay, if not F's. Returns a CSR of F's dtypes. Cost: a pass over the values and a copy of what stays.
+    values (nnz,) : what is returned of the entries that stay, if not F's. Returns a CSR of F's dtypes. Cost: a pass
+    over the values and a copy of what stays.
     """
     real = F.data.dtype.type(0).real.dtype.type
     items = even_blocks(F.indptr)

@@ -30,7 +30,8 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
 
     A, F : CSR of one dtype, the diagonal of F full; with columns = columns_of(F) lower triangles (Cholesky).
     out (nnz of F,) receives the new values, not F.data itself.  squares (n,) float64 receives sums of |r_ij|^2 of the
-    old values by rows (of Cholesky for both triangles), or None.  refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
+    old values by rows (of Cholesky for both triangles), or None.
+    refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
     Cost: sum over the entries l_ik of the length of row k of U, multiplications; n values of workspace a thread.
     """
     items = row_blocks(F, columns)

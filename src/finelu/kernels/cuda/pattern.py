@@ -86,7 +86,8 @@ def add(B, F, indptr, indices, values, scaled=False):
     nothing.
 
     indptr (n + 1,), indices, values : ascending in a row, none of them in F.  scaled : a new l_ij is r_ij / u_jj,
-    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two launches, one pass over F.
+    else r_ij |u_jj| / u_jj. The index arrays of both are int64 where int32 cannot count the entries of F. Cost: two
+    launches, one pass over F.
     """
     n, nnz = F.n, F.nnz + values.size
     index = np.dtype(np.int64) if nnz > INT32_LIMIT else F.indices.dtype
@@ -107,8 +108,9 @@ def remove(F, least, drop, values=None):
     """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
 
     least (2,) reals on the device, drop (2,) integers: thresholds, and how many entries to drop, below and above the
-    diagonal.  values (nnz,) : what is returned of the entries that stay, if not F's. The host waits once, for the new size. Cost: three launches, a pass over the values and one over all;
-    4 n integers besides the result. MatrixError for an F of more than 2^32 - 1 entries.
+    diagonal.  values (nnz,) : what is returned of the entries that stay, if not F's. The host waits once, for the new
+    size. Cost: three launches, a pass over the values and one over all; 4 n integers besides the result. MatrixError
+    for an F of more than 2^32 - 1 entries.
     """
     n, index, real = F.n, F.indices.dtype, _real(F)
     if F.nnz > MOST:

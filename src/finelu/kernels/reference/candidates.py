@@ -36,7 +36,7 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     if most is not None and most < len(products) and products[most] >= least:
         least = np.nextafter(products[most], np.inf)
     indptr, indices, values = [0], [], []
-    for i, (r, largest) in enumerate(rows):
+    for r, largest in rows:
         for j in sorted(j for j in largest if largest[j] >= least):
             indices.append(j)
             values.append(r[j])
