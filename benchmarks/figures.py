@@ -148,16 +148,17 @@ def factor_figures() -> Iterator[Figure]:
     yield Figure("`ILU0().factor(A)` and `gmres` to 1e-8", gpu,
                  "CuPy, `spilu(fill_factor=1)` and `gmres`, stopped after 6 to 60 s", SPINE_GMRES, whole,
                  front=True)  # fmt: skip
-    apart = "`{}().factor(A)`, analyses of its triangular solves apart"
+    apart = "`{}.factor(A)`, analyses of its triangular solves apart"
+    swept = '{}(steps=5, sweep="synchronous")'.format
     peer = "Ginkgo 1.12, {}, times measured earlier"
     for work, steps in (("ParILUT", "5 steps, fill 1"), ("ParICT", "5 steps, fill 1"), ("ParILU", "5 sweeps")):
         found = ginkgo(PARILUT_GPU, work, "gpu", 0)
-        called = apart.format(work)
+        called = apart.format("ParILU()" if work == "ParILU" else swept(work))
         yield Figure(called, gpu, peer.format(f"CUDA, {steps}"), PARILUT_GPU, found, front=work == "ParILUT")
     host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
-    yield Figure(apart.format("ParILUT"), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
+    yield Figure(apart.format(swept("ParILUT")), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
     found = ginkgo(PARILUT_CPU, "ParILUT", "cpu", 2)
-    yield Figure(apart.format("ParILUT"), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
+    yield Figure(apart.format(swept("ParILUT")), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
 
 
 def kernel_figures() -> Iterator[Figure]:
