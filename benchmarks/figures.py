@@ -158,7 +158,9 @@ def factor_figures() -> Iterator[Figure]:
     host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
     yield Figure(apart.format(swept("ParILUT")), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
     found = ginkgo(PARILUT_CPU, "ParILUT", "cpu", 2)
-    yield Figure(apart.format(swept("ParILUT")), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
+    yield Figure(
+        apart.format(swept("ParILUT")), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found
+    )
 
 
 def kernel_figures() -> Iterator[Figure]:

@@ -1,5 +1,5 @@
 """Claim: at the same size ParILUT's factors take at most 0.92 times the iterations of in-place sweeps as Ginkgo makes
-them, and at most 1.1 times those of ILUT, by the geometric mean; ParICT's likewise beside ICT.
+them, and at most 1.1 times those of ILUT, by the geometric mean; ParICT's likewise compared with ICT.
 
 `python -m benchmarks.claims.parilut_quality` factors each matrix with a full diagonal by every recipe, all with as many
 entries as A has, and counts iterations of GMRES (full, up to 300), or of CG where A is symmetric with a positive

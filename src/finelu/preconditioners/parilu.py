@@ -147,7 +147,8 @@ class _Sweeps(FixedPoint):
             self.forget_refused()
             initial = self.initial(self._start, self._places, B)
             F, norms = self._swept(B, initial, damping)
-            if not norms or min(norms[-2:]) <= norms[0]:  # it may swing, from one of L and U to the other
+            # it may swing, from one of L and U to the other
+            if len(norms) < 2 or (min(norms[1:][-2:]) <= norms[0] and np.isfinite(norms[-1])):
                 break
             damping /= 2
         else:

@@ -19,7 +19,7 @@ from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactor
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
-from finelu.preconditioners.pattern_elimination import SHIFTS, PatternElimination
+from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
@@ -28,7 +28,7 @@ SELECTIONS = ("approximate", "exact")
 INITIAL = ("residual", "scaled")
 NO_PIVOTS = "with the candidates there are no pivots; the factors before that were taken"
 NOT_FINITE = "the residual is not finite; the factors before that were taken"
-AS_ILU0 = "the residual grew from the first step on; the factors on the first pattern were eliminated instead"
+AS_ILU0 = "{}; since no step was better, those on the first pattern, eliminated"
 GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
@@ -43,6 +43,7 @@ class _Adapting(Recipe):
 
     steps: int = 3
     fill: float = 1.0
+    nnz: int | None = None
     sweep: str = "exact"
     progressive: bool = False
     select: str = "exact"
@@ -74,7 +75,10 @@ class ParILUT(_Adapting):
     entries of L and of U. Those of L are compared times, those of U divided by, the root of their pivot's magnitude.
 
     steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
-    fill : entries of L + U at the end, relative to those of A, L and U apart.
+    fill : entries of L + U at the end, relative to those of the first pattern (A's, or that of ILU(start)), L and U
+        apart; to A's where start is factors.
+    nnz : in place of fill, entries of L + U at the end, the diagonal once, as in ILUT; of those off the diagonal L and
+        U get shares as they have in that pattern.
     sweep : how the values are found. "exact": by the elimination of ILU(0), on the larger pattern, with a diagonal
         moved as little as it takes where pivots fail or lose their signs; see `shifts` in the report. "synchronous",
         as in the papers: by a fixed-point sweep before the entries are dropped, and one after. "asynchronous": by
@@ -155,6 +159,8 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
     if recipe.update_sweeps is not None:
         count("update_sweeps", recipe.update_sweeps, 0, of=recipe)
     number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
+    if recipe.nnz is not None and recipe.fill != 1.0:
+        raise ParameterError(f"{recipe!r}: fill and nnz say the same; leave one of them out.")
     number("add_fraction", recipe.add_fraction, 0, 1, open_low=True, of=recipe)
     number("stagnation", recipe.stagnation, 0, 1, of=recipe)
     flag("progressive", recipe.progressive, of=recipe)
@@ -166,7 +172,10 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
         if isinstance(recipe.start, Factors):
             raise ParameterError(f"start={recipe.start!r} has no two triangles to begin with; a level or others do.")
         count("start", recipe.start, 0, of=recipe)
-    return checked_fixed_point(recipe, A)
+    matrix = checked_fixed_point(recipe, A)
+    if recipe.nnz is not None:
+        count("nnz", recipe.nnz, matrix.n, of=recipe)  # what the diagonal takes
+    return matrix
 
 
 @dataclass(eq=False, repr=False)
@@ -187,6 +196,14 @@ class _AdaptionReport(SweepReport):
     stopped: str = "all steps done"
 
 
+@dataclass(frozen=True, eq=False)
+class _Factors:
+    """F, of B; eliminated : if exact, how the values were made that its entries were chosen from."""
+
+    F: CSR
+    eliminated: Eliminated | None = None
+
+
 class _Norms:
     """The residual norms that steps begin with, and what they say: whether to stop, and with which factors.
 
@@ -194,16 +211,16 @@ class _Norms:
     best : of the factors of at most the wanted size those with the smallest norm.
     """
 
-    def __init__(self, stagnation: float, wanted: list[int], F: CSR):
+    def __init__(self, stagnation: float, wanted: list[int], first: _Factors):
         self._stagnation, self._wanted = stagnation, wanted
         self._norms: list[float] = []  # of factors that are no larger than wanted
-        self.first = self.best = F
+        self.first = self.best = first
 
-    def stop(self, norm: float, F: CSR) -> str:
-        """Why to stop before a step from F, of this residual norm, or nothing."""
-        if all(size <= ROOM * wanted for size, wanted in zip(_sizes(F), self._wanted, strict=True)):
+    def stop(self, norm: float, made: _Factors) -> str:
+        """Why to stop before a step from these factors, of this residual norm, or nothing."""
+        if all(size <= ROOM * wanted for size, wanted in zip(_sizes(made.F), self._wanted, strict=True)):
             self._norms.append(norm)
-            self.best = F if norm <= min(self._norms) else self.best
+            self.best = made if norm <= min(self._norms) else self.best
         before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
         return self.failed(norm) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
@@ -219,12 +236,8 @@ class _Adaption(FixedPoint):
     update_steps."""
 
     report: _AdaptionReport
-    _found: CSR | None = None  # the factors of B
+    _found: _Factors | None = None  # the factors of B
     _found_diagonal: Any = None
-    _larger: PatternElimination | None = None  # of the pattern that _found was chosen from
-    _begin_with = 0, True  # shift and signs, see PatternElimination, with which its factors were made
-    _next = 0, True  # with which the next ones are
-    _failed = -1  # the row of the last pivot that asked for a shift
     _plans: list[Any]  # of the selection below and above the diagonal
 
     def __init__(self, recipe: _Adapting, A: CSR):
@@ -242,81 +255,96 @@ class _Adaption(FixedPoint):
         report.residual_norms, report.candidates, report.left_out, report.nnz = [], [], [], []
         B, d = self.scaled(A)
         size_of_B = float(norm_squared(B, self.cholesky)) ** 0.5
-        fresh = self._found is None
-        steps = recipe.steps if fresh else recipe.update_steps
+        if size_of_B == 0:
+            raise ParameterError(f"{recipe!r}: the squares of A's entries underflow; leave scale at True.")
+        found = self._found
+        steps = recipe.steps if found is None else recipe.update_steps
         self._plans = [None, None]
         with kernels_for(B.data).memory.reusing_memory():
-            F = self._begin(B, d) if fresh else self._again(B)
-            B, F, residual = self._adapted(B, F, steps, size_of_B)
+            made = self._begin(B, d) if found is None else self._again(B, found)
+            B, made, residual = self._adapted(B, made, steps, size_of_B)
+            F = made.F
             if residual is None:
-                residual = float(self.residual(B, F).sum()) ** 0.5
+                residual = float(self.residual(B.with_index(F.indices.dtype), F).sum()) ** 0.5
             self._plans, self._last_columns = [None, None], None
-            F = F if on_gpu(F.data) else F.copy()  # out of the memory that is reused
+            if not on_gpu(F.data):  # out of the memory that is reused
+                same = found is not None and F.indices is found.F.indices
+                F = F.with_values(F.data.copy()) if same else F.copy()
         self.report_refused()
         self.report_residual(residual / size_of_B)
-        if report.shifts and report.shifts[-1] > 0:
+        if made.eliminated is not None and made.eliminated.shift > 0:
             what = "positive" if self.cholesky else "usable or has lost its sign"
             report.warn(
-                f"the diagonal was raised by {report.shifts[-1]:.2g} of itself, since without that the pivot of row "
-                f"{self._failed} is not {what}. Where that is much, try another recipe, or an ordering of A"
+                f"the diagonal was raised by {SHIFTS[made.eliminated.shift]:.2g} of itself, since without that the "
+                f"pivot of row {self._row(made.eliminated.row)} is not {what}. Where that is much, try another recipe, "
+                "or an ordering of A"
             )
         factors = self.finished(F, d)
-        self._found, self._found_diagonal = F, self.diagonal
+        self._found, self._found_diagonal = _Factors(F, made.eliminated), self.diagonal
         report.numeric_seconds = perf_counter() - start
         return factors
 
-    def _begin(self, B: CSR, d: Any) -> CSR:
+    def _begin(self, B: CSR, d: Any) -> _Factors:
         """The factors to begin with; the sizes that are wanted."""
-        self._wanted = [round(self.recipe.fill * size) for size in _sizes(B)]
         F = self._first(B, d)
+        sizes = _sizes(B if isinstance(self.recipe.start, TriangularFactors) else F)
+        fill = self.recipe.fill
+        if self.recipe.nnz is not None:
+            fill = (self.recipe.nnz - B.n) / max((2 if self.cholesky else 1) * sum(sizes), 1)
+        self._wanted = [round(fill * size) for size in sizes]
         if self._exact and not isinstance(self.recipe.start, TriangularFactors):
-            return self._eliminated(B, F)
-        return F
+            return self._eliminated(B, PatternElimination(F, self.cholesky))
+        return _Factors(F)
 
-    def _again(self, B: CSR) -> CSR:
+    def _again(self, B: CSR, found: _Factors) -> _Factors:
         """The factors of new values on the pattern that was found."""
-        assert self._found is not None
-        F, recipe = self._found, self.recipe
+        F, recipe, before = found.F, self.recipe, found.eliminated
+        B = B.with_index(F.indices.dtype)
         if self._exact:
-            self._next = self._begin_with
-            made = self._eliminate(B, self._larger or PatternElimination(F, self.cholesky))
-            return made if self._larger is None else F.with_values(kernels_for(F.data).pattern.values_at(made, F))
+            if before is None:  # factors that were given
+                return self._eliminated(B, PatternElimination(F, self.cholesky))
+            made = self._eliminated(B, before.elimination, (before.begin, before.signs))
+            if made.F.nnz == F.nnz:
+                return _Factors(F.with_values(made.F.data), made.eliminated)
+            return _Factors(F.with_values(kernels_for(F.data).pattern.values_at(made.F, F)), made.eliminated)
         if not recipe.scale:  # what the old diagonal has done to their size
             F = self.rescaled(F, self._found_diagonal / self.diagonal)
         elif recipe.asynchronous:
             F = F.copy()  # should this update fail, the next begins where it did
         for _ in range(UPDATE_SWEEPS if recipe.update_sweeps is None else recipe.update_sweeps):
             F = self.sweep(B, F)
-        return F
+        return _Factors(F)
 
-    def _adapted(self, B: CSR, F: CSR, steps: int, size_of_B: float) -> tuple[CSR, CSR, float | None]:
-        """B, F after the steps (2018, Algorithm 2), and its residual norm on the pattern, if it is known."""
+    def _adapted(self, B: CSR, made: _Factors, steps: int, size_of_B: float) -> tuple[CSR, _Factors, float | None]:
+        """B, the factors after the steps (2018, Algorithm 2), and their residual norm on the pattern, if known."""
         if steps == 0:
-            return B, F, None
-        first, norms = _sizes(F), _Norms(self.recipe.stagnation, self._wanted, F)
+            return B, made, None
+        B = B.with_index(made.F.indices.dtype)
+        first, norms = _sizes(made.F), _Norms(self.recipe.stagnation, self._wanted, made)
         for step in range(1, steps + 1):
             part = step / steps if self.recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
-            *found, _, norm = self._candidates(B, F, size_of_B)
-            stopped = norms.stop(norm, F)
+            *found, _, norm = self._candidates(B, made.F, size_of_B)
+            stopped = norms.stop(norm, made)
             if not stopped:
-                B, F, stopped = self._step(B, F, found, sizes)
+                B, made, stopped = self._step(B, made, found, sizes)
             if stopped:
                 return B, self._best(B, norms, stopped), None
             self.report.steps = step
-        *_, on_pattern, norm = self._candidates(B, F, size_of_B)
+        *_, on_pattern, norm = self._candidates(B, made.F, size_of_B)
         failed = norms.failed(norm)
-        return (B, self._best(B, norms, failed), None) if failed else (B, F, on_pattern)
+        return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
 
-    def _best(self, B: CSR, norms: _Norms, stopped: str) -> CSR:
+    def _best(self, B: CSR, norms: _Norms, stopped: str) -> _Factors:
         """The factors that are taken when steps end early; the first ones, if of sweeps, are exact instead."""
         self.report.stopped = stopped
         given = isinstance(self.recipe.start, TriangularFactors)
         if stopped != STAGNATES and norms.best is norms.first and not (self._exact or given):
+            first = norms.first.F
             with suppress(ZeroPivot):
-                F = self._eliminated(B, norms.first)
-                self.report.stopped = AS_ILU0
-                return F
+                F = self._eliminated(B.with_index(first.indices.dtype), PatternElimination(first, self.cholesky)).F
+                self.report.stopped = AS_ILU0.format(stopped)
+                return _Factors(first.with_values(F.data))
         return norms.best
 
     def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[Any, Any, Any, int, float, float]:
@@ -331,41 +359,36 @@ class _Adaption(FixedPoint):
         self.report.residual_norms.append(norm)
         return indptr, indices, values, int(left_out), here**0.5, norm
 
-    def _step(self, B: CSR, F: CSR, found: list[Any], sizes: list[int]) -> tuple[CSR, CSR, str]:
-        """B and F after a step, of `sizes` below and above the diagonal; or before it, and why there is none."""
+    def _step(self, B: CSR, made: _Factors, found: list[Any], sizes: list[int]) -> tuple[CSR, _Factors, str]:
+        """B and the factors after a step, of `sizes` below and above the diagonal; or before it, and why."""
         *candidates, left_out = found
         pattern, report = kernels_for(B.data).pattern, self.report
         if self.recipe.add_fraction < 1:
-            candidates = _largest(F, candidates, self.recipe.add_fraction)
-        B, larger = pattern.add(B, F, *candidates, scaled=self.recipe.initial == "scaled")
+            candidates = _largest(made.F, candidates, self.recipe.add_fraction)
+        B, larger = pattern.add(B, made.F, *candidates, scaled=self.recipe.initial == "scaled")
         if self._exact:
-            elimination = PatternElimination(larger, self.cholesky)
+            begin = (0, True) if made.eliminated is None else made.eliminated.next
             try:
-                made = self._eliminate(B, elimination)
+                whole = self._eliminated(B, PatternElimination(larger, self.cholesky), begin)
             except ZeroPivot:
-                return B, F, NO_PIVOTS
-            F = self._reduced(made, sizes)
+                return B, made, NO_PIVOTS
+            made = _Factors(self._reduced(whole.F, sizes), whole.eliminated)
         else:
-            F = self.sweep(B, self._reduced(self.sweep(B, larger), sizes))
+            made = _Factors(self.sweep(B, self._reduced(self.sweep(B, larger), sizes)))
         report.candidates.append(int(candidates[1].size))
         report.left_out.append(left_out)
-        report.nnz.append(F.nnz)
-        return B, F, ""
+        report.nnz.append(made.F.nnz)
+        return B, made, ""
 
-    def _eliminated(self, B: CSR, pattern: CSR) -> CSR:
-        return self._eliminate(B, PatternElimination(pattern, self.cholesky))
-
-    def _eliminate(self, B: CSR, elimination: PatternElimination) -> CSR:
+    def _eliminated(self, B: CSR, elimination: PatternElimination, begin: tuple[int, bool] = (0, True)) -> _Factors:
         """The factors of B on the pattern of `elimination`, with the shift that they take. Raises ZeroPivot."""
-        made = elimination.factor(B, *self._next)
-        if made.F is None:
+        try:
+            F, how = elimination.factor(B, *begin)
+        except NoPivots as failed:
             what = "is not a positive number" if self.cholesky else "is zero or not finite"
-            raise ZeroPivot(self.recipe, self._row(made.row), made.pivot, what)
-        self._failed = self._row(made.row) if made.row >= 0 else self._failed
-        self._larger, self._begin_with = elimination, self._next
-        self._next = max(made.shift - 1, 0) if made.signs else 0, made.signs
-        self.report.shifts.append(SHIFTS[made.shift])
-        return made.F
+            raise ZeroPivot(self.recipe, self._row(failed.row), failed.pivot, what) from None
+        self.report.shifts.append(SHIFTS[how.shift])
+        return _Factors(F, how)
 
     def _reduced(self, F: CSR, sizes: list[int]) -> CSR:
         """F without its smallest entries, of `sizes` below and above the diagonal."""

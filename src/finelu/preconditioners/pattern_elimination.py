@@ -17,19 +17,33 @@ SHIFTS = (0.0, *(1e-3 * 4.0**k for k in range(10)))  # times the diagonal; tried
 SMALL_SHIFTS = 6  # of them that LU tries for the signs of its pivots: with a larger one M is too far from A
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Eliminated:
-    """F, or None where no shift gave factors.
+    """How factors were made: by elimination.factor(B, begin, signs).
 
-    shift : number of the shift in SHIFTS.  signs : each pivot has the sign of its diagonal entry.
-    row, pivot : the first pivot that failed, or lost its sign, with the first shift that was tried; -1: none did.
+    shift : number of the one that was taken, in SHIFTS.  kept : each pivot has the sign of its diagonal entry.
+    row : whose pivot was the first that failed, or lost its sign, without a shift; -1: none did.
     """
 
-    F: CSR | None
-    shift: int
+    elimination: PatternElimination
+    begin: int
     signs: bool
+    shift: int
+    kept: bool
     row: int = -1
-    pivot: Any = None
+
+    @property
+    def next(self) -> tuple[int, bool]:
+        """What an elimination of a similar matrix should begin with: (shift, signs)."""
+        return max(self.shift - 1, 0), self.kept
+
+
+class NoPivots(Exception):
+    """No shift gave factors; row, pivot: the first that failed without one."""
+
+    def __init__(self, row: int, pivot: Any):
+        super().__init__(row)
+        self.row, self.pivot = row, pivot
 
 
 class PatternElimination:
@@ -41,12 +55,12 @@ class PatternElimination:
     def __init__(self, pattern: CSR, cholesky: bool):
         self.pattern, self._cholesky, self._plan = pattern, cholesky, None
 
-    def factor(self, B: CSR, shift: int = 0, signs: bool = True) -> Eliminated:
-        """Factors of B with its diagonal times 1 + the first shift that does, from SHIFTS[shift] on.
+    def factor(self, B: CSR, begin: int = 0, signs: bool = True) -> tuple[CSR, Eliminated]:
+        """Factors of B with its diagonal times 1 + the first shift that does: of 0, then SHIFTS[begin] and those after.
 
-        It does where Cholesky has positive pivots; where LU has pivots that can be divided by and, with `signs`, have
-        the sign (if complex, are in the half plane) of their diagonal entries, as those of the complete factorization
-        have if A is definite. If no small shift keeps the signs, the first factors that were found are taken.
+        It does where Cholesky has positive pivots; where LU has pivots that can be divided by and, of real values and
+        with `signs`, have the signs of their diagonal entries, as those of the complete factorization have if A is
+        definite. If no small shift keeps the signs, the first factors that were found are taken. Raises NoPivots.
         """
         G, diag, kernels = self.pattern, self.pattern.diag, kernels_for(self.pattern.data)
         if self._plan is None or self._plan.provisional:
@@ -55,27 +69,30 @@ class PatternElimination:
             self._plan = analysis(G, "auto", once)
         eliminate = kernels.elimination.ic0 if self._cholesky else kernels.elimination.ilu0
         values: Any = kernels.pattern.values_at(B, G)
+        look = signs and not self._cholesky and values.dtype.kind != "c"
         b, usable = values[diag], None
         row, pivot = -1, None
-        for number in range(shift, len(SHIFTS)):
+        for number in (0, *range(max(begin, 1), len(SHIFTS))):
             if usable is not None and number >= SMALL_SHIFTS:
                 break
             if number > 0:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)
             bad = kernels.vectors.first_bad(eliminate(self._plan, values, data))
-            lost = -1 if bad >= 0 or self._cholesky or not signs else _first_lost(data[diag], b)
+            lost = _first_lost(data[diag], b) if look and bad < 0 else -1
             if bad < 0 and lost < 0:
-                return Eliminated(G.with_values(data), number, signs, row, pivot)
+                return G.with_values(data), Eliminated(self, begin, signs, number, signs, row)
             if row < 0:
                 row = max(bad, lost)
                 pivot = data[int(diag[row])]
             if bad < 0 and usable is None:
-                usable = Eliminated(G.with_values(data), number, False, row, pivot)
-        return Eliminated(None, 0, signs, row, pivot) if usable is None else usable
+                usable = G.with_values(data), Eliminated(self, begin, signs, number, False, row)
+        if usable is None:
+            raise NoPivots(row, pivot)
+        return usable
 
 
 def _first_lost(pivots: Any, b: Any) -> int:
-    """The first row whose pivot is not on the side of zero where its diagonal entry is, or -1."""
-    lost = (pivots * b.conj()).real <= 0
+    """The first row whose real pivot has not the sign of its diagonal entry, or -1."""
+    lost = (pivots > 0) != (b > 0)
     return int(lost.argmax()) if bool(lost.any()) else -1

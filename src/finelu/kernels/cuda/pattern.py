@@ -144,10 +144,11 @@ def remove(F, least, drop, values=None):
 def values_at(B, F):
     """The values of B at the places of F (nnz of F,), 0 where B has no entry; see kernels/reference/pattern.py.
 
-    The host waits for nothing. Cost: one launch, a search in a row of B for each entry of F. F's indices are as wide
-    as B's.
+    The host waits for nothing. Cost: one launch, a search in a row of B for each entry of F; a copy of the indices that
+    are not as wide as the others.
     """
-    index, out = F.indices.dtype, cupy.empty(F.nnz, B.data.dtype)
+    index, out = np.promote_types(B.indices.dtype, F.indices.dtype), cupy.empty(F.nnz, B.data.dtype)
+    B, F = B.with_index(index), F.with_index(index)
     shape, grid = _rows(F.n, F.nnz)
     arguments = (index.type(F.n), *shape, B.indptr, B.indices, B.data, F.indptr, F.indices, out)
     kernel("pattern", "values_at", B.data.dtype, index)((grid,), (BLOCK,), arguments)
