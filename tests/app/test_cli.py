@@ -209,9 +209,9 @@ def test_steps_reach_the_recipe(capsys):
     arguments = ("solve", "gallery:ani4", "--recipe", "parict")
     made = {steps: run_json(capsys, *arguments, "--steps", steps)[1] for steps in (1, 5)}
     assert made[1]["recipe"] == repr(finelu.ParICT(steps=1)) and made[1]["method"] == "cg"
-    assert made[5]["recipe"] == repr(finelu.ParICT())
-    assert made[1]["report"]["steps"] == 1 and len(made[5]["report"]["residual_norms"]) == 5
-    assert made[1]["iterations"] > 1.3 * made[5]["iterations"]
+    assert made[5]["recipe"] == repr(finelu.ParICT(steps=5))
+    assert made[1]["report"]["steps"] == 1 and len(made[5]["report"]["residual_norms"]) == 6
+    assert made[1]["iterations"] > 1.1 * made[5]["iterations"]
     _, by_setting = run_json(capsys, *arguments, "--set", "steps=1", "--set", "start=0", "--set", "ordering=none")
     assert by_setting["iterations"] == made[1]["iterations"]
 
