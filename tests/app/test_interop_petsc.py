@@ -225,7 +225,11 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
             str: ("sync_free", "sync_free"),
         }.get(type(value), (None, None))
         if value is None:  # a union: the options that its other type takes
-            text, want = {"precision": ("float32", "float32"), "ordering": ("rcm", "rcm")}.get(field.name, ("3", 3))
+            text, want = {
+                "precision": ("float32", "float32"),
+                "ordering": ("rcm", "rcm"),
+                "initial": ("scaled", "scaled"),
+            }.get(field.name, ("3", 3))
             if field.name in ("symmetric", "low_memory", "matching"):
                 text, want = "no", False
         made, device = petsc.options.from_options(*given(name, {field.name: text}))
