@@ -14,7 +14,7 @@ import finelu
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.claims import parilut  # noqa: E402
+from benchmarks.claims import parilut, parilut_quality  # noqa: E402
 from benchmarks.harness import building_blocks, clock  # noqa: E402
 from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
 from benchmarks.harness.suite import Problem  # noqa: E402
@@ -141,6 +141,29 @@ def test_the_speed_on_the_cpu(tmp_path, capsys):
     assert all(abs(r.error) < 0.05 and r.numeric_ms > 0 for r in run.records)
     assert "### Share of each building block" in page_of(path).read_text()
     assert "ParICT over ParILUT" in capsys.readouterr().out
+
+
+def test_iterations_are_compared_where_either_side_converges(tmp_path, capsys, threads):
+    arguments = ["--cpu", "--matrices", "poisson5:20,20,convection_diffusion:8", "--out", str(tmp_path)]
+    assert parilut_quality.main([*arguments, "--machine", "box"]) == 0
+    (path,) = tmp_path.glob("parilut-quality-box-*.json.gz")
+    run = Run.load(path)
+    names = list(parilut_quality.recipes(False, 1))
+    assert [(r.work, r.variant) for r in run.records if r.matrix == "poisson5:20,20"] == [
+        (method, who) for method in ("cg", "gmres") for who in names
+    ]
+    assert all(r.detail["converged"] and 0 < r.detail["iterations"] < 40 for r in run.records)
+    lines = [li for li in capsys.readouterr().out.splitlines() if li.startswith("| in place")]
+    assert [[c.strip() for c in li.split("|")[2:4]] for li in lines] == [["gmres", "2"], ["cg", "1"]]
+    counts = {"default": 30, "in place": 40, "ILUT": 10}
+    made = Run("q", {"name": "box"}, "2026-01-02", {}, {"a": {"n": 1}, "b": {"n": 1}})
+    for matrix, converged in (("a", True), ("b", False)):
+        for who, count in counts.items():
+            detail = {"iterations": count if converged else 300, "converged": converged, "why": "MAX_ITERATIONS"}
+            made.records.append(Record(matrix, "gmres", "cpu", "finelu", who, 1.0, detail=detail))
+    assert parilut_quality.ratios(made, "gmres", "in place") == [(0.75, "a")]
+    assert cells(parilut_quality.claim_table(made), "in place")[2:] == ["1", "0.92", "0.750", "0.75", "a", "yes"]
+    assert cells(parilut_quality.claim_table(made), "ILUT")[2:] == ["1", "1.1", "3.000", "3.00", "a", "no"]
 
 
 # The papers' tables and figures -------------------------------------------------------------------------------------

@@ -314,6 +314,13 @@ def test_where_undamped_sweeps_grow_they_are_damped(backend):
     assert undamped[-1] > undamped[0]
 
 
+def test_growth_over_a_single_sweep_is_seen(backend):
+    A = gallery.tridiagonal(50, lower=-3.0, diagonal=1.0, upper=-3.0)
+    F = ParILU(sweeps=1).factor(backend.move(A))
+    norms = F.report["residual_norms"]
+    assert F.report["damping"] < 1 and (len(norms) == 1 or norms[-1] <= norms[0])
+
+
 def test_where_every_damping_grows_the_initial_values_are_taken_and_it_is_said(backend):
     A = gallery.random_dominant(30, 1.0, 0)
     A = sp.csr_matrix(A.toarray() * (1 - np.eye(30)) * 8 + np.eye(30))
