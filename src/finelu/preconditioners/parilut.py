@@ -80,7 +80,7 @@ class ParILUT(_Adapting):
     nnz : in place of fill, entries of L + U at the end, the diagonal once, as in ILUT; of those off the diagonal L and
         U get shares as they have in that pattern.
     sweep : how the values are found. "exact": by the elimination of ILU(0), on the larger pattern, with a diagonal
-        moved as little as it takes where pivots fail or lose their signs; see `shifts` in the report. "synchronous",
+        that is raised where pivots fail or lose their signs; see `shifts` in the report. "synchronous",
         as in the papers: by a fixed-point sweep before the entries are dropped, and one after. "asynchronous": by
         sweeps that read values as soon as they are there, so that they depend on the timing; the others give the same
         bits in every run. Sweeps may diverge where A is far from diagonally dominant.
