@@ -227,3 +227,14 @@ def iterations(A, M, method=fl.gmres, **options):
     solution = method(A, np.ones(A.shape[0]), M=M, rtol=1e-8, **options)
     assert solution.converged
     return solution.iterations
+
+
+def compared(L, U, diagonal, cholesky):
+    """(below, above): the magnitudes by which the smallest entries of factors, of Cholesky L and L^H, are dropped."""
+    roots = abs(U.diagonal()) if cholesky else np.sqrt(abs(U.diagonal()))
+    weights = np.sqrt(roots * np.where(diagonal == 0, roots, np.sqrt(abs(diagonal))))
+    ones = np.ones(roots.size)
+    left, right = sp.diags(1 / weights), sp.diags(ones if cholesky else roots)
+    below = left @ abs(sp.tril(L, -1)) @ right
+    above = sp.diags(ones if cholesky else 1 / roots) @ abs(sp.triu(U, 1)) @ sp.diags(1 / weights)
+    return sp.csr_matrix(below), sp.csr_matrix(above)

@@ -21,6 +21,7 @@ from benchmarks.harness.suite import Problem  # noqa: E402
 from benchmarks.papers import parilut as paper  # noqa: E402
 from benchmarks.papers import parilut_measure as paper_measure  # noqa: E402
 from benchmarks.papers import parilut_tables as paper_tables  # noqa: E402
+from benchmarks.peers import PeerError, ginkgo  # noqa: E402
 from finelu.kernels import cpu  # noqa: E402
 
 
@@ -143,7 +144,8 @@ def test_the_speed_on_the_cpu(tmp_path, capsys):
     assert "ParICT over ParILUT" in capsys.readouterr().out
 
 
-def test_iterations_are_compared_where_either_side_converges(tmp_path, capsys, threads):
+def test_iterations_are_compared_where_either_side_converges(tmp_path, capsys, threads, monkeypatch):
+    monkeypatch.setattr(ginkgo, "available", lambda: False)
     arguments = ["--cpu", "--matrices", "poisson5:20,20,convection_diffusion:8", "--out", str(tmp_path)]
     assert parilut_quality.main([*arguments, "--machine", "box"]) == 0
     (path,) = tmp_path.glob("parilut-quality-box-*.json.gz")
@@ -162,8 +164,50 @@ def test_iterations_are_compared_where_either_side_converges(tmp_path, capsys, t
             detail = {"iterations": count if converged else 300, "converged": converged, "why": "MAX_ITERATIONS"}
             made.records.append(Record(matrix, "gmres", "cpu", "finelu", who, 1.0, detail=detail))
     assert parilut_quality.ratios(made, "gmres", "in place") == [(0.75, "a")]
-    assert cells(parilut_quality.claim_table(made), "in place")[2:] == ["1", "0.92", "0.750", "0.75", "a", "yes"]
+    assert cells(parilut_quality.claim_table(made), "in place")[2:] == ["1", "-", "0.750", "0.75", "a", "-"]
+    made.records[1].variant = "Ginkgo"
+    assert cells(parilut_quality.claim_table(made), "Ginkgo")[2:] == ["1", "0.92", "0.750", "0.75", "a", "yes"]
     assert cells(parilut_quality.claim_table(made), "ILUT")[2:] == ["1", "1.1", "3.000", "3.00", "a", "no"]
+
+
+def test_ginkgo_is_asked_for_as_many_steps_and_entries(monkeypatch):
+    asked = []
+
+    class Stub:
+        matrix = SimpleNamespace(
+            Csr_double_int32=lambda executor, shape, data, indices, indptr: sp.csr_matrix(
+                (data, indices, indptr), shape
+            ),
+            dense_double=lambda executor, values: values,
+        )
+
+        @staticmethod
+        def device(name):
+            return name
+
+        @staticmethod
+        def generate_solver(A, config):
+            asked.append(config)
+            if config["solver"]["type"] == "preconditioner::Ic":
+                raise RuntimeError("not positive")
+            return SimpleNamespace(apply=lambda b, x: np.copyto(x, b / A.diagonal()[:, None]))
+
+    monkeypatch.setitem(sys.modules, "pyGinkgo", Stub)
+    monkeypatch.setattr(ginkgo, "available", lambda: True)
+    S = finelu.gallery.poisson5(9, 8)
+    made = parilut_quality.preconditioners(S, S, False, "cpu")
+    np.testing.assert_array_equal(made["Ginkgo"]()(np.ones(72)), 1 / S.diagonal())
+    inner = asked[0]["solver"]
+    assert inner["factorization"] == {
+        "type": "factorization::ParIlut",
+        "iterations": 5,
+        "fill_in_limit": 1.0,
+        "approximate_select": False,
+    }
+    assert asked[0]["criteria"] == [{"type": "Iteration", "max_iters": 1}]
+    with pytest.raises(PeerError, match="Ginkgo: not positive"):
+        parilut_quality.preconditioners(S, S, True, "cpu")["Ginkgo"]()
+    assert "Ginkgo" not in parilut_quality.preconditioners(S, S, True, "gpu")
 
 
 # The papers' tables and figures -------------------------------------------------------------------------------------

@@ -210,8 +210,8 @@ def test_an_interrupt_ends_a_solve_and_leaves_the_factors_whole(threads):
     def interrupt(*_):
         raise Interrupted
 
-    # of this process's own time, and again a second later: Python drops an exception that a signal raises where nobody
-    # can catch it, as in what the garbage collector calls
+    # of this process's own time, and again a second later: Python drops an exception that a signal raises where
+    # no caller can catch it, as in what the garbage collector calls
     before = signal.signal(signal.SIGVTALRM, interrupt)
     try:
         for delay in np.linspace(0.001, 0.02, 12):

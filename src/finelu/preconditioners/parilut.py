@@ -18,6 +18,7 @@ from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
 from finelu.preconditioners.recipe import Recipe
@@ -72,7 +73,8 @@ class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
     A step adds the places where A - L U is not zero, finds the values on that larger pattern, and drops the smallest
-    entries of L and of U. Those of L are compared times, those of U divided by, the root of their pivot's magnitude.
+    entries of L and of U. Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of
+    |u_ii a_ii|, which no symmetric scaling of A changes.
 
     steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
     fill : entries of L + U at the end, relative to those of the first pattern (A's, or that of ILU(start)), L and U
@@ -101,8 +103,8 @@ class ParILUT(_Adapting):
     update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
         values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept.
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
-    scale : symmetric scaling to a unit diagonal, undone in the factors. Magnitudes are compared, and residuals are
-        measured, after it.
+    scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
+        residuals are measured, after it.
     pivots : of synchronous sweeps, as in ParILU.  shift, triangular, triangular_sweeps, precision : as there.
     If the residual norm grows to 1.5 times the smallest that factors of the wanted size had, those are taken, and it
     stops.
@@ -218,7 +220,7 @@ class _Norms:
 
     def stop(self, norm: float, made: _Factors) -> str:
         """Why to stop before a step from these factors, of this residual norm, or nothing."""
-        if all(size <= ROOM * wanted for size, wanted in zip(_sizes(made.F), self._wanted, strict=True)):
+        if all(size <= ROOM * wanted for size, wanted in zip(sizes_of(made.F), self._wanted, strict=True)):
             self._norms.append(norm)
             self.best = made if norm <= min(self._norms) else self.best
         before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
@@ -238,11 +240,11 @@ class _Adaption(FixedPoint):
     report: _AdaptionReport
     _found: _Factors | None = None  # the factors of B
     _found_diagonal: Any = None
-    _plans: list[Any]  # of the selection below and above the diagonal
 
     def __init__(self, recipe: _Adapting, A: CSR):
         super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep))
         self._exact = recipe.sweep == "exact"
+        self._dropping = Dropping(self.cholesky, exact=recipe.select == "exact")
         if recipe.memory_limit is None:  # how many candidates there may be
             self._most = max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
         else:
@@ -259,14 +261,15 @@ class _Adaption(FixedPoint):
             raise ParameterError(f"{recipe!r}: the squares of A's entries underflow; leave scale at True.")
         found = self._found
         steps = recipe.steps if found is None else recipe.update_steps
-        self._plans = [None, None]
+        self._dropping.forget()
         with kernels_for(B.data).memory.reusing_memory():
             made = self._begin(B, d) if found is None else self._again(B, found)
             B, made, residual = self._adapted(B, made, steps, size_of_B)
             F = made.F
             if residual is None:
                 residual = float(self.residual(B.with_index(F.indices.dtype), F).sum()) ** 0.5
-            self._plans, self._last_columns = [None, None], None
+            self._dropping.forget()
+            self._last_columns = None
             if not on_gpu(F.data):  # out of the memory that is reused
                 same = found is not None and F.indices is found.F.indices
                 F = F.with_values(F.data.copy()) if same else F.copy()
@@ -287,7 +290,7 @@ class _Adaption(FixedPoint):
     def _begin(self, B: CSR, d: Any) -> _Factors:
         """The factors to begin with; the sizes that are wanted."""
         F = self._first(B, d)
-        sizes = _sizes(B if isinstance(self.recipe.start, TriangularFactors) else F)
+        sizes = sizes_of(B if isinstance(self.recipe.start, TriangularFactors) else F)
         fill = self.recipe.fill
         if self.recipe.nnz is not None:
             fill = (self.recipe.nnz - B.n) / max((2 if self.cholesky else 1) * sum(sizes), 1)
@@ -320,7 +323,7 @@ class _Adaption(FixedPoint):
         if steps == 0:
             return B, made, None
         B = B.with_index(made.F.indices.dtype)
-        first, norms = _sizes(made.F), _Norms(self.recipe.stagnation, self._wanted, made)
+        first, norms = sizes_of(made.F), _Norms(self.recipe.stagnation, self._wanted, made)
         for step in range(1, steps + 1):
             part = step / steps if self.recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
@@ -372,9 +375,9 @@ class _Adaption(FixedPoint):
                 whole = self._eliminated(B, PatternElimination(larger, self.cholesky), begin)
             except ZeroPivot:
                 return B, made, NO_PIVOTS
-            made = _Factors(self._reduced(whole.F, sizes), whole.eliminated)
+            made = _Factors(self._dropping.reduced(whole.F, sizes, B.data[B.diag]), whole.eliminated)
         else:
-            made = _Factors(self.sweep(B, self._reduced(self.sweep(B, larger), sizes)))
+            made = _Factors(self.sweep(B, self._dropping.reduced(self.sweep(B, larger), sizes, B.data[B.diag])))
         report.candidates.append(int(candidates[1].size))
         report.left_out.append(left_out)
         report.nnz.append(made.F.nnz)
@@ -389,37 +392,6 @@ class _Adaption(FixedPoint):
             raise ZeroPivot(self.recipe, self._row(failed.row), failed.pivot, what) from None
         self.report.shifts.append(SHIFTS[how.shift])
         return _Factors(F, how)
-
-    def _reduced(self, F: CSR, sizes: list[int]) -> CSR:
-        """F without its smallest entries, of `sizes` below and above the diagonal."""
-        xp, kernels = namespace(F.data), kernels_for(F.data)
-        compared = F
-        if not self.cholesky:  # L D^(1/2) and D^(-1/2) U, D the pivots: of a symmetric A the two are alike
-            root = xp.sqrt(abs(F.data[F.diag]))
-            weights = (None, root), (1 / root, None)
-            compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), *weights))
-        smaller: CSR = kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
-        return smaller
-
-    def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
-        """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""
-        xp, kernels = namespace(F.data), kernels_for(F.data)
-        least, drop = xp.zeros(2, F.data.real.dtype), [0, 0]
-        for side, (values, size) in enumerate(zip(kernels.pattern.magnitudes(F), sizes, strict=True)):
-            if values.size > size:
-                drop[side] = values.size - size
-                selection = self._selection(side, values)
-                selection.out = least[side : side + 1]
-                selection.select(values, drop[side])
-        return least, drop
-
-    def _selection(self, side: int, values: Any) -> Any:
-        """A plan that is large enough for `values`; kept for the next step."""
-        if self._plans[side] is None or self._plans[side].n_max < values.size:
-            kernels, exact = kernels_for(values), self.recipe.select == "exact"
-            room = values.size + values.size // 4  # the next step may have more
-            self._plans[side] = kernels.selection.Selection(room, values.dtype, exact=exact)
-        return self._plans[side]
 
     def _first(self, B: CSR, d: Any) -> CSR:
         """The factors of B to begin with."""
@@ -439,11 +411,6 @@ class _Adaption(FixedPoint):
         if not same:
             raise ParameterError(f"start={start!r} was made with another ordering of the rows.")
         return self.rescaled(given.with_values(given.data.astype(B.dtype)), d)
-
-
-def _sizes(F: CSR) -> tuple[int, int]:
-    """Entries below and above the diagonal."""
-    return F.below, F.nnz - F.n - F.below
 
 
 def _largest(F: CSR, found: list[Any], part: float) -> list[Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -15,13 +14,17 @@ from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
+from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.recipe import checked, on_host
 from finelu.validation import count, number
 
-CLOSE = 0.01  # a wanted number of entries counts as met up to this fraction of it
-TOO_FAR = 0.1  # where breakdowns keep the search farther away than this, there are no such factors
+SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
+JUMP = 16  # as MOST, where no threshold gives a number between too few and too many
+FEW = 3  # attempts; from then on less than SPARE will do
 ATTEMPTS = 20
-EDGE = 6  # attempts at either end of a range of thresholds that break down
+TOO_FAR = 0.1  # where breakdowns keep the search farther below the wanted number than this, there are no such factors
+FIRST, SMALLEST, LARGEST_TOL, CLOSE_TOLS = 1e-3, 1e-14, 10.0, 1.1  # thresholds: to begin with, and where a search ends
+POWER = 0.4  # the entries grow about like drop_tol to minus this power; to begin with
 LARGEST = 2**62
 ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or another recipe."
 
@@ -45,7 +48,7 @@ class Attempt:
 class ThresholdReport(TriangularReport):
     """drop_tol : that of the factors.  nnz : entries of L + U, the diagonal once.  factorizations : how many it took.
 
-    nnz_wanted : where a number was wanted; a warning if it was missed by more than 1%.
+    nnz_wanted : where a number was wanted; a warning if there are fewer.
     """
 
     drop_tol: float | None = None
@@ -121,14 +124,26 @@ class Threshold:
             raise _no_factors(recipe, made)
         self._guess = report.drop_tol = made.drop_tol
         report.warning, report.nnz = unlike or None, made.count
+        factors = _as_csr(made.result, A.indices.dtype)
         if recipe.nnz is not None:
             report.nnz_wanted = int(recipe.nnz)
-            if not meets(made, recipe.nnz):
-                why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried came nearer"
+            if made.count < recipe.nnz:
+                why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried leaves as many"
                 report.warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
-        triangles = _moved(made.result, A)
+            factors, report.nnz = self._reduced(factors, recipe.nnz, host.data[host.diag])
+        xp = namespace(A.data)
+        triangles = CSR(*(xp.asarray(part) for part in (factors.indptr, factors.indices, factors.data, factors.diag)))
         report.numeric_seconds = perf_counter() - start
         return triangles
+
+    def _reduced(self, F: CSR, wanted: int, diagonal: Any) -> tuple[CSR, int]:
+        """F without its smallest entries, and how many are left in L + U: `wanted`, or all."""
+        dropping, sizes = Dropping(self.recipe.hermitian), sizes_of(F)
+        part = (wanted - F.n) / max((2 if self.recipe.hermitian else 1) * sum(sizes), 1)
+        if part < 1:
+            below = round(part * sizes[0])
+            F = dropping.reduced(F, [below, sizes[1] and wanted - F.n - below], diagonal)
+        return F, F.n + (2 if self.recipe.hermitian else 1) * sum(sizes_of(F))
 
 
 def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
@@ -141,98 +156,89 @@ def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
     return ZeroPivot(recipe, made.result.rows, pivot, what + with_tol, ADVICE)
 
 
-def _moved(result: Any, A: CSR) -> CSR:
-    """The factors as a CSR on the device of A, with int32 indices where they hold them, else int64."""
-    xp = namespace(A.data)
-    index = A.indices.dtype if result.stored <= INT32_LIMIT else np.dtype(np.int64)
-    indptr, indices, diag = (
-        xp.asarray(v.astype(index, copy=False)) for v in (result.indptr, result.indices, result.diag)
-    )
-    return CSR(indptr, indices, xp.asarray(result.data), diag)
-
-
-def meets(made: Attempt, wanted: int) -> bool:
-    return made.good and abs(made.count - wanted) <= CLOSE * wanted
+def _as_csr(made: Any, index: Any) -> CSR:
+    """The factors, on the host, with indices of the dtype `index` where it holds them, else int64."""
+    index = index if made.stored <= INT32_LIMIT else np.dtype(np.int64)
+    indptr, indices, diag = (v.astype(index, copy=False) for v in (made.indptr, made.indices, made.diag))
+    return CSR(indptr, indices, made.data, diag)
 
 
 def search_if_wanted(recipe: Any, trial: Trial, guess: float) -> tuple[Attempt, int]:
-    """The one attempt with drop_tol, or a search for the number of entries that is wanted."""
+    """The one attempt with drop_tol, or a search for one that has more entries than are wanted."""
     return (trial(recipe.drop_tol, LARGEST), 1) if recipe.nnz is None else search(trial, recipe.nnz, guess)
 
 
 def search(attempt: Trial, wanted: int, guess: float) -> tuple[Attempt, int]:
-    """The threshold that gives the wanted number of entries within 1%, or comes closest: the attempt, and how many.
+    """The attempt that has SPARE to MOST times the wanted entries, or is closest to AIM times; and how many there were.
 
-    attempt(drop_tol, most) factors, and stops a little beyond the wanted number, so that none takes much longer than
-    the last. First the count alone decides where to go on, also that of a breakdown. If this leads to a breakdown, the
-    complete factorizations next to it are looked for; if all are far from the wanted number, the breakdown is returned.
+    attempt(drop_tol, most) factors, and stops beyond `most` entries, so that none takes much longer than the last.
+    From the third on, any that has enough entries will do. Where pivots fail, smaller thresholds are tried, which
+    seldom break down, until they leave too many entries; then larger ones. If no factors have about as many entries as
+    are wanted, and some broke down, one that did is returned.
     """
-    beyond = wanted // 4 + 1
     tried: list[Attempt] = []
     best: Attempt | None = None  # of the complete ones; the only one whose factors are kept
-
-    def distance(made: Attempt) -> int:
-        return abs(made.count - wanted)
-
-    def take(drop_tol: float, beyond: int = beyond) -> Attempt:
-        nonlocal best
-        made = attempt(drop_tol, wanted + beyond)
-        if made.good and (best is None or distance(made) < distance(best)):
+    drop_tol, most = guess if 0 < guess < 1 else FIRST, MOST * wanted
+    while True:
+        made = attempt(drop_tol, most)
+        if made.good and (best is None or _off(made, wanted) <= _off(best, wanted)):
             best = made
         tried.append(replace(made, result=None) if made.good else made)
-        return tried[-1]
-
-    for drop_tol in _towards(wanted, guess, tried):
-        take(drop_tol)
-        if best is not None and meets(best, wanted):
-            return best, len(tried)
-    stopped = [made for made in tried if not made.good and not made.broken]
-    if stopped:  # the last of them may be closer than the best, beyond a jump of the count
-        take(max(made.drop_tol for made in stopped), wanted if best is None else distance(best))
-    nearest = min((made for made in tried if made.good or made.broken), key=distance)
-    if nearest.broken:
-        for few in (True, False):
-            side = [made for made in tried if made.good and (made.count < wanted) == few]
-            if not side:
-                continue
-            edge, broken = min(side, key=distance), nearest.drop_tol
-            for _ in range(EDGE):
-                made = take(float(np.sqrt(edge.drop_tol * broken)))
-                if made.good:
-                    edge = made
-                else:
-                    broken = made.drop_tol
-    if best is None or (nearest.broken and distance(best) > TOO_FAR * wanted):
-        return nearest, len(tried)
+        if best is not None and best.count >= (SPARE if len(tried) < FEW else 1) * wanted:
+            break
+        if len(tried) == ATTEMPTS or most > MOST * wanted:
+            break
+        following = _next(tried, wanted)
+        if following is None:  # the number jumps: from too few to far too many
+            stopped = [made.drop_tol for made in tried if not made.good and not made.broken]
+            if not stopped:
+                break
+            following, most = max(stopped), JUMP * wanted
+        drop_tol = following
+    broken = [made for made in tried if made.broken]
+    if best is None or (broken and best.count < (1 - TOO_FAR) * wanted):
+        return (broken or [made])[-1], len(tried)
     return best, len(tried)
 
 
-def _towards(wanted: int, guess: float, tried: list[Attempt]) -> Iterator[float]:
-    """Thresholds to try, one after the other: bisection of log(drop_tol), and interpolation of log(count)."""
-    yield guess if 0 < guess < 1 else 1e-3
-    step = 10.0
-    while len(tried) < ATTEMPTS:
-        tried_in_order = sorted(tried, key=lambda made: made.drop_tol)
-        finest, coarsest = tried_in_order[0], tried_in_order[-1]
-        brackets = [
-            (fine, coarse)
-            for fine, coarse in pairwise(tried_in_order)
-            if fine.count > wanted >= coarse.count and coarse.drop_tol > max(fine.drop_tol * 1.001, 1e-100)
-        ]
-        if coarsest.count > wanted:
-            yield coarsest.drop_tol * step
-            step *= step
-        elif finest.count <= wanted and finest.drop_tol > 0:
-            yield 0.0  # all that fill allows
-        elif not brackets:
-            return
-        elif brackets[0][0].drop_tol == 0:
-            yield brackets[0][1].drop_tol / step
-            step *= step
-        else:  # there may be more than one, since breakdowns make the count jump
-            fine, coarse = brackets[0]
-            share = 0.5
-            if len(tried) % 3 and fine.count > coarse.count > 0:
-                share = np.log(fine.count / wanted) / np.log(fine.count / coarse.count)
-            ratio = coarse.drop_tol / fine.drop_tol
-            yield float(fine.drop_tol * ratio ** min(max(share, 0.05), 0.95))
+def _off(made: Attempt, wanted: int) -> tuple[bool, float]:
+    """Whether it has too few entries, and how far it is from AIM times the wanted ones."""
+    return made.count < wanted, abs(np.log(max(made.count, 1) / (AIM * wanted)))
+
+
+def _next(tried: list[Attempt], wanted: int) -> float | None:
+    """The threshold to try next: log(count) is interpolated over log(drop_tol). None: there is none between."""
+    in_order = sorted(tried, key=lambda made: made.drop_tol)
+    finest, coarsest = in_order[0], in_order[-1]
+    many = [not made.good and not made.broken for made in in_order]
+    if not many[0]:
+        if finest.drop_tol == 0:  # all that fill allows
+            return _coarser(coarsest) if finest.broken else None
+        if len(tried) > 1 and finest.good and finest.count <= 1.01 * in_order[1].count:
+            return 0.0  # it hardly grows any more
+        step = 10.0 if finest.broken else _step(AIM * wanted / finest.count)
+        return finest.drop_tol / step if finest.drop_tol > SMALLEST else 0.0
+    if many[-1]:
+        return coarsest.drop_tol * _step(coarsest.count / (AIM * wanted))
+    at = max(i for i in range(len(many) - 1) if many[i] and not many[i + 1])
+    fine, coarse = in_order[at], in_order[at + 1]
+    if fine.drop_tol == 0:
+        return coarse.drop_tol / 100 if coarse.drop_tol > SMALLEST else None
+    ratio = coarse.drop_tol / fine.drop_tol
+    if ratio < CLOSE_TOLS:
+        return _coarser(coarsest) if coarse.broken else None
+    share = 0.5
+    if coarse.good and fine.count > coarse.count:
+        share = float(np.log(fine.count / (AIM * wanted)) / np.log(fine.count / coarse.count))
+    return float(fine.drop_tol * ratio ** min(max(share, 0.2), 0.8))
+
+
+def _step(growth: float) -> float:
+    """By what the threshold is divided so that there are about `growth` times as many entries."""
+    return float(min(max(growth ** (1 / POWER), 3.0), 100.0))
+
+
+def _coarser(coarsest: Attempt) -> float | None:
+    """A larger threshold, in the hope that it does not break down, too."""
+    larger = max(4 * coarsest.drop_tol, FIRST)
+    return larger if larger <= LARGEST_TOL else None

@@ -1,0 +1,67 @@
+"""Factors without their smallest entries, so that a wanted number is left.
+
+H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018, section 3.3; entries of L and
+of U are compared alike, which that paper does not do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finelu.device import namespace
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+
+
+def sizes_of(F: CSR) -> tuple[int, int]:
+    """Entries below and above the diagonal."""
+    return F.below, F.nnz - F.n - F.below
+
+
+class Dropping:
+    """Drops the smallest entries of L and U, or of a Cholesky factor; plans of the selection are kept.
+
+    Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| |a_ii|)^(1/4), of Cholesky
+    |l_ij| / w_i with u_ii = l_ii^2: of a Hermitian A with a positive diagonal the three are the same, and no symmetric
+    scaling of A changes them. What a dropped entry does to L^-1 A U^-1 is in first order its size next to the pivot
+    sqrt|u_ii| of its row; a_ii stands for what that would be with less fill, so that one small pivot alone does not
+    keep all entries of its row. Where a_ii is zero u_ii is taken for it.
+    """
+
+    def __init__(self, cholesky: bool, exact: bool = True):
+        self._cholesky, self._exact = cholesky, exact
+        self._plans: list[Any] = [None, None]  # of the selection below and above the diagonal
+
+    def forget(self) -> None:
+        """Give the memory of the plans back."""
+        self._plans = [None, None]
+
+    def reduced(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
+        """F without its smallest entries, of `sizes` below and above the diagonal; diagonal (n,) : that of A."""
+        xp, kernels = namespace(F.data), kernels_for(F.data)
+        pivots, own = abs(F.data[F.diag]), abs(diagonal)
+        roots = pivots if self._cholesky else xp.sqrt(pivots)
+        weights = xp.sqrt(roots * xp.where(own > 0, xp.sqrt(own), roots))
+        below, above = (1 / weights, None if self._cholesky else roots), (1 / roots, 1 / weights)
+        compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), below, above))
+        smaller: CSR = kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
+        return smaller
+
+    def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
+        """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""
+        xp, kernels = namespace(F.data), kernels_for(F.data)
+        least, drop = xp.zeros(2, F.data.real.dtype), [0, 0]
+        for side, (values, size) in enumerate(zip(kernels.pattern.magnitudes(F), sizes, strict=True)):
+            if values.size > size:
+                drop[side] = values.size - size
+                selection = self._selection(side, values)
+                selection.out = least[side : side + 1]
+                selection.select(values, drop[side])
+        return least, drop
+
+    def _selection(self, side: int, values: Any) -> Any:
+        """A plan that is large enough for `values`; kept for the next step."""
+        if self._plans[side] is None or self._plans[side].n_max < values.size:
+            room = values.size + values.size // 4  # the next step may have more
+            self._plans[side] = kernels_for(values).selection.Selection(room, values.dtype, exact=self._exact)
+        return self._plans[side]
