@@ -289,15 +289,15 @@ class _Adaption(FixedPoint):
 
     def _begin(self, B: CSR, d: Any) -> _Factors:
         """The factors to begin with; the sizes that are wanted."""
-        F = self._first(B, d)
-        sizes = sizes_of(B if isinstance(self.recipe.start, TriangularFactors) else F)
+        given = isinstance(self.recipe.start, TriangularFactors)
+        exact = self._exact and not given
+        F = self.pattern(B, self.recipe.start)[0] if exact else self._first(B, d)
+        sizes = sizes_of(B if given else F)
         fill = self.recipe.fill
         if self.recipe.nnz is not None:
             fill = (self.recipe.nnz - B.n) / max((2 if self.cholesky else 1) * sum(sizes), 1)
         self._wanted = [round(fill * size) for size in sizes]
-        if self._exact and not isinstance(self.recipe.start, TriangularFactors):
-            return self._eliminated(B, PatternElimination(F, self.cholesky))
-        return _Factors(F)
+        return self._eliminated(B, PatternElimination(F, self.cholesky)) if exact else _Factors(F)
 
     def _again(self, B: CSR, found: _Factors) -> _Factors:
         """The factors of new values on the pattern that was found."""
