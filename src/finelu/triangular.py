@@ -124,7 +124,6 @@ class TriangularSolver:
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
         self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
-        self.method: str = self._plan.method
         self._load(A.data)
 
     def __getstate__(self) -> Any:
@@ -134,6 +133,12 @@ class TriangularSolver:
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
         self._kernels, self._xp = kernels_for(self._like), namespace(self._like)
+
+    @property
+    def method(self) -> str:
+        """The one in use; "auto" may go over to another on the CPU after some solves."""
+        chosen: str = self._plan.method
+        return chosen
 
     @property
     def levels(self) -> int | None:
@@ -157,7 +162,7 @@ class TriangularSolver:
 
     def _load(self, data: Any) -> None:
         self._valid = False
-        bad = self._plan.load(data)
+        bad = self._plan.load(data, self.check and not self.unit)
         if self.check and not self.unit:
             row = self._kernels.vectors.first_bad(bad)
             if row >= 0:

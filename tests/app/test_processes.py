@@ -139,7 +139,7 @@ def compiled_once(tmp_path_factory):
 def one_missing(compiled_once, tmp_path):
     """Such a folder without one of the kernels, that every call needs."""
     folder = shutil.copytree(compiled_once[0], tmp_path / "cache")
-    (one,) = folder.rglob("inspection.inspect-*.nbc")
+    (one,) = folder.rglob("inspection._sound-*.nbc")
     one.unlink()
     return str(folder)
 

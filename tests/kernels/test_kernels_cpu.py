@@ -1,6 +1,7 @@
 """The CPU kernels: the bits of kernels/reference for every schedule and number of threads, and by definition."""
 
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from checks import DTYPES, in_dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +124,7 @@ def check_solves(A, seed=0):
             with np.errstate(all="ignore"):
                 expected = reference.triangular.solve_triangular(T, A.data, b)
             plans = [cpu.triangular.triangular_plan(T, method, 1) for method in ("sequential", "levels", "auto")]
-            plans += [triangular.Exact(T, "levels", s, None) for s in schedules(T).values()]
+            plans += [triangular.Exact(T, s, None) for s in schedules(T).values()]
             for plan in plans:
                 plan.load(A.data)
                 assert np.array_equal(solve(plan, b), expected, equal_nan=True)
@@ -198,7 +200,7 @@ def test_shapes_have_the_bits_of_the_reference(name):
     else:
         T, b = triangle(A, True, False), np.ones(A.n)
         for s in schedules(T).values():
-            plan = triangular.Exact(T, "levels", s, None)
+            plan = triangular.Exact(T, s, None)
             plan.load(A.data)
             assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
 
@@ -402,9 +404,59 @@ def test_new_values_are_taken_without_a_new_analysis():
 def test_auto_is_sequential_for_a_chain_and_by_levels_for_a_grid():
     chain, grid = as_csr(gallery.bidiagonal(500)), as_csr(gallery.poisson7(8))
     assert cpu.triangular.triangular_plan(triangle(chain, True, True), "auto", 1).method == "sequential"
-    plan = cpu.triangular.triangular_plan(triangle(grid, True, True), "auto", 1)
-    assert plan.method == "levels" and plan.depth == 22
+    assert cpu.triangular.triangular_plan(triangle(grid, True, True), "levels", 1).depth == 22
     assert cpu.triangular.triangular_plan(triangle(grid, True, True), "sequential", 1).depth is None
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_analysis(dtype, shape):
+    A = as_csr(in_dtype(gallery.convection_diffusion(9, 8, 1, peclet=50), dtype))
+    b = numbers(np.random.default_rng(0), A.n * (shape or (1,))[0], dtype).reshape(A.n, *shape)
+    for lower, unit, trans in itertools.product((True, False), (True, False), "NTH"):
+        T = triangle(A, lower, unit, trans)
+        want = reference.triangular.solve_triangular(T, A.data, b)
+        plan = cpu.triangular.triangular_plan(T, "auto", 1)
+        assert plan.load(A.data) == -1
+        solves = -(-triangular.PAYS // (shape or (1,))[0])
+        seen = []
+        for _ in range(solves + 2):
+            assert np.array_equal(solve(plan, b), want)
+            seen.append(plan.method)
+        assert seen == ["sequential"] * (solves - 1) + ["levels"] * 3
+        assert plan.depth == cpu.levels.levels(T)[1]
+        plan.load(3 * A.data)
+        assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, 3 * A.data, b))
+    chain = cpu.triangular.triangular_plan(triangle(as_csr(gallery.bidiagonal(500)), True, True), "auto", 1)
+    chain.load(gallery.bidiagonal(500).data)
+    for _ in range(triangular.PAYS + 1):
+        solve(chain, np.ones(500))
+    assert (chain.method, chain.depth) == ("sequential", 500)
+
+
+def test_an_analysis_that_fails_leaves_the_solves_as_they_were(monkeypatch):
+    A = as_csr(gallery.poisson7(5))
+    T = triangle(A, True, False)
+    want = reference.triangular.solve_triangular(T, A.data, np.ones(A.n))
+
+    def fails(error):
+        def raises(*_):
+            raise error
+
+        return raises
+
+    plan = cpu.triangular.triangular_plan(T, "auto", 1)
+    plan.load(A.data)
+    plan._solved = triangular.PAYS - 1
+    with monkeypatch.context() as m:
+        m.setattr(triangular, "levels", fails(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            solve(plan, np.ones(A.n))
+        assert np.array_equal(solve(plan, np.ones(A.n)), want) and plan.method == "sequential"
+        m.setattr(triangular, "levels", fails(MemoryError()))
+        plan._solved = triangular.PAYS - 1
+        for _ in range(2):
+            assert np.array_equal(solve(plan, np.ones(A.n)), want) and plan.method == "sequential"
 
 
 def test_elimination_is_shared_where_it_pays_only():
@@ -494,7 +546,7 @@ def plans_for(A, lu, count):
     solvers = []
     for lower in (True, False):
         T = triangle(A, lower, lower)
-        solvers.append([triangular.Exact(T, "levels", s, None) for s in schedules(T, 50, count).values()])
+        solvers.append([triangular.Exact(T, s, None) for s in schedules(T, 50, count).values()])
         for plan in solvers[-1]:
             plan.load(lu)
     return factor, solvers
@@ -626,7 +678,7 @@ def test_importing_the_kernels_starts_no_thread():
 def test_kernels_of_several_threads_keep_none_of_their_arrays(threads):
     threads(2)
     A = fl.gallery.poisson7(20)
-    F = fl.ILU0(variant="levels").factor(A)
+    F = fl.ILU0(variant="levels", triangular="levels").factor(A)
     plans = [solver._plan for solver in F.solvers("N")]
     owners = [*plans, *(plan.schedule for plan in plans)]
     kept = [weakref.ref(v) for owner in owners for v in vars(owner).values() if isinstance(v, np.ndarray)]

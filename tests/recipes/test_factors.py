@@ -248,7 +248,7 @@ def calls(work):
     return seen
 
 
-@pytest.mark.parametrize(("recipe", "most"), [(fl.ILU0(), 22), (fl.ParILUT(), 30)], ids=repr)
+@pytest.mark.parametrize(("recipe", "most"), [(fl.ILU0(), 22), (fl.ParILUT(), 45)], ids=repr)
 def test_a_factorization_changes_little_between_files(recipe, most):
     A = fl.as_csr(gallery.poisson7(10))
     recipe.factor(A)

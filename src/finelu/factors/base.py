@@ -14,7 +14,7 @@ from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr, dense_numbers
+from finelu.matrix import as_csr, dense_numbers, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7
@@ -101,7 +101,7 @@ class Factors:
         values break the factorization (the old factors are then no longer valid, and solve says so until an update
         succeeds). Threads take turns at update; no other thread may solve meanwhile.
         """
-        A = as_csr(A, diagonal=self.pattern.missing == 0)
+        A = on_pattern(A, self.pattern) or as_csr(A, diagonal=self.pattern.missing == 0)
         if A.dtype.kind == "c" and self.dtype.kind != "c":
             raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
         A = as_csr(A, diagonal=False, dtype=self.pattern.dtype)

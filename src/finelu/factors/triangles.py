@@ -43,8 +43,6 @@ class TriangularFactors(Factors):
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
     CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
 
-    report: TriangularReport
-
     def __init__(
         self,
         recipe: Any,
@@ -56,11 +54,28 @@ class TriangularFactors(Factors):
         arranged: Arrangement | None = None,
         probed: bool = False,
     ):
+        self._solvers: dict[Solve, TriangularSolver] = {}
+        self._reported: tuple[Solve, ...] = ()  # the solves that were there when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
-        self._solvers: dict[Solve, TriangularSolver] = {}
         self._triangles = triangles
         self._assemble(A, triangles)
+
+    @property  # type: ignore[override]  # more facts than the base's
+    def report(self) -> TriangularReport:
+        """What happened; its `triangular` says how the solves are made now, which "auto" may change after some."""
+        self._report.triangular = {
+            ("lower" if solve.lower else "upper") + ("" if solve.trans == "N" else f" {solve.trans}"): {
+                "method": self._solvers[solve].method,
+                "levels": self._solvers[solve].levels,
+            }
+            for solve in self._reported
+        }
+        return self._report
+
+    @report.setter
+    def report(self, report: Any) -> None:
+        self._report: TriangularReport = report
 
     def _refresh(self, A: CSR) -> None:
         self._assemble(A, self._numeric.factorize(A))
@@ -74,14 +89,8 @@ class TriangularFactors(Factors):
         for solver in self._solvers.values():
             solver.update(triangles.data)
         self.solvers("N")
+        self._reported = tuple(self._solvers)
         self.report.triangular_seconds = perf_counter() - start
-        self.report.triangular = {
-            ("lower" if solve.lower else "upper") + ("" if solve.trans == "N" else f" {solve.trans}"): {
-                "method": solver.method,
-                "levels": solver.levels,
-            }
-            for solve, solver in self._solvers.items()
-        }
         if self._probed:
             self._probe(A, lambda v: self._apply(v, "N"))
 

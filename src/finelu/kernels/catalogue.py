@@ -144,6 +144,7 @@ FAMILIES: dict[str, Family] = {
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
         _all("inspect mirrored")
+        | _all("finite same", cuda="`inspect` looks at all of a matrix there")
         | _all("signs", cuda="of a real matrix that is on the host anyway, to be factored there"),
     ),
     "levels": Family(
@@ -232,7 +233,7 @@ FAMILIES: dict[str, Family] = {
         helpers={
             "reference": "rows_in_order value entries pivot first_bad_diagonal dense solve_triangular jacobi_sweeps "
             "isai Plan",
-            "cpu": "Exact Jacobi ISAI",
+            "cpu": "Deferred Exact ISAI Jacobi Natural",
             "cuda": "SyncFree LevelPacked OneBlock Jacobi ISAI gather",
         },
         uses={("cpu", "levels"): "rows that do not depend on each other"},

@@ -10,6 +10,7 @@ from finelu.matrix.door import (
     as_csr,
     check_vector,
     lower_triangle,
+    on_pattern,
     rows_of_entries,
 )
 from finelu.matrix.vectors import DTYPES, all_finite, dense_numbers, norm
@@ -24,6 +25,7 @@ __all__ = [
     "dense_numbers",
     "lower_triangle",
     "norm",
+    "on_pattern",
     "rows_of_entries",
     "sparse_module",
 ]

@@ -75,6 +75,26 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     return result
 
 
+def on_pattern(A: Any, pattern: CSR) -> CSR | None:
+    """A as a CSR with the arrays of `pattern` but for its values; None where only `as_csr` can tell whether it is one.
+
+    That is where A is no CSR of scipy.sparse with finite values of one of finelu's dtypes, or has entries elsewhere.
+    Cost: one pass over the values, and over the pattern unless A's arrays are those of `pattern`.
+    """
+    given: Any = A
+    if not (sp.issparse(A) and given.format == "csr" and given.shape == pattern.shape) or on_gpu(pattern.data):
+        return None
+    indptr, indices, data = given.indptr, given.indices, given.data
+    if data.size != pattern.nnz or str(data.dtype) not in DTYPES or not data.flags.c_contiguous:
+        return None
+    inspection = kernels_for(pattern.data).inspection
+    arrays = ((as_any_other(indptr), pattern.indptr), (as_any_other(indices), pattern.indices))
+    data = as_any_other(data)
+    if not all(inspection.same(ours, theirs) for ours, theirs in arrays) or not inspection.finite(data):
+        return None
+    return pattern.with_values(data)
+
+
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
     xp = namespace(A.data)

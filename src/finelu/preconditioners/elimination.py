@@ -21,23 +21,26 @@ class EliminationReport(TriangularReport):
 class Elimination:
     """The numeric part: a plan, which depends on the pattern alone, and the values in the memory of `factors`.
 
-    With variant="auto" the first plan weighs its own cost. Where another is faster from then on, the first update makes
-    it. Subclasses give `_analyse(once)`, the plan for one factorization or for many, and `_eliminate(A)`, which fills
-    `factors` or raises ZeroPivot.
+    With variant="auto" the first plan weighs its own cost. Where another is faster from then on, it is made once the
+    factorizations so far took as long as the search for it; on a GPU at the first update. Subclasses give
+    `_analyse(once)`, the plan for one factorization or for many, and `_eliminate(A)`, which fills `factors` or raises
+    ZeroPivot.
     """
 
     def __init__(self, recipe: Any, factors: CSR):
         self.recipe, self.factors, self.report = recipe, factors, EliminationReport()
         self.plan: Any = None
+        self._factorizations = 0
 
     def factorize(self, A: CSR) -> CSR:
         """The factors of A, in the memory of the last ones."""
-        if self.plan is None or self.plan.provisional:
+        if self.plan is None or 0 < self.plan.provisional <= self._factorizations:
             start = perf_counter()
             once, self.plan = self.plan is None, None  # the old plan's memory is free for the new one
             self.plan = self._analyse(once)
             self.report.variant, self.report.analysis_seconds = self.plan.variant, perf_counter() - start
         start = perf_counter()
+        self._factorizations += 1
         self._eliminate(A)
         self.report.numeric_seconds = perf_counter() - start
         return self.factors

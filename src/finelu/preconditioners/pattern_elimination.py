@@ -53,7 +53,7 @@ class PatternElimination:
     """
 
     def __init__(self, pattern: CSR, cholesky: bool):
-        self.pattern, self._cholesky, self._plan = pattern, cholesky, None
+        self.pattern, self._cholesky, self._plan, self._factorizations = pattern, cholesky, None, 0
 
     def factor(self, B: CSR, begin: int = 0, signs: bool = True) -> tuple[CSR, Eliminated]:
         """Factors of B with its diagonal times 1 + the first shift that does: of 0, then SHIFTS[begin] and those after.
@@ -63,10 +63,11 @@ class PatternElimination:
         definite. If no small shift keeps the signs, the first factors that were found are taken. Raises NoPivots.
         """
         G, diag, kernels = self.pattern, self.pattern.diag, kernels_for(self.pattern.data)
-        if self._plan is None or self._plan.provisional:
+        if self._plan is None or 0 < self._plan.provisional <= self._factorizations:
             analysis = kernels.elimination.ic0_analysis if self._cholesky else kernels.elimination.ilu0_analysis
             once, self._plan = self._plan is None, None
             self._plan = analysis(G, "auto", once)
+        self._factorizations += 1
         eliminate = kernels.elimination.ic0 if self._cholesky else kernels.elimination.ilu0
         values: Any = kernels.pattern.values_at(B, G)
         look = signs and not self._cholesky and values.dtype.kind != "c"

@@ -30,6 +30,7 @@ ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for 
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
 LONGER = 8  # times as long as another a row is searched in, not looked through
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
+REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
 
@@ -38,7 +39,7 @@ MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more 
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the one chosen.  provisional : list or schedule were left out for a single factorization.
+    variant : the one chosen.  provisional : list or schedule were left out; they pay after so many factorizations.
     schedule : the order of the rows.
     first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
@@ -47,7 +48,7 @@ class Elimination:
     """
 
     variant: str
-    provisional: bool
+    provisional: int
     schedule: Schedule
     indptr: np.ndarray
     indices: np.ndarray
@@ -64,15 +65,19 @@ def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
     once : "auto" may weigh the analysis against a single factorization; else it is for many.
     Cost: O(nnz + meetings), and a binary search an entry of the shorter row where one is much longer than the other.
     """
-    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], variant, once)
+    longest, _, _, below = A.facts
+    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], (longest, below), variant, once)
 
 
 def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
     """The same for the lower triangle L by rows, the diagonal last in each."""
-    return _analysis(L.indptr, L.indices, L.indptr[1:] - 1, L.indptr[:-1], L.indptr[1:] - 1, variant, once)
+    longest, _, _, below = L.facts
+    diag = L.indptr[1:] - 1
+    return _analysis(L.indptr, L.indices, diag, L.indptr[:-1], diag, (longest, below), variant, once)
 
 
-def _analysis(indptr, indices, diag, start, stop, variant, once):
+def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
+    """lengths : the most entries of a row, and all below the diagonal."""
     if variant not in (*ILU0_VARIANTS, "auto"):
         offered = ", ".join((*ILU0_VARIANTS, "auto"))
         raise ParameterError(
@@ -80,6 +85,12 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
             + meant(variant, (*ILU0_VARIANTS, "auto"))
         )
     n = indptr.size - 1
+    if once and variant == "auto" and _plainly_hasty(n, indices.size, *lengths):
+        triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
+        nothing = np.empty(0, np.uint16)
+        return Elimination(
+            "sequential", REPEATED, sequential(triangle), indptr, indices, diag, nothing, None, nothing, nothing
+        )
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])
     limit = MEETINGS_PER_ENTRY * indices.size
@@ -109,8 +120,22 @@ def _analysis(indptr, indices, diag, start, stop, variant, once):
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
     return Elimination(
-        variant, scatter or hasty, shared or sequential(triangle), indptr, indices, diag, below, first, target, source
+        variant,
+        (scatter or hasty) * REPEATED,
+        shared or sequential(triangle),
+        indptr,
+        indices,
+        diag,
+        below,
+        first,
+        target,
+        source,
     )
+
+
+def _plainly_hasty(n: int, nnz: int, longest: int, below: int) -> bool:
+    """Whether neither list nor schedule pays for one factorization, as the lengths of rows alone show."""
+    return longest <= MEETINGS_PER_ENTRY and SEARCH * below > (ROW * n + ENTRY * nnz + UPDATE * longest * below) / 2
 
 
 @compiled
@@ -324,7 +349,7 @@ class ModifiedElimination:
     variant: str
     schedule: Schedule
     A: Any
-    provisional: bool = False
+    provisional: int = 0
 
 
 def milu0_analysis(A, variant: str = "auto") -> ModifiedElimination:

@@ -9,12 +9,115 @@ import numpy as np
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, worth_sharing
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+from finelu.threads import get_num_threads
+
+CHUNK = 2**16  # numbers that a thread looks at between two claims
+
+
+def inspect(indptr, indices, data, diag):
+    """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row.
+
+    Rows are shared out among threads; a matrix with anything wrong is looked at again by one.
+    """
+    n = indptr.size - 1
+    if indptr[0] == 0 and indptr[n] == indices.size == data.size and n > 0:
+        items = np.maximum.accumulate(np.clip(even_blocks(indptr), 0, n))
+        missing = np.zeros((items.size - 1, 2), np.int64)
+        run_items(_sound, items.size - 1, items, indptr, indices, diag, missing)
+        if missing[:, 0].min() >= 0 and finite(data):
+            rows = missing[missing[:, 0] > 0]
+            return -1, 0, 0, -1, int(missing[:, 0].sum()), int(rows[0, 1]) if rows.size else -1
+    return _inspect(indptr, indices, data, diag)
 
 
 @compiled
-def inspect(indptr, indices, data, diag):
-    """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row."""
+def _sound(state, done, items, indptr, indices, diag, missing):
+    """missing[t] : how many rows of item t store no diagonal entry, and the first; -1 for unsorted or corrupt rows."""
+    n, nnz = diag.size, indices.size
+    t = claim(state)
+    while t < done.size:
+        good = True
+        for i in range(items[t], items[t + 1]):
+            lo, hi = np.int64(indptr[i]), np.int64(indptr[i + 1])
+            if lo < 0 or lo > hi or hi > nnz:
+                good = False
+                break
+            below = 0
+            previous = -1
+            for p in range(np.uint64(lo), np.uint64(hi)):
+                j = np.int64(indices[p])
+                good &= j > previous
+                below += j < i
+                previous = j
+            good &= previous < n
+            if lo + below < hi and indices[lo + below] == i:
+                diag[i] = lo + below
+            else:
+                diag[i] = -1
+                missing[t, 1] = missing[t, 1] if missing[t, 0] > 0 else i
+                missing[t, 0] += 1
+        if not good:
+            missing[t, 0] = -1
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def finite(data) -> bool:
+    """Whether no number (n,) is NaN or Inf: at the speed at which they are read, by all threads."""
+    real = data.real.dtype
+    bits = data.view(np.uint64 if real == np.float64 else np.uint32)
+    exponent = bits.dtype.type(0x7FF << 52 if real == np.float64 else 0xFF << 23)
+    count = -(-bits.size // CHUNK)
+    bad = np.zeros(max(count, 1), np.int64)
+    run_items(_without_exponent, count, bits, exponent, bad, threads=_threads(bits))
+    return not bad.any()
+
+
+@compiled
+def _without_exponent(state, done, bits, exponent, bad):
+    t = claim(state)
+    while t < done.size:
+        found = 0
+        for p in range(np.uint64(t * CHUNK), np.uint64(min(bits.size, (t + 1) * CHUNK))):
+            found += (bits[p] & exponent) == exponent
+        bad[t] = found
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def same(a, b) -> bool:
+    """Whether two integer arrays (n,) of one dtype are equal: at the speed at which they are read, by all threads."""
+    if a.size != b.size or a.dtype != b.dtype:
+        return False
+    if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
+        return True
+    count = -(-a.size // CHUNK)
+    unlike = np.zeros(max(count, 1), np.int64)
+    run_items(_unlike, count, a, b, unlike, threads=_threads(a))
+    return not unlike.any()
+
+
+@compiled
+def _unlike(state, done, a, b, unlike):
+    t = claim(state)
+    while t < done.size:
+        found = np.int64(0)
+        for p in range(np.uint64(t * CHUNK), np.uint64(min(a.size, (t + 1) * CHUNK))):
+            found += a[p] != b[p]
+        unlike[t] = found
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def _threads(numbers) -> int:
+    return get_num_threads() if worth_sharing(numbers.size) else 1
+
+
+@compiled
+def _inspect(indptr, indices, data, diag):
+    """`inspect` on one thread, and all that is wrong."""
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1

@@ -348,6 +348,19 @@ def _keep(
 
 
 def facts(A) -> tuple[int, int, int, int]:
-    """What CSR.facts says. Cost: a few passes over indptr and diag."""
-    below, above = A.diag - A.indptr[:-1], A.indptr[1:] - A.diag - 1
-    return int((below + above).max()) + 1, int(below.max()), int(above.max()), int(below.sum(dtype=np.int64))
+    """What CSR.facts says. Cost: a pass over indptr and diag."""
+    return _facts(A.indptr, A.diag)
+
+
+@compiled
+def _facts(indptr, diag):
+    longest = most_below = most_above = total = 0
+    for i in range(diag.size):
+        below, above = np.int64(diag[i]) - np.int64(indptr[i]), np.int64(indptr[i + 1]) - np.int64(diag[i]) - 1
+        longest, most_below, most_above = (
+            max(longest, below + above + 1),
+            max(most_below, below),
+            max(most_above, above),
+        )
+        total += below
+    return longest, most_below, most_above, total

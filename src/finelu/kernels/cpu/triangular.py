@@ -11,13 +11,17 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule, sequential
+from finelu.kernels.cpu.runtime.row_blocks import worth_sharing
+from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule
+from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import Triangle
-from finelu.threads import run
+from finelu.threads import get_num_threads, run
 
 TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 0.6, 0.35  # ns for a row and for an entry of it in a slice of four, measured as in levels.py
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
+PAYS = 20  # solves in natural order, which take about as long as the analysis
+GATHERED = 2**15  # values that a thread gathers between two claims
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
 
@@ -29,13 +33,127 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     if method == "isai":
         return ISAI(triangle, sweeps)
     if method == "sequential":
-        return Exact(triangle, "sequential", sequential(triangle), None)
+        return Natural(triangle)
+    return Deferred(triangle) if method == "auto" else _by_levels(triangle)
+
+
+def _by_levels(triangle: Triangle, chains: bool = False):
+    """Substitution in the order of a schedule; chains : but for chains of rows, of which no two can overlap."""
     level, depth = levels(triangle)
-    if method == "auto" and depth > triangle.n // 2:  # a chain: few rows whose latencies could overlap
-        return Exact(triangle, "sequential", sequential(triangle), depth)
+    if chains and depth > triangle.n // 2:
+        return Natural(triangle, depth)
     cost = ROW + ENTRY * (triangle.end - triangle.begin).astype(np.float32)
     shared = schedule(triangle, cost, level, sort=True, scattered=SCATTERED)
-    return Exact(triangle, "levels", shared or Blocks(triangle, cost, GRAIN).schedule(True, 1), depth)
+    return Exact(triangle, shared or Blocks(triangle, cost, GRAIN).schedule(True, 1), depth)
+
+
+class Deferred:
+    """Natural order at first; that of a schedule from the solve on before which the solves took as long as its analysis
+    does, so that the two together never take more than twice the time of the better one. The bits stay the same.
+    """
+
+    def __init__(self, triangle: Triangle):
+        self._triangle, self._now, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        self._values: Any = None
+
+    @property
+    def method(self) -> str:
+        return self._now.method
+
+    @property
+    def depth(self) -> int | None:
+        return self._now.depth
+
+    @property
+    def threads(self) -> int:
+        """How many threads the next solve may take."""
+        return get_num_threads() if self._solved < PAYS else self._now.threads
+
+    def load(self, values, check: bool = True) -> int:
+        self._values = values
+        return self._now.load(values, check)
+
+    def solve(self, b, x) -> None:
+        if self._solved < PAYS:
+            self._solved += max(b.size // self._triangle.n, 1)
+            if self._solved >= PAYS and not self._deciding:
+                self._decide()
+        self._now.solve(b, x)
+
+    def _decide(self) -> None:
+        self._deciding = True  # another thread that solves meanwhile does so in natural order
+        try:
+            better = _by_levels(self._triangle, chains=True)
+            better.load(self._values, check=False)
+            self._now = better
+        except MemoryError:
+            pass  # natural order takes none
+        except BaseException:
+            self._solved = 0
+            raise
+        finally:
+            self._deciding = False
+
+
+class Natural:
+    """Substitution in natural order, on one thread, with the values where they lie: there is nothing to analyse."""
+
+    method, threads = "sequential", 1
+
+    def __init__(self, triangle: Triangle, depth: int | None = None):
+        self.triangle, self.depth = triangle, depth
+        self.pattern = tuple(unsigned(a) for a in (triangle.begin, triangle.end, triangle.indices))
+        self.values: Any = None
+        t = triangle
+        places = np.empty(0, t.indices.dtype) if t.diag is None else np.arange(t.n) if t.conjugate else t.diag
+        self.places = unsigned(places.astype(t.indices.dtype, copy=False))
+        self.pivots: Any = None
+
+    def load(self, values, check: bool = True) -> int:
+        """Take new values; they are not copied unless T is a transpose. Returns as Exact.load."""
+        t = self.triangle
+        self.pivots = values
+        if t.conjugate:
+            self.pivots = values[t.diag].conj() if t.diag is not None else values[:0]
+        if t.source is None:
+            self.values = values
+        else:
+            if self.values is None:
+                self.values = np.empty(t.indices.size, values.dtype)
+            _gather(t.conjugate, t.source, values, self.values)
+        if not check or t.diag is None:
+            return -1
+        return _first_bad_diagonal(np.arange(t.n, dtype=t.indices.dtype), self.pivots[self.places])
+
+    def solve(self, b, x) -> None:
+        t = self.triangle
+        if b.size == t.n:
+            _substitute(t.reverse, *self.pattern, self.values, self.places, self.pivots, b.reshape(-1), x.reshape(-1))
+        else:
+            _substitute_many(t.reverse, *self.pattern, self.values, self.places, self.pivots, b, x)
+
+
+@compiled
+def _substitute(reverse, begin, end, indices, values, places, pivots, b, x):
+    n = begin.size
+    for t in range(n):
+        i = n - 1 - t if reverse else t
+        total = b[i]
+        for p in range(begin[i], end[i]):
+            total -= values[p] * x[indices[p]]
+        x[i] = divide(total, pivots[places[i]]) if places.size else total
+
+
+@compiled
+def _substitute_many(reverse, begin, end, indices, values, places, pivots, b, x):
+    n = begin.size
+    for t in range(n):
+        i = n - 1 - t if reverse else t
+        for c in range(b.shape[1]):
+            total = b[i, c]
+            for p in range(begin[i], end[i]):
+                total -= values[p] * x[indices[p], c]
+            x[i, c] = divide(total, pivots[places[i]]) if places.size else total
 
 
 class Exact:
@@ -47,8 +165,10 @@ class Exact:
     algorithm.
     """
 
-    def __init__(self, triangle: Triangle, method: str, schedule: Schedule, depth: int | None):
-        self.method, self.depth, self.threads, self.triangle = method, depth, schedule.threads, triangle
+    method = "levels"
+
+    def __init__(self, triangle: Triangle, schedule: Schedule, depth: int | None):
+        self.depth, self.threads, self.triangle = depth, schedule.threads, triangle
         self.schedule = schedule
         order, index = schedule.order, triangle.indices.dtype
         items = np.empty(schedule.items.size, np.int64)
@@ -68,12 +188,12 @@ class Exact:
             np.empty(self.diag_source.size, triangle.dtype),
         )
 
-    def load(self, values) -> int:
-        """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1."""
+    def load(self, values, check: bool = True) -> int:
+        """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1, as without `check`."""
         conjugate = self.triangle.conjugate
         _gather(conjugate, unsigned(self.source), values, self.vals)
         _gather(conjugate, unsigned(self.diag_source), values, self.diag)
-        return _first_bad_diagonal(self.schedule.order, self.diag)
+        return _first_bad_diagonal(self.schedule.order, self.diag) if check else -1
 
     def solve(self, b, x) -> None:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""
@@ -121,15 +241,26 @@ def _pack(slices, order, begin, end, indices, ptr, cols, source):
     ptr[slices.size - 1] = q
 
 
+def _gather(conjugate, source, values, out) -> None:
+    """out[q] = values[source[q]], conjugated on demand; shared out among threads."""
+    count = max(-(-out.size // GATHERED), 1)
+    threads = get_num_threads() if worth_sharing(out.size) else 1
+    run_items(_gather_items, count, conjugate, source, values, out, threads=threads)
+
+
 @compiled
-def _gather(conjugate, source, values, out):
-    """out[q] = values[source[q]], conjugated on demand."""
-    if conjugate:
-        for q in range(source.size):
-            out[q] = np.conj(values[source[q]])
-    else:
-        for q in range(source.size):
-            out[q] = values[source[q]]
+def _gather_items(state, done, conjugate, source, values, out):
+    t = claim(state)
+    while t < done.size:
+        begin, end = t * GATHERED, min(out.size, (t + 1) * GATHERED)
+        if conjugate:
+            for q in range(begin, end):
+                out[q] = np.conj(values[source[q]])
+        else:
+            for q in range(begin, end):
+                out[q] = values[source[q]]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -226,7 +357,7 @@ class _Sweeping:
         self.diag: Any = None
         self.rows = np.arange(triangle.n, dtype=triangle.indices.dtype)
 
-    def load(self, values) -> int:
+    def load(self, values, check: bool = True) -> int:
         t = self.triangle
         if t.source is None and not t.conjugate:
             self.values = values
@@ -239,7 +370,7 @@ class _Sweeping:
             self.diag = np.empty(0 if t.diag is None else t.n, values.dtype)
         if t.diag is not None:
             _gather(t.conjugate, t.diag, values, self.diag)
-        return _first_bad_diagonal(self.rows, self.diag)
+        return _first_bad_diagonal(self.rows, self.diag) if check else -1
 
     def _run(self, kernel, passes, *args):
         t = self.triangle
@@ -287,8 +418,8 @@ class ISAI(_Sweeping):
 
     method = "isai"
 
-    def load(self, values) -> int:
-        bad = super().load(values)
+    def load(self, values, check: bool = True) -> int:
+        bad = super().load(values, check)
         t = self.triangle
         self.w, self.w_diag = np.empty(t.indices.size, values.dtype), np.empty(t.n, values.dtype)
         self._run(_isai, 1, t.reverse, self.values, self.diag, self.w, self.w_diag)

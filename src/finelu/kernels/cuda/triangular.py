@@ -51,7 +51,7 @@ class _Plan:
         self.n = triangle.n
         self.values = self.inverse = None
 
-    def load(self, values):
+    def load(self, values, check=True):
         """Take new values; the first row whose diagonal has no finite reciprocal, as a device array for first_bad."""
         bad = new_bad()
         t = self.triangle
@@ -226,8 +226,8 @@ class ISAI(_Plan):
         self.sweeps = sweeps
         self.w = self.w_diag = None
 
-    def load(self, values):
-        bad = super().load(values)
+    def load(self, values, check=True):
+        bad = super().load(values, check)
         t, n = self.triangle, self.n
         if self.w is None:
             self.w, self.w_diag = cupy.empty(t.indices.size, values.dtype), cupy.empty(n, values.dtype)

@@ -34,6 +34,16 @@ def inspect(indptr, indices, data, diag):
     return first_corrupt, unsorted, len(not_finite), first_not_finite, len(missing), first_missing
 
 
+def finite(data) -> bool:
+    """Whether no number (n,) is NaN or Inf."""
+    return bool(np.isfinite(data).all())
+
+
+def same(a, b) -> bool:
+    """Whether two integer arrays (n,) are of one dtype and equal."""
+    return a.dtype == b.dtype and bool(np.array_equal(a, b))
+
+
 def mirrored(indptr, indices, data, diag):
     """What A has in common with its transpose, b_ij = a_ji, or 0 where (j, i) is not stored:
 

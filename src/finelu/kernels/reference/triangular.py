@@ -104,7 +104,7 @@ class Plan:
     def __init__(self, triangle: Triangle, method: str, sweeps: int):
         self.triangle, self.method, self.sweeps = triangle, method, sweeps
 
-    def load(self, values):
+    def load(self, values, check=True):
         """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1."""
         self.values = values
         return first_bad_diagonal(self.triangle, values)
