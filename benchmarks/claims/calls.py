@@ -13,9 +13,14 @@ copies, analyses and Python are inside of the clock on every side:
     factor   `ILU0().factor(A)`     1-based copies, dcsrilu0, mkl_sparse_optimize of L, U    `ILU0Preconditioner(A)`
     update   `F.update(A)`          dcsrilu0 of the new values, on the copies of before      `ILU0Preconditioner(A)`
     solve    `F.solve(b)`           mkl_sparse_d_trsv with L, then with U                    `P @ b`
+    total    factor, then 10, 100 or 1000 times solve                                        likewise
 
 F.update also renews what its two triangular solves keep, MKL's column does not; "dcsrilu0, trsv renewed" is the MKL
 that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
+
+update and solve are timed after SETTLED calls of them: by then finelu, which at first does what one call needs, has made
+its analyses. What they cost is in total, whose last 900 solves count with the median of settled ones. MKL's total is
+the shorter one of two, with mkl_sparse_optimize and without.
 
 Four matrices of one pattern (rows of A scaled by 0.9 to 1.1) and four right-hand sides are taken in turn. Medians of 4
 to 20 calls (2 where one takes more than a quarter of a second) in two rounds, in which the libraries take turns, each
@@ -47,6 +52,9 @@ from benchmarks.peers import mkl
 from benchmarks.peers.solvers import int32_csr
 
 WORKS = ("factor", "update", "solve")
+TOTALS = {"factor and 10 solves": 10, "factor and 100 solves": 100, "factor and 1000 solves": 1000}
+MOST_SOLVES = 100  # of a total that are made
+SETTLED = 24
 BUFFERS, ROUNDS, WARM = 4, 2, 2
 SECONDS, LEAST, MOST = 0.25, 2, 10  # of the calls of one round: seconds for them all, fewest, most
 SOUND = 1e-10  # a backward error above this is no result
@@ -55,6 +63,7 @@ PEERS = {
     "factor": (MKL, MKL_ALONE, ILUPP),
     "update": (MKL, MKL_RENEWED, ILUPP),
     "solve": (MKL, ILUPP),
+    **dict.fromkeys(TOTALS, (MKL, ILUPP)),
 }
 CALLED = {
     ("factor", MKL): "MKL: dcsrilu0 and mkl_sparse_optimize, copies included",
@@ -66,7 +75,10 @@ CALLED = {
     ("update", ILUPP): "ilupp: ILU0Preconditioner(A)",
     ("solve", ILUPP): "ilupp: P @ b",
 }
-OURS = {"factor": "`ILU0().factor(A)`", "update": "`F.update(A)`", "solve": "`F.solve(b)`"}
+for _total in TOTALS:
+    CALLED[_total, MKL] = "MKL: with or without mkl_sparse_optimize, the shorter"
+    CALLED[_total, ILUPP] = "ilupp"
+OURS = {"factor": "`ILU0().factor(A)`", "update": "`F.update(A)`", "solve": "`F.solve(b)`"} | {t: t for t in TOTALS}
 
 
 class Inputs:
@@ -147,10 +159,11 @@ class MKLs:
     def _optimize(self):
         for handle in self.handles:
             handle.close()
+        optimize = self.optimizing or self.renewing
         LU = sp.csr_matrix((self.peer.lu, self.pattern.indices, self.pattern.indptr), shape=self.pattern.shape)
         self.handles = [
-            mkl.TriangularSolve(LU, lower=True, unit=True),
-            mkl.TriangularSolve(LU, lower=False, unit=False),
+            mkl.TriangularSolve(LU, lower=True, unit=True, optimize=optimize),
+            mkl.TriangularSolve(LU, lower=False, unit=False, optimize=optimize),
         ]
         self.stale = False
 
@@ -216,6 +229,21 @@ def timed(
         seconds.append(clock() - begin)
 
 
+def totals(side: Any, inputs: Inputs) -> dict[str, float]:
+    """Name of a total -> its seconds."""
+    begin = time.perf_counter()
+    side.factor(inputs.matrices[0])
+    spent, solves = {0: time.perf_counter() - begin}, []
+    for k in range(1, MOST_SOLVES + 1):
+        start = time.perf_counter()
+        side.solve(inputs.right[k % BUFFERS])
+        end = time.perf_counter()
+        solves.append(end - start)
+        spent[k] = end - begin
+    settled = median(solves[SETTLED:])
+    return {name: spent[min(k, MOST_SOLVES)] + max(k - MOST_SOLVES, 0) * settled for name, k in TOTALS.items()}
+
+
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:
     """All works of all sides on one matrix, each checked by a solve with what it has made."""
     made: list[tuple[Any, tuple[str, ...]]] = []
@@ -224,19 +252,27 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> Non
     for maker, works in sides(run, threads):
         with run.attempt(problem.name, "a side"):
             made.append((maker(), works))
-    for side, works in made * ROUNDS:
+    for turn, (side, works) in enumerate(made * ROUNDS):
         with run.attempt(problem.name, f"{side.who} {side.variants['factor']}"):
             if "factor" not in works:
                 side.factor(inputs.matrices[0])
             for work in works:
                 key = (side.who, work, side.variants[work])
                 data = inputs.right if work == "solve" else inputs.matrices
+                for k in range(SETTLED if side.who == "finelu" and work != "factor" else 0):
+                    getattr(side, work)(data[k % BUFFERS])
                 timed(getattr(side, work), data, seconds.setdefault(key, []))
                 getattr(side, work)(data[0])
                 errors[key] = inputs.error(side.solve(inputs.right[0]))
+            if "factor" in works and turn < len(made):
+                for name, total in totals(side, inputs).items():
+                    key = (side.who, name, MKL if side.who == "mkl" else side.variants["factor"])
+                    seconds.setdefault(key, []).append(total)
+                    errors[key] = inputs.error(side.solve(inputs.right[0]))
         side.rest()
     for key, times in seconds.items():
         who, work, variant = key
+        times = [min(times)] if work in TOTALS else times
         timing = Timing.of([1e3 * t for t in times], [1e3 * t for t in times])
         run.records.append(
             Record(problem.name, work, "cpu", who, variant, timing.ms, error=errors.get(key), threads=threads,
@@ -264,7 +300,7 @@ def ratios(run: Run, work: str, variant: str) -> dict[str, float]:
 def summary(run: Run) -> str:
     """A row a work and peer: how many matrices, mean, median, worst, and on how many we lose."""
     lines = []
-    for work in WORKS:
+    for work in (*WORKS, *TOTALS):
         for variant in PEERS[work]:
             found = ratios(run, work, variant)
             if found:
@@ -300,7 +336,7 @@ def page(run: Run) -> str:
         "\nMean: geometric. Medians of warm calls in ms below. What the clock includes: the head of "
         "benchmarks/claims/calls.py. The tridiagonal matrix, one row a level, is in no mean.\n"
     )
-    for work in WORKS:
+    for work in (*WORKS, *TOTALS):
         text += f"\n## {OURS[work]}, ms\n\n" + work_table(run, work)
     return text + "\n## Wrong results, in no ratio\n\n" + wrong_table(run) + run.footing()
 

@@ -176,12 +176,12 @@ class ILU0:
 
 
 class TriangularSolve:
-    """mkl_sparse_d_trsv with a triangle that is analysed in the constructor (hint for many calls, then optimize).
+    """mkl_sparse_d_trsv with a triangle that is analysed in the constructor (hint for many calls, then optimize), or not.
 
     T : CSR, int32 and float64, of which the other triangle is not read; unit : the diagonal is one and not read.
     """
 
-    def __init__(self, T, *, lower: bool, unit: bool):
+    def __init__(self, T, *, lower: bool, unit: bool, optimize: bool = True):
         self._lib = library()
         self._handle = c_void_p()
         given = ((T.indptr, np.int32), (T.indices, np.int32), (T.data, np.float64))
@@ -198,6 +198,8 @@ class TriangularSolve:
             lib.mkl_sparse_d_create_csr(byref(self._handle), INDEX_BASE_ZERO, n, n, indptr, indptr + 4, indices, data),
             "mkl_sparse_d_create_csr",
         )
+        if not optimize:
+            return
         many = 10_000
         _check(
             lib.mkl_sparse_set_sv_hint(self._handle, OPERATION_NON_TRANSPOSE, self._descr, many),
