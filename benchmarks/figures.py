@@ -31,7 +31,7 @@ from finelu.errors import FileError
 # The records: names in benchmarks/results, without ending.
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
 SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
-CALLS: str | None = "calls-2-core-amd-epyc-2026-11-22"  # of benchmarks.claims.calls
+CALLS: str | None = "calls-2-core-intel-xeon-2026-11-23"  # of benchmarks.claims.calls
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
@@ -118,11 +118,11 @@ def call_figures() -> Iterator[Figure]:
     if CALLS is None:
         return
     run = load(CALLS)
-    for work in calls.WORKS:
+    for work in calls.PEERS:
         for variant in calls.PEERS[work]:
             found = calls.ratios(run, work, variant)
             if found:
-                front = variant == calls.MKL
+                front = variant == calls.MKL and work in calls.WORKS
                 yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], CALLS, found, front=front)
 
 

@@ -176,7 +176,7 @@ class ILU0:
 
 
 class TriangularSolve:
-    """mkl_sparse_d_trsv with a triangle that is analysed in the constructor (hint for many calls, then optimize), or not.
+    """mkl_sparse_d_trsv with a triangle, analysed in the constructor (hint for many calls, then optimize) or not.
 
     T : CSR, int32 and float64, of which the other triangle is not read; unit : the diagonal is one and not read.
     """

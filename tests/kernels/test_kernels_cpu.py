@@ -19,7 +19,8 @@ import finelu as fl
 from finelu import gallery, threads
 from finelu.errors import ParameterError
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu import triangular
+from finelu.kernels.cpu import inspection, triangular
+from finelu.kernels.cpu.inspection import CHUNK
 from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.runtime import atomics
 from finelu.kernels.cpu.runtime.arithmetic import divide
@@ -519,6 +520,72 @@ def test_inspect_counts_as_the_reference(A, data):
     indices[A.indptr[row]] = data.draw(st.sampled_from([-1, n]))
     assert cpu.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
     assert reference.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finite_sees_every_number(dtype):
+    for size in (1, 7, CHUNK, CHUNK + 1, 3 * CHUNK - 1):
+        sound = numbers(np.random.default_rng(size), size, dtype)
+        sound[0] = np.finfo(dtype).max
+        assert cpu.inspection.finite(sound) and reference.inspection.finite(sound)
+        for place in {0, size // 2, size - 1}:
+            for bad in (np.nan, np.inf, -np.inf, 1j * np.inf):
+                if np.dtype(dtype).kind == "c" or bad.imag == 0:
+                    v = sound.copy()
+                    v[place] = bad
+                    assert not cpu.inspection.finite(v) and not reference.inspection.finite(v)
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_same_sees_every_difference(index):
+    for size in (1, 7, CHUNK, CHUNK + 1, 3 * CHUNK - 1):
+        a = np.random.default_rng(size).integers(0, 9, size).astype(index)
+        for form in (cpu, reference):
+            assert form.inspection.same(a, a) and form.inspection.same(a, a.copy())
+            assert not form.inspection.same(a, a[:-1])
+            assert not form.inspection.same(a, a.astype("int64" if index == "int32" else "int32"))
+            for place in {0, size // 2, size - 1}:
+                b = a.copy()
+                b[place] += 1
+                assert not form.inspection.same(a, b)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_large_matrix_is_inspected_as_by_one_thread(count):
+    threads.set_num_threads(count)
+    A = as_csr(gallery.poisson7(32))
+    n, nnz = A.n, A.nnz
+    rng = np.random.default_rng(count)
+
+    def compared(indptr, indices, data):
+        places = np.full(n, -7, np.int32), np.full(n, -7, np.int32)
+        found = cpu.inspection.inspect(indptr, indices, data, places[0])
+        assert tuple(found) == tuple(inspection._inspect(indptr, indices, data, places[1]))
+        if found[0] < 0:
+            np.testing.assert_array_equal(*places)
+        return found
+
+    assert compared(A.indptr, A.indices, A.data) == (-1, 0, 0, -1, 0, -1)
+    for _ in range(6):
+        row, entry = int(rng.integers(1, n - 1)), int(rng.integers(nnz))
+        for value in (-1, n, 2**31 - 1):
+            indices = A.indices.copy()
+            indices[entry] = value
+            assert compared(A.indptr, indices, A.data)[0] >= 0
+        for value in (-1, -(2**31), 2**31 - 1, nnz + 1, A.indptr[row + 1] + 1):
+            indptr = A.indptr.copy()
+            indptr[row] = value
+            assert compared(indptr, A.indices, A.data)[0] >= 0
+        data = A.data.copy()
+        data[entry] = np.nan
+        assert compared(A.indptr, A.indices, data)[2] == 1
+        keep = np.ones(nnz, bool)
+        keep[A.diag[[row, row + 1]]] = False
+        S = sp.csr_matrix((A.data[keep], A.indices[keep], np.concatenate([[0], np.cumsum(keep)])[A.indptr]))
+        assert compared(S.indptr, S.indices, S.data)[4:] == (2, row)
+    swapped = A.indices.copy()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    assert compared(A.indptr, swapped, A.data)[1] > 0
 
 
 # Threads -------------------------------------------------------------------------------------------------------------

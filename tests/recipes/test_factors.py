@@ -37,6 +37,39 @@ def test_lists_and_matrices_are_taken():
     np.testing.assert_array_equal(F.solve(sp.csr_matrix(np.ones((64, 1))).todense())[:, 0], want)
 
 
+def test_an_update_takes_a_matrix_in_any_form_and_looks_at_all_of_it():
+    A = gallery.convection_diffusion(9, 8)
+    F, G = ILU0().factor(A), ILU0().factor(perturbed(A))
+    r = values(A.shape[0], "float64")
+    B = perturbed(A)
+    readonly = B.copy()
+    for part in (readonly.data, readonly.indices, readonly.indptr):
+        part.flags.writeable = False
+    shared = sp.csr_matrix((B.data, A.indices, A.indptr), shape=A.shape)
+    wide = B.copy()
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    unsorted = B.copy()
+    unsorted.indices[:2], unsorted.data[:2] = B.indices[1::-1], B.data[1::-1]
+    unsorted.has_sorted_indices = False
+    for given in (B, readonly, shared, wide, unsorted, B.tocsc(), sp.csr_array(B), fl.as_csr(B)):
+        F.update(A)
+        np.testing.assert_array_equal(F.update(given).solve(r), G.solve(r))
+    for bad in (np.nan, np.inf):
+        broken = shared.copy()
+        broken.data[broken.indptr[5]] = bad
+        with pytest.raises(fl.MatrixError, match="NaN or Inf in row 5"):
+            F.update(broken)
+    other = B.tolil()
+    other[0, 70], other[0, 1] = other[0, 1], 0
+    with pytest.raises(fl.MatrixError, match="needs the pattern"):
+        F.update(other.tocsr())
+    outside = B.copy()
+    outside.indices[3] = 10**6
+    with pytest.raises(fl.MatrixError, match="corrupt"):
+        F.update(outside)
+    np.testing.assert_array_equal(F.solve(r), G.solve(r))  # none of these has changed the factors
+
+
 # In other people's solvers
 
 

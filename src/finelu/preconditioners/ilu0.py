@@ -28,9 +28,9 @@ class ILU0(Recipe):
         where rows are long), "adapt" (threads a row from the row lengths), "levs" (adapt, rows dispatched in level
         order), "table" (levs, with the places where rows meet looked up once and kept). CPU: "sequential", "levels"
         (level sets, or blocks of rows in the order of their levels, shared by threads). "auto" chooses from the sizes:
-        for the first factorization so that analysis and numeric part together are fast, and anew at the first update,
-        for many. All give the same factors: the same bits on the CPU, on any number of threads; equal to a few ulps on
-        the GPU.
+        for the first factorization so that analysis and numeric part together are fast, and for many once those so
+        far took as long as their analysis (GPU: at the first update). All give the same factors: the same bits on the
+        CPU, on any number of threads; equal to a few ulps on the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
     precision : "float32" or "float64" for the factors, None for A's own.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
