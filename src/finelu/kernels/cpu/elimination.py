@@ -39,7 +39,7 @@ MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more 
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the one chosen.  provisional : list or schedule were left out; the number of factorizations that pay for both.
+    variant : the one chosen.  provisional : list or schedule were left out; after this many factorizations they pay.
     schedule : the order of the rows.
     first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
