@@ -232,7 +232,7 @@ def iterations(A, M, method=fl.gmres, **options):
 def compared(L, U, diagonal, cholesky):
     """(below, above): the magnitudes by which the smallest entries of factors, of Cholesky L and L^H, are dropped."""
     roots = abs(U.diagonal()) if cholesky else np.sqrt(abs(U.diagonal()))
-    weights = np.sqrt(roots * np.where(diagonal == 0, roots, np.sqrt(abs(diagonal))))
+    weights = np.sqrt(roots * np.maximum(roots, np.sqrt(abs(diagonal))))
     ones = np.ones(roots.size)
     left, right = sp.diags(1 / weights), sp.diags(ones if cholesky else roots)
     below = left @ abs(sp.tril(L, -1)) @ right

@@ -18,9 +18,9 @@ copies, analyses and Python are inside of the clock on every side:
 F.update also renews what its two triangular solves keep, MKL's column does not; "dcsrilu0, trsv renewed" is the MKL
 that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
 
-update and solve are timed after SETTLED calls of them: by then finelu, which at first does what one call needs, has
-made its analyses. What they cost is in total, whose last 900 solves count with the median of settled ones. MKL's total
-is the shorter one of two, with mkl_sparse_optimize and without.
+update and solve are timed after SETTLED calls of both: by then finelu, which at first does what one call needs, has
+made its analyses, and update copies values for the solves, too. What the analyses cost is in total, whose last 900
+solves count with the median of settled ones. MKL's total is the shorter one of two, with mkl_sparse_optimize and without.
 
 Four matrices of one pattern (rows of A scaled by 0.9 to 1.1) and four right-hand sides are taken in turn. Medians of 4
 to 20 calls (2 where one takes more than a quarter of a second) in two rounds, in which the libraries take turns, each
@@ -244,6 +244,12 @@ def totals(side: Any, inputs: Inputs) -> dict[str, float]:
     return {name: spent[min(k, MOST_SOLVES)] + max(k - MOST_SOLVES, 0) * settled for name, k in TOTALS.items()}
 
 
+def settle(side: Any, inputs: Inputs) -> None:
+    for call, data in ((side.solve, inputs.right), (side.update, inputs.matrices)):
+        for k in range(SETTLED):
+            call(data[k % BUFFERS])
+
+
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:
     """All works of all sides on one matrix, each checked by a solve with what it has made."""
     made: list[tuple[Any, tuple[str, ...]]] = []
@@ -259,8 +265,8 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> Non
             for work in works:
                 key = (side.who, work, side.variants[work])
                 data = inputs.right if work == "solve" else inputs.matrices
-                for k in range(SETTLED if side.who == "finelu" and work != "factor" else 0):
-                    getattr(side, work)(data[k % BUFFERS])
+                if side.who == "finelu" and work == "update":
+                    settle(side, inputs)
                 timed(getattr(side, work), data, seconds.setdefault(key, []))
                 getattr(side, work)(data[0])
                 errors[key] = inputs.error(side.solve(inputs.right[0]))

@@ -3,7 +3,7 @@
 Methods on the GPU: `sync_free` (Dufrechou & Ezzatti 2018), `level_packed` (ILUPACK on GPUs, 2019, section 4.2),
 `one_block` (level order in the shared memory of one multiprocessor), `jacobi`, `isai`; on the CPU: `sequential`,
 `levels`, `jacobi`, `isai`. `auto` looks at the level sets and takes the exact method that was fastest on such
-systems when measured.
+systems when measured; on the CPU it begins with `sequential`, and looks once its solves have taken as long as that.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class TriangularSolver:
     trans : "N", "T" or "H".  method : see the module; "auto" decides.
     sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error elsewhere.
     check : raise ZeroPivot here and in `update` for a zero diagonal; False leaves that to the caller, without waiting.
-    Cost: the analysis once (a level analysis unless sync_free, jacobi or isai is asked for), then O(nnz) a solve.
-    Attributes: method (the one chosen), levels (their number; None if it was not found out), n, dtype.
+    Cost: the analysis once (a level analysis for levels, level_packed, one_block and auto, on the CPU with the 20th
+    solve), then O(nnz) a solve. A CSR of finelu is kept as it is, of any other matrix a copy on the CPU.
+    Attributes: method (the one in use), levels (their number; None if it was not found out yet), n, dtype.
     """
 
     @judged
@@ -103,7 +104,9 @@ class TriangularSolver:
         sweeps: int | None = None,
         check: bool = True,
     ) -> None:
-        A = as_csr(A, diagonal=not unit)
+        given, A = A, as_csr(A, diagonal=not unit)
+        if given is not A and not on_gpu(A.data):
+            A = A.copy()  # what the caller does to the arrays of `given` changes no solve
         kernels = kernels_for(A.data)
         if trans not in ("N", "T", "H"):
             raise ParameterError(f"trans={trans!r}; one of N, T, H is needed.")

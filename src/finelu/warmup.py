@@ -81,6 +81,14 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
         F.update(F.pattern)
         for trans in "NT":
             F.solve(b, trans)
+        F.solve(np.ones((b.size, 2), b.dtype))
+    for A in matrices:  # what "auto" goes over to after some solves and updates
+        S = A.tosparse().copy()
+        later = {name: "levels" for name in ("variant", "triangular") if name in {field.name for field in fields(kind)}}
+        if later:
+            F = kind(**settings, **later).factor(S).update(S.copy())
+            for R in (b, np.ones((b.size, 2), b.dtype)):
+                F.solve(R)
 
 
 def _order(symmetric: CSR, general: CSR) -> None:

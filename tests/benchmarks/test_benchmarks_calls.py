@@ -73,7 +73,7 @@ def test_it_runs_whole(tmp_path):
     ours = run.find(who="finelu")
     assert [r.work for r in ours] == [*calls.WORKS, *calls.TOTALS]
     totals = [r.numeric_ms for r in ours if r.work in calls.TOTALS]
-    assert totals == sorted(totals) and totals[2] > 5 * totals[1]
+    assert totals == sorted(totals)
     assert not run.failures and all(calls.sound(r) and r.numeric_ms > 0 for r in run.records)
     assert ("mkl" in run.left_out) == (not mkl.available())
     text = page_of(path).read_text()

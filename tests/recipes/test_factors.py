@@ -16,7 +16,8 @@ from checks import in_dtype, perturbed, run_at_once, values
 
 import finelu as fl
 from finelu import IC0, ILU0, BlockJacobi, Jacobi, gallery
-from finelu.factors import CholeskyFactors, Factors, LUFactors
+from finelu.factors import CholeskyFactors, Factors, LUFactors, triangles
+from finelu.kernels.cpu.elimination import REPEATED
 
 RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
 SINGLE = {"float64": "float32", "complex128": "complex64"}
@@ -35,6 +36,61 @@ def test_lists_and_matrices_are_taken():
     want = F.solve(np.ones(64))
     np.testing.assert_array_equal(F.solve([1] * 64), want)
     np.testing.assert_array_equal(F.solve(sp.csr_matrix(np.ones((64, 1))).todense())[:, 0], want)
+
+
+@pytest.mark.parametrize(
+    "recipe", [ILU0(), IC0(), fl.MILU0(), fl.ILUK(level=0), fl.ILUT(), fl.ParILU(), fl.ParILUT(steps=0)], ids=repr
+)
+def test_what_is_done_to_a_later_changes_no_solve(recipe):
+    A = gallery.poisson5(30, 30)
+    pattern = sp.csr_matrix(abs(A) + abs(A @ A))  # some entries of it are zero
+    zeros = sp.csr_matrix((np.zeros(pattern.nnz), pattern.indices, pattern.indptr), shape=A.shape)
+    zeros[A.nonzero()] = np.asarray(A[A.nonzero()]).ravel()
+    F, b = recipe.factor(zeros), values(A.shape[0], "float64")
+    want = F.solve(b)
+    zeros.eliminate_zeros()
+    zeros.data *= 3
+    for _ in range(25):  # in natural order, then by levels
+        np.testing.assert_array_equal(F.solve(b), want)
+    with pytest.raises(fl.MatrixError):
+        F.update(zeros)
+
+
+def test_indices_that_were_changed_in_place_are_found_by_update():
+    for recipe in (ILU0(), IC0(), fl.ParILU()):
+        A = gallery.poisson5(30, 30)
+        F = recipe.factor(A)
+        A.indices[A.indptr[10] + 1] = 10**8
+        with pytest.raises(fl.MatrixError, match="corrupt"):
+            F.update(A)
+
+
+def test_the_plan_for_many_updates_is_made_once_it_pays_and_gives_the_same_bits(threads):
+    threads(2)
+    A = gallery.convection_diffusion(12, 11)
+    B = gallery.poisson7(8)
+    for recipe, S in ((ILU0(), A), (IC0(), B), (fl.ILUK(level=1), A), (fl.ParILUT(), A)):
+        F, r = recipe.factor(S), values(S.shape[0], "float64")
+        want = recipe.factor(perturbed(S)).solve(r) if not isinstance(recipe, fl.ParILUT) else None
+        for _ in range(REPEATED + 2):
+            F.update(perturbed(S))
+            if want is None:
+                want = F.solve(r)
+            np.testing.assert_array_equal(F.solve(r), want)
+
+
+def test_the_report_is_there_after_an_analysis_that_failed(monkeypatch):
+    A = gallery.convection_diffusion(9, 8)
+    F = fl.ILUT().factor(A)
+
+    def fails(*_, **__):
+        raise MemoryError
+
+    with monkeypatch.context() as m:
+        m.setattr(triangles, "TriangularSolver", fails)
+        with pytest.raises(MemoryError):
+            F.update(perturbed(A))
+    assert F.report["nnz"] > 0 and F.report["triangular"] == {}
 
 
 def test_an_update_takes_a_matrix_in_any_form_and_looks_at_all_of_it():

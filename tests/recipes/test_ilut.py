@@ -398,6 +398,19 @@ def test_where_a_number_cannot_be_met_the_report_says_so():
     assert ILUT(nnz=sum(gap) // 2).factor(B).nnz == sum(gap) // 2  # between two thresholds, too
 
 
+def test_the_search_finds_thresholds_between_a_breakdown_and_too_few_entries():
+    star = sp.lil_matrix(sp.identity(200))
+    star[0, 1:] = star[1:, 0] = 1.8e-3
+    tiny = sp.csr_matrix(np.array([[1.0, 2.0**-20], [2.0**-20, 2.0**-40]]))  # breaks down if nothing is dropped
+    A = sp.csr_matrix(sp.block_diag([tiny, star]))
+    with pytest.raises(ZeroPivot):
+        ILUT(drop_tol=0.0, fill=NEVER).factor(A)
+    assert ILUT(drop_tol=2e-6, fill=NEVER).factor(A).nnz > 20 * A.nnz
+    for wanted in (8 * A.nnz, np.int16(8 * A.nnz)):
+        F = ILUT(nnz=wanted, fill=NEVER).factor(A)
+        assert F.nnz == 8 * A.nnz and "warning" not in F.report
+
+
 @pytest.mark.parametrize("Recipe", [ILUT, fl.ICT])
 def test_what_is_left_of_larger_factors_is_better_than_what_a_threshold_leaves(Recipe):
     A, method = gallery.anisotropic_triangles(4), fl.cg if Recipe is fl.ICT else fl.gmres

@@ -37,7 +37,7 @@ class TriangularFactors(Factors):
 
     numeric : makes the triangles, the first of which are `triangles`.  sweeps : of the triangular solves.
     arranged : the order of the factors' rows, if it is not A's.  probed : whether factors are probed, see `probe`.
-    The solves with M are analysed with the factors, those with its transpose when they are first needed; all are kept.
+    The solves with M are made with the factors, those with its transpose when they are first needed; all are kept.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
@@ -84,7 +84,7 @@ class TriangularFactors(Factors):
         """Take triangles: the solves with them are analysed anew where their pattern is new."""
         start = perf_counter()
         if triangles.indices is not self._triangles.indices:
-            self._solvers = {}
+            self._reported, self._solvers = (), {}
         self._triangles = triangles
         for solver in self._solvers.values():
             solver.update(triangles.data)

@@ -142,6 +142,16 @@ class MatchedILUTFactors(Factors):
     report : that of `ILUT`, with the drop_tol that was used.
     """
 
+    _inner: LUFactors | None = None
+
+    @property
+    def report(self) -> Any:
+        return self._report if self._inner is None else self._inner.report
+
+    @report.setter
+    def report(self, report: Any) -> None:
+        self._report = report
+
     def __init__(self, recipe: MatchedILUT, A: CSR):
         super().__init__(recipe, A)
         xp, host = namespace(A.data), A.on(np)
@@ -161,7 +171,6 @@ class MatchedILUTFactors(Factors):
         self._arranged = Arrangement(rows.astype(index), columns.astype(index), scales[0][rows], scales[1][columns]).on(
             xp
         )
-        self._inner: LUFactors | None = None
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
@@ -183,7 +192,6 @@ class MatchedILUTFactors(Factors):
             raise ZeroPivot(self.recipe, row, value, advice=ADVICE) from None
         except UnstableFactors:
             raise UnstableFactors(self.recipe, advice=ADVICE) from None
-        self.report = self._inner.report
 
     def _apply(self, R: Any, trans: str) -> Any:
         assert self._inner is not None

@@ -102,6 +102,15 @@ class CSR:
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
 
+    def with_own_pattern(self) -> CSR:
+        """The same matrix with a pattern of its own, which a caller who changes A in place does not change; itself on a
+        GPU, where CuPy changes no pattern in place."""
+        if on_gpu(self.data):
+            return self
+        other = CSR(self.indptr.copy(), self.indices.copy(), self.data, self.diag)
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
+        return other
+
     def on(self, xp) -> CSR:
         """The same matrix in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy between the two."""
         if xp is namespace(self.data):

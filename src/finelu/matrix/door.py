@@ -54,6 +54,8 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     data = xp.ascontiguousarray(data[: indices.size])
     indptr, indices, data = as_any_other(indptr), as_any_other(indices), as_any_other(data)
 
+    if data.size < indices.size:
+        raise MatrixError(f"A has {data.size} values for {indices.size} column indices; the arrays are corrupt.")
     diag, found = _inspect(indptr, indices, data)
     if found["corrupt"] >= 0:
         raise MatrixError(
@@ -78,8 +80,8 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
 def on_pattern(A: Any, pattern: CSR) -> CSR | None:
     """A as a CSR with the arrays of `pattern` but for its values; None where only `as_csr` can tell whether it is one.
 
-    That is where A is no CSR of scipy.sparse with finite values of one of finelu's dtypes, or has entries elsewhere.
-    Cost: one pass over the values, and over the pattern unless A's arrays are those of `pattern`.
+    That is where A is no CSR of scipy.sparse with finite values of one of finelu's dtypes, or has entries elsewhere, or
+    its arrays are those of `pattern`, so that both may have been changed. Cost: one pass over pattern and values.
     """
     given: Any = A
     if not (sp.issparse(A) and given.format == "csr" and given.shape == pattern.shape) or on_gpu(pattern.data):
@@ -89,6 +91,8 @@ def on_pattern(A: Any, pattern: CSR) -> CSR | None:
         return None
     inspection = kernels_for(pattern.data).inspection
     arrays = ((as_any_other(indptr), pattern.indptr), (as_any_other(indices), pattern.indices))
+    if any(np.may_share_memory(ours, theirs) for ours, theirs in arrays):
+        return None
     data = as_any_other(data)
     if not all(inspection.same(ours, theirs) for ours, theirs in arrays) or not inspection.finite(data):
         return None

@@ -21,11 +21,11 @@ def sizes_of(F: CSR) -> tuple[int, int]:
 class Dropping:
     """Drops the smallest entries of L and U, or of a Cholesky factor; plans of the selection are kept.
 
-    Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| |a_ii|)^(1/4), of Cholesky
-    |l_ij| / w_i with u_ii = l_ii^2: of a Hermitian A with a positive diagonal the three are the same, and no symmetric
-    scaling of A changes them. What a dropped entry does to L^-1 A U^-1 is in first order its size next to the pivot
-    sqrt|u_ii| of its row; a_ii stands for what that would be with less fill, so that one small pivot alone does not
-    keep all entries of its row. Where a_ii is zero u_ii is taken for it.
+    Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| max(|u_ii|, |a_ii|))^(1/4), of
+    Cholesky |l_ij| / w_i with u_ii = l_ii^2: of a Hermitian A with a positive diagonal the three are the same, and no
+    symmetric scaling of A changes them. What a dropped entry does to L^-1 A U^-1 is in first order its size next to the
+    pivot, w_i = sqrt|u_ii|; a larger a_ii says what the pivot was before fill, so that one small pivot alone does not
+    keep all entries of its row.
     """
 
     def __init__(self, cholesky: bool, exact: bool = True):
@@ -39,9 +39,9 @@ class Dropping:
     def reduced(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
         """F without its smallest entries, of `sizes` below and above the diagonal; diagonal (n,) : that of A."""
         xp, kernels = namespace(F.data), kernels_for(F.data)
-        pivots, own = abs(F.data[F.diag]), abs(diagonal)
+        pivots = abs(F.data[F.diag])
         roots = pivots if self._cholesky else xp.sqrt(pivots)
-        weights = xp.sqrt(roots * xp.where(own > 0, xp.sqrt(own), roots))
+        weights = xp.sqrt(roots * xp.maximum(xp.sqrt(abs(diagonal)), roots))
         below, above = (1 / weights, None if self._cholesky else roots), (1 / roots, 1 / weights)
         compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), below, above))
         smaller: CSR = kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)

@@ -36,7 +36,8 @@ def checked_fixed_point(recipe: Any, A: Any) -> CSR:
     flag("scale", recipe.scale, of=recipe)
     if recipe.asynchronous and recipe.pivots != "old":
         raise ParameterError(f"{recipe!r}: asynchronous sweeps divide by the pivot that is there; leave pivots out.")
-    return checked(recipe, A)
+    matrix = checked(recipe, A)
+    return matrix if recipe.hermitian else matrix.with_own_pattern()  # the factors may have it, too
 
 
 @dataclass(eq=False, repr=False)

@@ -49,7 +49,7 @@ class ILU0(Recipe):
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
-        A = checked(self, A)
+        A = checked(self, A).with_own_pattern()  # the factors have it, too
         numeric = ILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 

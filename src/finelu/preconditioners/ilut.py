@@ -32,11 +32,11 @@ class ILUT(Recipe):
     form : "row" makes a row of L and of U after the other; "crout" a column of L and a row of U together, so that for
         a symmetric A also L and U^T have one pattern.
     nnz : a wanted number of entries of L + U, the diagonal counted once: A.nnz asks for as many as ILU0 has. Factors
-        with 1.2 to 3 times as many are made, and their smallest entries dropped, magnitudes compared as in ParILUT:
-        these take fewer iterations than what a threshold alone leaves of that size. drop_tol is the first that is
-        tried; one to three factorizations are the rule, `report` says how many it took. There are fewer entries, and
-        a warning, where fill allows no more or the number jumps. Where all thresholds that would give about nnz break
-        down, ZeroPivot is raised.
+        with more, as a rule 1.2 to 3 times as many, are made, and their smallest entries dropped, magnitudes compared
+        as in ParILUT: these take fewer iterations than what a threshold alone leaves of that size. drop_tol is the
+        first that is tried; one to three factorizations are the rule, `report` says how many it took. There are fewer
+        entries, and a warning, where fill allows no more or the number jumps. Where no threshold that is tried gives
+        90% of nnz, and some break down, ZeroPivot is raised.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
     Cost: sequential, on the CPU, for A on the GPU too, where the factors are then applied. With m entries a row of L
     and U, O(n m^2). drop_tol=0 with fill=inf is the complete factorization.

@@ -49,7 +49,7 @@ class MILU0(Recipe):
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
         number("relax", self.relax, 0, 1, of=self)
-        A = checked(self, A)
+        A = checked(self, A).with_own_pattern()  # the factors have it, too
         numeric = _MILU0Elimination(self, A)
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 

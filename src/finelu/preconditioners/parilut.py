@@ -74,7 +74,7 @@ class ParILUT(_Adapting):
 
     A step adds the places where A - L U is not zero, finds the values on that larger pattern, and drops the smallest
     entries of L and of U. Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of
-    |u_ii a_ii|, which no symmetric scaling of A changes.
+    |u_ii| max(|u_ii|, |a_ii|), which no symmetric scaling of A changes.
 
     steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
     fill : entries of L + U at the end, relative to those of the first pattern (A's, or that of ILU(start)), L and U

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -122,28 +123,32 @@ class Threshold:
         made, report.factorizations = self._chosen(recipe, trial, self._guess)
         if not made.good:
             raise _no_factors(recipe, made)
-        self._guess = report.drop_tol = made.drop_tol
+        report.drop_tol = made.drop_tol
+        self._guess = made.drop_tol or self._guess
         report.warning, report.nnz = unlike or None, made.count
         factors = _as_csr(made.result, A.indices.dtype)
         if recipe.nnz is not None:
             report.nnz_wanted = int(recipe.nnz)
             if made.count < recipe.nnz:
-                why = "fill allows no more" if made.drop_tol == 0 else "no threshold that was tried leaves as many"
+                all_there = "the complete factors have no more" if np.isinf(recipe.fill) else "fill allows no more"
+                why = all_there if made.drop_tol == 0 else "no threshold that was tried leaves as many"
                 report.warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
-            factors, report.nnz = self._reduced(factors, recipe.nnz, host.data[host.diag])
+            factors, report.nnz = self._reduced(factors, int(recipe.nnz), host.data[host.diag])
         xp = namespace(A.data)
         triangles = CSR(*(xp.asarray(part) for part in (factors.indptr, factors.indices, factors.data, factors.diag)))
         report.numeric_seconds = perf_counter() - start
         return triangles
 
     def _reduced(self, F: CSR, wanted: int, diagonal: Any) -> tuple[CSR, int]:
-        """F without its smallest entries, and how many are left in L + U: `wanted`, or all."""
-        dropping, sizes = Dropping(self.recipe.hermitian), sizes_of(F)
-        part = (wanted - F.n) / max((2 if self.recipe.hermitian else 1) * sum(sizes), 1)
-        if part < 1:
-            below = round(part * sizes[0])
-            F = dropping.reduced(F, [below, sizes[1] and wanted - F.n - below], diagonal)
-        return F, F.n + (2 if self.recipe.hermitian else 1) * sum(sizes_of(F))
+        """F without its smallest entries, and how many are left in L + U: `wanted` (or one less), or all."""
+        below, above = sizes_of(F)
+        times = 2 if self.recipe.hermitian else 1
+        if F.n + times * (below + above) > wanted:
+            kept = (wanted - F.n) // times  # L and U get shares as they have
+            sizes = [kept, 0] if self.recipe.hermitian else [round(kept * below / (below + above)), 0]
+            sizes[1] = kept - sizes[0]
+            F = Dropping(self.recipe.hermitian).reduced(F, sizes, diagonal)
+        return F, F.n + times * sum(sizes_of(F))
 
 
 def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
@@ -165,7 +170,7 @@ def _as_csr(made: Any, index: Any) -> CSR:
 
 def search_if_wanted(recipe: Any, trial: Trial, guess: float) -> tuple[Attempt, int]:
     """The one attempt with drop_tol, or a search for one that has more entries than are wanted."""
-    return (trial(recipe.drop_tol, LARGEST), 1) if recipe.nnz is None else search(trial, recipe.nnz, guess)
+    return (trial(recipe.drop_tol, LARGEST), 1) if recipe.nnz is None else search(trial, int(recipe.nnz), guess)
 
 
 def search(attempt: Trial, wanted: int, guess: float) -> tuple[Attempt, int]:
@@ -211,10 +216,14 @@ def _next(tried: list[Attempt], wanted: int) -> float | None:
     in_order = sorted(tried, key=lambda made: made.drop_tol)
     finest, coarsest = in_order[0], in_order[-1]
     many = [not made.good and not made.broken for made in in_order]
+    for finer, coarser in pairwise(in_order):  # between a breakdown and too few entries
+        ratio = coarser.drop_tol / max(finer.drop_tol, SMALLEST)
+        if finer.broken and coarser.good and ratio >= CLOSE_TOLS:
+            return float(coarser.drop_tol / np.sqrt(ratio))
     if not many[0]:
         if finest.drop_tol == 0:  # all that fill allows
             return _coarser(coarsest) if finest.broken else None
-        if len(tried) > 1 and finest.good and finest.count <= 1.01 * in_order[1].count:
+        if len(tried) > 1 and finest.good and in_order[1].good and finest.count <= 1.01 * in_order[1].count:
             return 0.0  # it hardly grows any more
         step = 10.0 if finest.broken else _step(AIM * wanted / finest.count)
         return finest.drop_tol / step if finest.drop_tol > SMALLEST else 0.0

@@ -91,8 +91,6 @@ def same(a, b) -> bool:
     """Whether two integer arrays (n,) of one dtype are equal: at the speed at which they are read, by all threads."""
     if a.size != b.size or a.dtype != b.dtype:
         return False
-    if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
-        return True
     count = -(-a.size // CHUNK)
     unlike = np.zeros(max(count, 1), np.int64)
     run_items(_unlike, count, a, b, unlike, threads=_threads(a))

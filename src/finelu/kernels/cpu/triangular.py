@@ -48,8 +48,8 @@ def _by_levels(triangle: Triangle, chains: bool = False):
 
 
 class Deferred:
-    """Natural order at first; that of a schedule from the solve on before which the solves took as long as its analysis
-    does, so that the two together never take more than twice the time of the better one. The bits stay the same.
+    """Natural order at first; that of a schedule once the solves since the last load took as long as its analysis does,
+    so that the two together never take more than about twice the time of the better one. The bits stay the same.
     """
 
     def __init__(self, triangle: Triangle):
@@ -69,8 +69,17 @@ class Deferred:
         """How many threads the next solve may take."""
         return get_num_threads() if self._solved < PAYS else self._now.threads
 
+    def __getstate__(self):
+        """Without an analysis that another thread is making."""
+        return self.__dict__ | {"_deciding": False, "_solved": PAYS if self._decided() else 0}
+
+    def _decided(self) -> bool:
+        return self._solved >= PAYS and not self._deciding
+
     def load(self, values, check: bool = True) -> int:
         self._values = values
+        if not self._decided():
+            self._solved = 0  # what the new values take to be ready counts for natural order, where that is nothing
         return self._now.load(values, check)
 
     def solve(self, b, x) -> None:
