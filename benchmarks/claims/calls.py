@@ -20,7 +20,8 @@ that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has 
 
 update and solve are timed after SETTLED calls of both: by then finelu, which at first does what one call needs, has
 made its analyses, and update copies values for the solves, too. What the analyses cost is in total, whose last 900
-solves count with the median of settled ones. MKL's total is the shorter one of two, with mkl_sparse_optimize and without.
+solves count with the median of settled ones. MKL's total is the shorter one of two, with mkl_sparse_optimize and
+without.
 
 Four matrices of one pattern (rows of A scaled by 0.9 to 1.1) and four right-hand sides are taken in turn. Medians of 4
 to 20 calls (2 where one takes more than a quarter of a second) in two rounds, in which the libraries take turns, each
