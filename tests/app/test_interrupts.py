@@ -176,6 +176,46 @@ def test_finelu_solve_ends_with_status_130_and_one_line(json):
     assert found == (130, *said)
 
 
+# A Ctrl-C where LLVM has linked a module, and so freed it, but Python does not know yet.
+CAUGHT_IN_LLVM = """
+import signal
+from llvmlite.binding.module import ModuleRef
+
+detach = ModuleRef.detach
+
+
+def interrupted(module):
+    ModuleRef.detach = detach
+    signal.raise_signal(signal.SIGINT)
+    return detach(module)
+
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.jit import compiled
+
+
+@compiled
+def added(x, y):
+    return np.add(x, y).sum()
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ModuleRef.detach = interrupted
+try:
+    added(np.ones(3), np.ones(3))
+except KeyboardInterrupt:
+    print("interrupted", ModuleRef.detach is detach, len(added.signatures), added(np.ones(3), np.ones(3)))
+"""
+
+
+def test_an_interrupt_between_two_lines_that_free_one_object_waits(tmp_path):
+    found = tmp_path / "found.py"
+    found.write_text(CAUGHT_IN_LLVM)
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert python("-X", "faulthandler", found, preexec_fn=heard, env=env) == (0, "interrupted True 1 6.0\n", "")
+
+
 # Ctrl-C at the import number argv[1] from the start of the command on; there are some thousand.
 AT_AN_IMPORT = """
 import os, signal, sys

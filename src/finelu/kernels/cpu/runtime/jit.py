@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import inspect
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -153,9 +155,31 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block.
+
+    LLVM's objects are freed by Python code that an exception between two of its lines makes free them a second time,
+    which ends the process. Numba runs such code while it compiles a kernel or fetches one from the disk.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # no handler runs here
+        return
+    came: list[tuple] = []
+    try:
+        signal.signal(signal.SIGINT, lambda *what: came.append(what))
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
 def compiled(function: Callable, **options) -> Callable:
     """Numba's njit, as all kernels need it."""
     kernel = njit(nogil=True, error_model="numpy", **options)(function)
+    kernel._compile_for_args = held_back()(kernel._compile_for_args)  # what Numba calls for dtypes not yet seen
     try:
         kernel._cache = Cache(function)  # where Numba's decorator puts its own, with cache=True
     except RuntimeError:  # none of the folders that it knows can be written
