@@ -6,9 +6,10 @@ threshold ILU for GPUs", 2019, with finelu, with the papers' numbers where the m
 
 As in 2018: float64, the right-hand side uniform in [-0.5, 0.5] (fixed seed), x0 = 0, relative residual 1e-10, GMRES not
 restarted, matrices in reverse Cuthill-McKee order of A + A^T, scaled to a unit diagonal, synchronous sweeps, classical
-ILUT and ICT with as many entries as A. ">k": stopped after k iterations, by their limit or that of time; "-": no
-factors, or a breakdown; the reasons are in a list. `--from a.json.gz b.json.gz` draws again from what was
-measured; the second file gives what the first has not (another device).
+ILUT and ICT with as many entries as A; "by eliminations" is the default, sweep="exact". ">k": stopped after k
+iterations, by their limit or that of time; "-": no factors, or a breakdown; the reasons are in a list.
+`--from a.json.gz b.json.gz` draws again from what was measured; the second file gives what the first has not (another
+device).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from benchmarks.papers.parilut_measure import (
     measure_tables,
     measure_time,
 )
-from benchmarks.papers.parilut_tables import numbers, tables
+from benchmarks.papers.parilut_tables import TABLE_3, numbers, of_paper, tables
 
 PARTS = ("steps", "sizes", "exactness", "selection", "tables", "time")
 FIRST = ("ani5", "cage10", "cage11", "ani7")
@@ -122,7 +123,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
 
     def one_matrix(case: Case) -> None:
         if "tables" in parts:
-            measure_tables(run, case, options.limit, budget)
+            measure_tables(run, case, options.limit, budget, of_paper(case.name) in TABLE_3)
         if "time" in parts:
             measure_time(run, case, options.superlu_limit)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.harness.record import Run
+from benchmarks.harness.record import Record, Run
 from benchmarks.harness.table import cell, ratio, table
-from benchmarks.papers.parilut_measure import AGAIN, MANY_STEPS, STEPS, recipes, shown
+from benchmarks.papers.parilut_measure import AGAIN, EXACT, MANY_STEPS, STEPS, recipes, shown
 
 # 2018, Tables 2 to 4. Columns: no preconditioner, IC(0) or ILU(0), ICT or ILUT, ParICT or ParILUT with 0 to 5 steps.
 TABLE_2 = {
@@ -60,6 +60,7 @@ TABLE_4 = {  # seconds of ParICT and ParILUT with 68 threads of a Xeon Phi 7250,
 }
 # The papers' own matrices among ours (ANI: rebuilt from ANI4's file, entries to 2e-12, but another order of equals in
 # RCM; CAGE: regenerated from the model, entries to 1e-15), and others of the same kind, with other entries.
+GENERATED = {"anisotropic_triangles:6": "ANI6"}  # compared all the same, as there is no file of theirs
 OWN = {"ani4": "ANI4", "ani5": "ANI5", "ani7": "ANI7", "cage10": "CAGE10", "cage11": "CAGE11"}
 LIKE = {f"anisotropic_triangles:{k}": f"ANI{k}" for k in range(3, 8)} | {
     "apache2_like:8,101,100": "APACHE1",
@@ -74,6 +75,11 @@ def own(name: str) -> str:
     return OWN.get(name.removesuffix(AGAIN), "")
 
 
+def of_paper(name: str) -> str:
+    """The papers' name of their own matrix, or of the generated one that is to be compared with it."""
+    return own(name) or GENERATED.get(name, "")
+
+
 def marked(name: str) -> str:
     """The name, with that of the papers: "=" for their matrix, "~" for one of its kind."""
     if own(name):
@@ -83,30 +89,43 @@ def marked(name: str) -> str:
 
 
 def iteration_table(run: Run, method: str, paper: dict[str, tuple]) -> str | None:
-    """A row a matrix; below the papers' own their numbers, and what ours is more or less in per cent."""
+    """A row a matrix by sweeps, one by eliminations, the default; below, the papers' numbers, and what ours are more or
+    less in per cent."""
     lines: list[tuple[str, ...]] = []
-    variants = list(recipes(method == "cg", 10**9))
+    swept, exact = columns(method)
     for name, facts in run.matrices.items():
-        records = [run.one(matrix=name, work=method, variant=v) for v in variants]
+        records = [run.one(matrix=name, work=method, variant=v) for v in swept]
+        by_elimination: list[Record | None] = [None] * 3 + [run.one(matrix=name, work=method, variant=v) for v in exact]
         if not any(records):
             continue
         lines.append((marked(name), facts["order"], *map(shown, records)))
-        if theirs := paper.get(own(name)):
+        if any(by_elimination):
+            lines.append(("by eliminations", "", *map(shown, by_elimination)))
+        if theirs := paper.get(of_paper(name)):
             lines.append(("paper", "RCM", *("-" if v is None else str(v) for v in theirs)))
-            deviations = [
-                f"{100 * (int(shown(r)) / v - 1):+.0f}%" if v and shown(r).isdigit() else ""
-                for r, v in zip(records, theirs, strict=True)
-            ]
-            lines.append(("deviation", "", *deviations))
+            for what, found in (("deviation", records), ("by eliminations", by_elimination)):
+                if any(found):
+                    lines.append((what, "", *map(deviation, found, theirs)))
     header = ("none", "IC(0)" if method == "cg" else "ILU(0)", "ICT" if method == "cg" else "ILUT", *map(str, STEPS))
     return table(("matrix", "order", *header), lines) if lines else None
+
+
+def columns(method: str) -> tuple[list[str], list[str]]:
+    """The variants of the table: none, classical ones and those by sweeps; those by eliminations."""
+    names = list(recipes(method == "cg", 10**9))
+    return [v for v in names if not v.startswith(EXACT)], [v for v in names if v.startswith(EXACT)]
+
+
+def deviation(record: Record | None, theirs: int | None) -> str:
+    found = shown(record)
+    return f"{100 * (int(found) / theirs - 1):+.0f}%" if theirs and found.isdigit() else ""
 
 
 def entry_table(run: Run) -> str | None:
     """Entries of the adapted and classical factors over those of ILU(0) or IC(0)."""
     lines = []
     for method in ("cg", "gmres"):
-        variants = list(recipes(method == "cg", 10**9))[2:]
+        variants = columns(method)[0][2:]
         for name in run.matrices:
             records = [run.one(matrix=name, work=method, variant=v) for v in variants]
             found = [r and r.detail.get("entries") for r in records]

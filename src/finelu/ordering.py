@@ -18,6 +18,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
 
+METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
 SEED = 1  # of METIS: the same order in every run
 DENSE = 10.0  # mean rows that a row holds, from which on it is a coupling of its own, which minimum degree puts last
 CORE = 8  # neighbours: rows with fewer are eliminated by minimum degree before any fill matters
@@ -86,6 +87,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
         diag_pivot_thresh=0,
         panel_size=1,
         relax=1,
+        drop_rule="basic",
     )
     return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
@@ -128,8 +130,10 @@ def nested_dissection(A: Any) -> np.ndarray:
     Raises ParameterError where pymetis is not installed. Cost: O(nnz log n), about.
     Source: G. Karypis, V. Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, 1998.
     """
-    metis = _metis("ordering='nd'")
-    S = _graph(as_csr(A, diagonal=False))
+    return _nested_dissection(_metis("ordering='nd'"), _graph(as_csr(A, diagonal=False)))
+
+
+def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
     order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
@@ -157,22 +161,42 @@ def complete_fill(A: Any, order: Any = None) -> Fill:
 
 
 def _complete_fill(S: Any, order: Any) -> Fill:
-    if order is not None:
-        S = S[order][:, order]
-    parent, count = np.empty(S.shape[0], np.int64), np.empty(S.shape[0], np.int64)
-    fill = kernels_for(parent).fill
-    fill.elimination_tree(S.indptr, S.indices, parent)
-    fill.column_counts(S.indptr, S.indices, parent, count)
+    return _postordered(S, np.arange(S.shape[0]) if order is None else order)[1]
+
+
+def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
+    """An order with the same fill, whose columns lie by the subtrees that they belong to, and that fill.
+
+    Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
+    """
+    starts, columns = np.empty_like(S.indptr), np.empty_like(S.indices)
+    parent, post, count = (np.empty(S.shape[0], np.int64) for _ in range(3))
+    kernels = kernels_for(parent)
+    kernels.graph.permuted_graph(S.indptr, S.indices, order, starts, columns)
+    kernels.fill.elimination_tree(starts, columns, parent)
+    kernels.fill.postorder(parent, post)
+    kernels.fill.column_counts(starts, columns, parent, post, count)
     below = (count - 1).astype(float)
-    return Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
+    return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
 
 
-def with_little_fill(A: Any) -> tuple[np.ndarray, Fill]:
-    """`automatic(A)`, and the fill of the complete L U in that order. Cost: as both, one graph less."""
+def with_little_fill(A: Any, ordering: str = "auto") -> tuple[np.ndarray, Fill]:
+    """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`; "auto"
+    is `automatic`, and where the factorization is expected to take longer than METIS does, the better of that and
+    `nested_dissection`, if pymetis is installed. Cost: those of the orderings.
+    """
     A = as_csr(A, diagonal=False)
     S = _graph(A)
-    order = _automatic(A, S)
-    return order, _complete_fill(S, order)
+    if ordering != "auto":
+        return _postordered(S, ORDERS[ordering](A))
+    order, fill = _postordered(S, _automatic(A, S))
+    if fill.flops > METIS_WORK * S.nnz and (metis := _installed("pymetis")):
+        other = _postordered(S, _nested_dissection(metis, S))
+        if other[1].flops < fill.flops:
+            return other
+    return order, fill
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -278,6 +302,14 @@ def _library(module: str, what: str, requirement: str, instead: str) -> Any:
         raise ParameterError(
             f"{what} needs {requirement}, which is not installed: pip install {requirement}, {instead}."
         ) from error
+
+
+def _installed(module: str) -> Any:
+    """The module, or None."""
+    try:
+        return import_module(module)
+    except ImportError:
+        return None
 
 
 def _metis(what: str) -> Any:

@@ -32,7 +32,7 @@ def costs(everywhere, monkeypatch):
 
     def expected(analysis=1e-15, **seconds):
         everywhere("worth", worth)
-        for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis": analysis}.items():
+        for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis_seconds": analysis}.items():
             monkeypatch.setattr(cost.Costs, name, value)
 
     return expected

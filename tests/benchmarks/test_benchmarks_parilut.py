@@ -215,7 +215,9 @@ def test_ginkgo_is_asked_for_as_many_steps_and_entries(monkeypatch):
 
 def test_the_papers_numbers_have_all_columns():
     assert {len(row) for row in (*paper_tables.TABLE_2.values(), *paper_tables.TABLE_3.values())} == {9}
-    assert list(paper_measure.recipes(True, 10**9))[3:] == [str(k) for k in paper_measure.STEPS]
+    swept, exact = paper_tables.columns("cg")
+    assert swept[3:] == [str(k) for k in paper_measure.STEPS] and exact == [f"exact {k}" for k in paper_measure.STEPS]
+    assert [*swept, *exact] == list(paper_measure.recipes(True, 10**9))
     assert set(paper_tables.OWN.values()) | set(paper_tables.LIKE.values()) <= {*paper_tables.TABLE_4, "ANI3", "ANI4"}
 
 
@@ -233,7 +235,9 @@ def test_iterations_stand_next_to_the_papers_for_their_own_matrix_only():
     for name in ("ani5", "anisotropic_triangles:5"):
         run.matrices[name] = {"n": 1, "nnz": 1, "order": "RCM"}
         for variant, k in zip(
-            paper_measure.recipes(True, 10**9), (951, 113, None, 297, 184, 136, 108, 93, 172), strict=True
+            paper_measure.recipes(True, 10**9),
+            (951, 113, None, 297, 184, 136, 108, 93, 172, 148, 92, 68, 54, 31, 43),
+            strict=True,
         ):
             status = "CONVERGED" if k else "no factors"
             detail = {"status": status, "iterations": k}
@@ -244,6 +248,9 @@ def test_iterations_stand_next_to_the_papers_for_their_own_matrix_only():
     assert cells(text, "paper")[2:5] == ["951", "226", "-"]
     assert cells(text, "deviation")[2:] == ["", "-50%", "", "+0%", "+0%", "+0%", "+0%", "+0%", "+100%"]
     assert cells(text, "anisotropic_triangles:5 ~ ANI5")[2] == "951"
+    exact = [line for line in text.splitlines() if line.startswith("| by eliminations")]
+    assert len(exact) == 3 and exact[0].split()[8:13:2] == ["148", "92", "68"]
+    assert exact[1].split("|")[6].strip() == "-50%" and text.count("| paper") == 1
 
 
 def test_a_claim_of_convergence_that_the_residual_contradicts_is_no_number():

@@ -199,11 +199,53 @@ def test_factors_of_a_matrix_on_the_gpu(backend):
 @PATTERNS
 @given(A=dominant_matrices(hermitian=True))
 def test_elimination_tree_and_column_counts_are_those_of_an_elimination(A):
-    found, want = np.empty((2, A.shape[0]), np.int64), np.empty((2, A.shape[0]), np.int64)
-    for kernels, (parent, count) in ((cpu, found), (reference, want)):
+    found, want = np.empty((3, A.shape[0]), np.int64), np.empty((3, A.shape[0]), np.int64)
+    for kernels, (parent, post, count) in ((cpu, found), (reference, want)):
         kernels.fill.elimination_tree(A.indptr, A.indices, parent)
-        kernels.fill.column_counts(A.indptr, A.indices, parent, count)
+        kernels.fill.postorder(parent, post)
+        kernels.fill.column_counts(A.indptr, A.indices, parent, post, count)
     np.testing.assert_array_equal(found, want)
+
+
+@PATTERNS
+@given(A=dominant_matrices(hermitian=True), seed=st.integers(0, 99))
+def test_a_graph_in_another_order(A, seed):
+    order, found = np.random.default_rng(seed).permutation(A.shape[0]), []
+    for kernels in (cpu, reference):
+        starts, columns = np.empty_like(A.indptr), np.empty_like(A.indices)
+        kernels.graph.permuted_graph(A.indptr, A.indices, order, starts, columns)
+        found.append((starts, columns))
+    np.testing.assert_array_equal(*(starts for starts, _ in found))
+    np.testing.assert_array_equal(*(columns for _, columns in found))
+    ones = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+    starts, columns = found[0]
+    assert (sp.csr_matrix((np.ones(A.nnz), columns, starts), shape=A.shape) != ones[order][:, order]).nnz == 0
+
+
+@pytest.mark.parametrize("ordering", ["auto", "mmd", "nd", "rcm"])
+def test_an_order_for_a_complete_lu_is_a_postorder_with_the_fill_of_its_ordering(ordering):
+    A = finelu.as_csr(gallery.poisson7(9, 8, 7))
+    order, fill = with_little_fill(A, ordering)
+    assert fill == complete_fill(A, order)
+    if ordering != "auto":
+        assert fill == complete_fill(A, finelu.ordering.ORDERS[ordering](A))
+    S = A.tosparse()[order][:, order]
+    parent, post = np.empty(A.n, np.int64), np.empty(A.n, np.int64)
+    cpu.fill.elimination_tree(S.indptr, S.indices, parent)
+    cpu.fill.postorder(parent, post)
+    np.testing.assert_array_equal(post, np.arange(A.n))
+
+
+def test_nested_dissection_is_taken_where_it_pays_and_is_installed(monkeypatch):
+    A = gallery.poisson7(20, 20, 20)
+    dissected, degree = with_little_fill(A, "nd")[1], with_little_fill(A, "mmd")[1]
+    assert dissected.flops < degree.flops  # what makes the rest say something
+    assert with_little_fill(A)[1] == dissected
+    assert finelu.SparseLU().factor(A).report.expected_nnz == dissected.nnz
+    monkeypatch.setattr(finelu.ordering, "_installed", lambda module: None)
+    assert with_little_fill(A)[1] == degree
+    small = gallery.poisson5(20, 20)  # is done before METIS would be
+    assert with_little_fill(small)[1] == with_little_fill(small, "mmd")[1]
 
 
 @PATTERNS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 
 from finelu.auto.choose import Rung
 from finelu.device import free_memory
+from finelu.errors import StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
-from finelu.ordering import Fill, with_little_fill
-from finelu.preconditioners.direct import COLAMD, SHORT
+from finelu.ordering import Fill
+from finelu.preconditioners.direct import COLAMD, SHORT, Analysis, SparseLU, analysed
 
 # Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
 # pace of the first attempt corrects them.
@@ -37,8 +39,8 @@ class Costs:
 
     rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
     deadline : of `perf_counter`.
-    pace : how much slower this machine is than the one of the constants.  order, fill : of the direct solve, once
-    `count_fill` has found them.  short : rows are so short that factors with columns ordered alone stay sparse.
+    pace : how much slower this machine is than the one of the constants.  analysis : of the direct solve, once
+    `count_fill` has made it.  short : rows are so short that factors with columns ordered alone stay sparse.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     """
 
@@ -49,18 +51,32 @@ class Costs:
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
         self.pace = 1.0
-        self.order: Any = None
-        self.fill: Fill | None = None
+        self.analysis: Analysis | None = None
+        self._counted: SparseLU | None = None  # whose analysis that is
 
     @property
-    def analysis(self) -> float:
+    def fill(self) -> Fill | None:
+        """Of the direct solve, where it is counted."""
+        return self.analysis.fill if self.analysis else None
+
+    @property
+    def analysis_seconds(self) -> float:
         """Seconds, on an idle machine, that it takes to order A and to count what the direct solve would take."""
         return ANALYSIS_ROW * self.traits.n + ANALYSIS * self.traits.nnz
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
-        if self.fill is None and not self.by_columns:
-            self.order, self.fill = with_little_fill(self.A)
+        if self.analysis is None and not self.by_columns:
+            recipes: Any = self.rungs["direct"].recipes
+            for recipe in recipes:  # the second also takes a matching that is not complete
+                with suppress(StructurallySingular):
+                    self.analysis, self._counted = analysed(recipe, self.A), recipe
+                    break
+
+    def known(self, recipe: SparseLU) -> Analysis | None:
+        """The analysis for a recipe of the direct solve, where `count_fill` has made it."""
+        plain = self.analysis is not None and not self.analysis.matched and not recipe.matching
+        return self.analysis if plain or recipe is self._counted else None
 
     def seconds(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""
@@ -72,7 +88,7 @@ class Costs:
             if self.by_columns:  # for long rows no bound is known but that of dense factors
                 return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)
             if self.fill is None:
-                return self.pace * self.analysis
+                return self.pace * self.analysis_seconds
             return self.pace * (DIRECT_ROW * n + DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
         typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
         seconds = typical.get(rung, 0.0) * nnz * self.pace

@@ -251,8 +251,8 @@ class Ladder:
         for recipe in chosen.recipes:
             try:
                 if rung == "direct" and isinstance(recipe, SparseLU):
-                    known = None if costs.order is None or costs.fill is None else (costs.order, costs.fill)
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=costs.memory / costs.entry)
+                    known, most = costs.known(recipe), costs.memory / costs.entry
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=most)
                 elif recipe is None:
                     self.factors[rung] = None
                 else:

@@ -104,8 +104,8 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
 
     The fill of the direct solve is counted once its ordering costs little compared with the rest.
     """
-    uncounted = "direct" in left and costs.fill is None and not costs.by_columns
-    if uncounted and costs.in_time(costs.analysis) and worth(2 * costs.pace * costs.analysis, elapsed, rest):
+    uncounted, analysis = "direct" in left and costs.fill is None and not costs.by_columns, costs.analysis_seconds
+    if uncounted and costs.in_time(analysis) and worth(2 * costs.pace * analysis, elapsed, rest):
         costs.count_fill()
         uncounted = False
     found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}

@@ -136,10 +136,11 @@ FAMILIES: dict[str, Family] = {
                 {"cuda": SET_UP}, relation="the CPU also returns where the entries of A lie in the pattern"
             )
         }
-        | _all("elimination_tree column_counts", cuda=SET_UP),
+        | _all("elimination_tree postorder column_counts", cuda=SET_UP),
     ),
     "graph": Family(
-        "Transposes; the graph of A + A^T and its cores.", _all("transposed symmetric_graph peel", cuda=SET_UP)
+        "Transposes; the graph of A + A^T and its cores.",
+        _all("transposed symmetric_graph permuted_graph peel", cuda=SET_UP),
     ),
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",

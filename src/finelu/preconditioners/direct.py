@@ -16,14 +16,17 @@ from finelu.errors import FineluError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
-from finelu.ordering import ORDERINGS, ORDERS, Fill, complete_fill, with_little_fill
+from finelu.ordering import ORDERINGS, Fill, complete_fill, with_little_fill
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching
 from finelu.validation import choice, flag
 
 COLAMD = "colamd"
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
-PANELS = ((100.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
+RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
+PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
+WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
+FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 
 
@@ -33,10 +36,12 @@ class SparseLU(Recipe):
 
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
-        the diagonal has gaps or zeros. Where no matching is complete, and shift > 0, it is as large as can be, and
-        nothing is scaled.
-    ordering : of the rows and columns together, as `finelu.ordering` names them; or "colamd", SuperLU's own of the
-        columns alone, with partial pivoting: for patterns that are far from symmetric.
+        the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
+        entry, since SuperLU would exchange rows then, which fills in more than was counted. Where no matching is
+        complete, and shift > 0, it is as large as can be, and nothing is scaled.
+    ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
+        `finelu.ordering.with_little_fill`; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
+        patterns that are far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for the factors, None for A's own.
@@ -79,6 +84,17 @@ class DirectReport(Report):
     probe: float | None = None
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """What precedes a factorization. arranged : order and scaling of the rows and columns.  matched : whether rows were
+    permuted to the diagonal.  fill : counted; None where SuperLU orders the columns.  seconds : that it took."""
+
+    arranged: Arrangement
+    matched: bool
+    fill: Fill | None
+    seconds: float
+
+
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
@@ -92,19 +108,19 @@ class SparseLUFactors(Factors):
         self,
         recipe: SparseLU,
         A: CSR,
-        known: tuple[np.ndarray, Fill] | None = None,
+        known: Analysis | None = None,
         most: float = np.inf,
         probed: bool = False,
     ):
-        """known : the order, and its fill, that the recipe would find for A without a matching.
+        """known : what `analysed` finds for A and this recipe.
 
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
         probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
         self._probed, self._by_columns = probed, recipe.ordering == COLAMD
-        start = perf_counter()
-        self._arranged, self.report.matched, fill = _arranged(recipe, as_csr(A.on(np), diagonal=False), known)
+        known = known or analysed(recipe, A)
+        self._arranged, self.report.matched, fill = known.arranged, known.matched, known.fill
         if fill is not None:
             _require_room(recipe, "the factors", fill.nnz)
             if fill.nnz > most:
@@ -113,7 +129,7 @@ class SparseLUFactors(Factors):
                 )
             self.report.expected_nnz, self.report.expected_flops = fill.nnz, fill.flops
         _require_room(recipe, "A", A.nnz)
-        self.report.analysis_seconds = perf_counter() - start
+        self.report.analysis_seconds = known.seconds
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
@@ -146,8 +162,9 @@ class SparseLUFactors(Factors):
     def _superlu(self) -> Any:
         columns = self._factored
         how: dict[str, Any] = {"permc_spec": "COLAMD"}
-        if not self._by_columns:  # relax=1: subtrees of this order are not neighbours, and would be filled up
-            how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": self._panel()}
+        if not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+            relax = 1 if self.recipe.ordering is None else RELAX
+            how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": relax, "panel_size": self._panel()}
         elif columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
             how |= {"relax": 1, "panel_size": 1}
         return splu(columns, **how)
@@ -168,13 +185,18 @@ class SparseLUFactors(Factors):
         )
 
 
-def _arranged(recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None) -> tuple[Arrangement, bool, Fill | None]:
-    """The order and the scaling of A, on the host; whether rows were matched; and the fill, where it was counted."""
+def analysed(recipe: SparseLU, A: CSR) -> Analysis:
+    """Matching and ordering of A, wherever it is, and the fill that they lead to.
+
+    Raises StructurallySingular where no matching is complete, and the recipe has no shift.
+    """
+    start = perf_counter()
+    A = as_csr(A.on(np), diagonal=False)
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_columns, matched = recipe.ordering == COLAMD, recipe.matching
     if matched is None:
-        matched = not by_columns and (A.missing > 0 or not bool((A.data[A.diag] != 0).all()))
+        matched = not by_columns and (A.missing > 0 or _weak(A) > FEW * A.n)
     if matched:
         try:
             found = matching(A)
@@ -187,19 +209,22 @@ def _arranged(recipe: SparseLU, A: CSR, known: tuple[np.ndarray, Fill] | None) -
             row_scale, column_scale = found.row_scale, found.column_scale
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
     if not by_columns:
-        permuted = arranged.matrix(A) if matched else A
-        order, fill = known if known is not None and not matched else _ordered(recipe, permuted)
+        order, fill = _ordered(recipe, arranged.matrix(A) if matched else A)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
-    return arranged, bool(matched), fill
+    return Analysis(arranged, bool(matched), fill, perf_counter() - start)
+
+
+def _weak(A: CSR) -> float:
+    """How many columns have a diagonal that is small beside their largest entry; Inf where one is 0."""
+    diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
+    np.maximum.at(largest, A.indices, abs(A.data))
+    return float(np.count_nonzero(diagonal < WEAK * largest)) if diagonal.all() else np.inf
 
 
 def _ordered(recipe: SparseLU, A: Any) -> tuple[np.ndarray, Fill]:
-    if recipe.ordering == "auto":
-        return with_little_fill(A)
-    order = np.arange(A.shape[0])
-    if recipe.ordering is not None:
-        order = ORDERS[recipe.ordering](as_csr(A, diagonal=False))
-    return order, complete_fill(A, order)
+    if recipe.ordering is None:
+        return np.arange(A.shape[0]), complete_fill(A)
+    return with_little_fill(A, recipe.ordering)
 
 
 def _require_room(recipe: SparseLU, what: str, nnz: int) -> None:

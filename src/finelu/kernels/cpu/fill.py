@@ -112,12 +112,10 @@ def elimination_tree(indptr, indices, parent):
 
 
 @compiled
-def column_counts(indptr, indices, parent, count):
-    """count (n,) : entries of each column of the Cholesky factor of a symmetric pattern, the diagonal among them.
+def postorder(parent, post):
+    """post (n,) : the columns of the elimination tree, each after all of its subtree; siblings ascend.
 
-    parent : of elimination_tree. Cost: nearly O(nnz), whatever the fill.
-    Source: J. R. Gilbert, E. G. Ng, B. W. Peyton: An efficient algorithm to compute row and column counts for sparse
-    Cholesky factorization, 1994, Figure 3.
+    parent : of elimination_tree. Cost: O(n).
     """
     n = parent.size
     child, sibling = np.full(n, -1), np.full(n, -1)
@@ -125,7 +123,7 @@ def column_counts(indptr, indices, parent, count):
         if parent[j] >= 0:
             sibling[j] = child[parent[j]]
             child[parent[j]] = j
-    post, path, found = np.empty(n, np.int64), np.empty(n, np.int64), 0
+    path, found = np.empty(n, np.int64), 0
     for root in range(n):
         if parent[root] >= 0:
             continue
@@ -142,6 +140,17 @@ def column_counts(indptr, indices, parent, count):
                 post[found] = j
                 found += 1
                 depth -= 1
+
+
+@compiled
+def column_counts(indptr, indices, parent, post, count):
+    """count (n,) : entries of each column of the Cholesky factor of a symmetric pattern, the diagonal among them.
+
+    parent, post : of elimination_tree and postorder. Cost: nearly O(nnz), whatever the fill.
+    Source: J. R. Gilbert, E. G. Ng, B. W. Peyton: An efficient algorithm to compute row and column counts for sparse
+    Cholesky factorization, 1994, Figure 3.
+    """
+    n = parent.size
     first = np.full(n, -1)  # of each column's subtree, the place of its first leaf in the postorder
     for k in range(n):
         j = post[k]

@@ -63,6 +63,25 @@ def symmetric_graph(indptr, indices, starts, columns):
 
 
 @compiled
+def permuted_graph(indptr, indices, order, starts, columns):
+    """The pattern whose row i is row order[i] of a symmetric one, its columns likewise; rows are not sorted.
+
+    starts (n + 1,), columns (nnz,) : out. Cost: one pass over the pattern.
+    """
+    n = order.size
+    place = np.empty(n, np.int64)
+    for i in range(n):
+        place[order[i]] = i
+    found = 0
+    starts[0] = 0
+    for i in range(n):
+        for p in range(indptr[order[i]], indptr[order[i] + 1]):
+            columns[found] = place[indices[p]]
+            found += 1
+        starts[i + 1] = found
+
+
+@compiled
 def peel(indptr, indices, left, least):
     """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
 

@@ -29,7 +29,17 @@ def elimination_tree(indptr, indices, parent):
         parent[j] = min(column, default=-1)
 
 
-def column_counts(indptr, indices, parent, count):
+def postorder(parent, post):
+    """post (n,): each column after those whose parent it is, and theirs; siblings ascend, as do roots."""
+    children = {j: [i for i in range(parent.size) if parent[i] == j] for j in range(-1, parent.size)}
+
+    def subtree(j):
+        return [k for i in children[j] for k in subtree(i)] + ([j] if j >= 0 else [])
+
+    post[:] = subtree(-1)
+
+
+def column_counts(indptr, indices, parent, post, count):
     """count[j]: the entries of column j of the Cholesky factor of the pattern, the diagonal among them."""
     for j, column in enumerate(_eliminated(indptr, indices)):
         count[j] = 1 + len(column)

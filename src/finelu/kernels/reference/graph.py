@@ -35,6 +35,17 @@ def symmetric_graph(indptr, indices, starts, columns):
         columns[starts[i] : starts[i + 1]] = found
 
 
+def permuted_graph(indptr, indices, order, starts, columns):
+    """The pattern whose row i is row order[i] of a symmetric one, its columns likewise, as they come.
+
+    starts (n + 1,), columns (nnz,) : out.
+    """
+    place = {int(row): i for i, row in enumerate(order)}
+    rows = [[place[int(j)] for j in indices[indptr[row] : indptr[row + 1]]] for row in order]
+    starts[:] = np.cumsum([0, *(len(row) for row in rows)])
+    columns[:] = [j for row in rows for j in row]
+
+
 def peel(indptr, indices, left, least):
     """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
 
