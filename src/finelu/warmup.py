@@ -41,10 +41,11 @@ def warmup(
         for done, (what, run) in enumerate(work):
             tell(what, done, len(work))
             run()
-    return {"seconds": perf_counter() - start, "compile_seconds": compiling(), "folder": _folder()}
+    return {"seconds": perf_counter() - start, "compile_seconds": compiling(), "folder": kernel_folder()}
 
 
-def _folder() -> str | None:
+def kernel_folder() -> str | None:
+    """Where compiled kernels are kept; None where no folder can be written."""
     from finelu.kernels.cpu import vectors
 
     kernel: Any = vectors.norm

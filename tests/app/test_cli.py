@@ -313,6 +313,18 @@ def test_threads_reach_numba(capsys):
         finelu.set_num_threads(before)
 
 
+def test_info_names_what_is_here_and_what_is_not(capsys, monkeypatch):
+    status, found = run_json(capsys, "info")
+    assert status == 0 and found["finelu"] == finelu.__version__ and found["threads"] == finelu.get_num_threads()
+    assert found["packages"]["numpy"] == np.__version__
+    monkeypatch.setattr("finelu.cli.info.find_spec", lambda module: None if module == "pymetis" else object())
+    status, out, _ = run(capsys, "info")
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0 and ["numpy", f"{np.__version__}:", "arrays"] in lines
+    assert next(line for line in lines if line[:1] == ["pymetis"])[1:3] == ["not", "found:"]
+    assert any(line[:1] == ["threads"] for line in lines) and any(line[:1] == ["gpu"] for line in lines)
+
+
 def test_inspect_a_poisson_problem(capsys):
     status, found = run_json(capsys, "inspect", "gallery:poisson7:5")
     assert status == 0

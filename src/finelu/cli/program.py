@@ -14,6 +14,7 @@ import finelu
 from finelu.cli.arguments import BAD_INPUT, CONVERGED, INTERNAL_ERROR, INTERRUPTED
 from finelu.cli.bench import bench
 from finelu.cli.compare import compare
+from finelu.cli.info import info
 from finelu.cli.inspect import inspect
 from finelu.cli.output import AlreadyReported, StdoutError, prepare_streams, print_json, write_line, write_out
 from finelu.cli.recipes import RecipeHelp
@@ -39,6 +40,7 @@ def _finelu(version: Annotated[bool, typer.Option("--version", help="print the v
 app.command(cls=RecipeHelp)(solve)
 app.command(cls=RecipeHelp)(compare)
 app.command()(inspect)
+app.command()(info)
 app.command()(warmup)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 

@@ -215,7 +215,7 @@ def analysed(recipe: SparseLU, A: CSR) -> Analysis:
 
 
 def _weak(A: CSR) -> float:
-    """How many columns have a diagonal that is small beside their largest entry; Inf where one is 0."""
+    """How many columns have a diagonal that is small compared with their largest entry; Inf where one is 0."""
     diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
     np.maximum.at(largest, A.indices, abs(A.data))
     return float(np.count_nonzero(diagonal < WEAK * largest)) if diagonal.all() else np.inf

@@ -1,0 +1,74 @@
+"""`finelu info`: the machine as finelu sees it, and which optional packages it finds."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from finelu.cli.arguments import CONVERGED, Json
+from finelu.cli.output import console, print_json
+
+# module, the name to install it by, what it is for
+PACKAGES = (
+    ("numpy", "numpy", "arrays"),
+    ("scipy", "scipy", "sparse matrices, SuperLU, minimum degree and column orderings"),
+    ("numba", "numba", "the kernels of the CPU"),
+    ("pymetis", "pymetis", "nested dissection: SparseLU of large meshes; without it their minimum degree serves"),
+    ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
+    ("sksparse", "scikit-sparse", "ordering='amd'"),
+    ("matplotlib", "matplotlib", "plots"),
+    ("jinja2", "jinja2", "the page of finelu compare"),
+    ("torch", "torch", "finelu.interop.torch"),
+    ("jax", "jax", "finelu.interop.jax"),
+    ("pyamg", "pyamg", "finelu.interop.pyamg"),
+    ("petsc4py", "petsc4py", "finelu.interop.petsc, finelu solve --petsc"),
+)
+
+
+def info(as_json: Json = False) -> int:
+    """Show versions, threads, the folder of compiled kernels, the GPU, and which optional packages are found."""
+    import finelu
+    from finelu.device import free_memory, require_gpu
+    from finelu.errors import DeviceError
+    from finelu.report import table
+    from finelu.threads import available_cores, get_num_threads
+    from finelu.warmup import kernel_folder
+
+    found = {name: _version(module, name) for module, name, _ in PACKAGES}
+    machine = {
+        "finelu": finelu.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": available_cores(),
+        "threads": get_num_threads(),
+        "kernels": kernel_folder(),
+    }
+    try:
+        cupy = require_gpu()
+    except DeviceError as error:
+        gpu = f"none: {str(error.__cause__ or error).splitlines()[0]}"
+    else:
+        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+        gpu = f"{name}, {free_memory(cupy.empty(0)) / 2**30:.1f} GiB free"
+    if as_json:
+        print_json({**machine, "gpu": gpu, "packages": found})
+        return CONVERGED
+    words = {key: str(value) for key, value in machine.items()} | {"gpu": gpu}
+    if machine["kernels"] is None:
+        words["kernels"] = "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one"
+    packages = {name: f"{found[name] or 'not found'}: {purpose}" for _, name, purpose in PACKAGES}
+    with console() as out:
+        out.print(table("this machine", words))
+        out.print(table("packages", packages))
+    return CONVERGED
+
+
+def _version(module: str, name: str) -> str | None:
+    """Of an installed package, whether it is installed under that name or another (as CuPy is); None if not found."""
+    if find_spec(module) is None:
+        return None
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "found"
