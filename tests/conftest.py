@@ -195,3 +195,10 @@ def real_matrix(name):
     if not path.exists():
         pytest.skip(f"{path.name} is not in {MATRICES}; set FINELU_MATRICES to the folder that holds it")
     return scipy.io.mmread(path).tocsr()
+
+
+@pytest.fixture(autouse=True)
+def embedded_direct_solver(request, monkeypatch):
+    """What is tested is what comes with finelu, whether or not this environment has other direct solvers."""
+    if request.path.name != "test_interop_direct.py":
+        monkeypatch.setitem(sys.modules, "nbklu", None)

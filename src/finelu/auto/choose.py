@@ -25,6 +25,7 @@ from finelu.preconditioners import (
     SparseLU,
     recipe_of,
 )
+from finelu.preconditioners.complete import klu_installed
 from finelu.preconditioners.direct import COLAMD, SHORT
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import shown
@@ -107,8 +108,12 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     for name, holds, rung in RUNGS:
         if name not in found and holds(traits):
             found[name] = rung
+    direct = found["direct"].recipes
+    if isinstance(direct[0], SparseLU) and direct[0].ordering == COLAMD and klu_installed():
+        direct = (SparseLU(backend="klu"), *direct)
+        found["direct"] = Rung(direct, COUNTED)
     if traits.n <= SMALL:
-        found["direct"] = Rung(found["direct"].recipes, IS_SMALL)
+        found["direct"] = Rung(direct, IS_SMALL)
     return found
 
 

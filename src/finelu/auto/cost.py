@@ -25,6 +25,7 @@ ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and colum
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
 DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
+KLU_ENTRY, KLU_FLOP = 20e-9, 1.0e-9  # the same of KLU, which has no supernodes
 DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
@@ -89,7 +90,9 @@ class Costs:
                 return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)
             if self.fill is None:
                 return self.pace * self.analysis_seconds
-            return self.pace * (DIRECT_ROW * n + DIRECT_ENTRY * self.fill.nnz + DIRECT_FLOP * self.fill.flops)
+            by_klu = self.analysis is not None and self.analysis.klu is not None
+            entry, flop = (KLU_ENTRY, KLU_FLOP) if by_klu else (DIRECT_ENTRY, DIRECT_FLOP)
+            return self.pace * (DIRECT_ROW * n + entry * self.fill.nnz + flop * self.fill.flops)
         typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
         seconds = typical.get(rung, 0.0) * nnz * self.pace
         return seconds * (ON_GPU if self.traits.gpu and rung == "threshold" else 1.0)

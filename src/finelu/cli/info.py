@@ -15,6 +15,7 @@ PACKAGES = (
     ("scipy", "scipy", "sparse matrices, SuperLU, minimum degree and column orderings"),
     ("numba", "numba", "the kernels of the CPU"),
     ("pymetis", "pymetis", "nested dissection: SparseLU of large meshes; without it their minimum degree serves"),
+    ("nbklu", "nbklu", "KLU: SparseLU of circuits and networks, finelu[direct]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
     ("sksparse", "scikit-sparse", "ordering='amd'"),
     ("matplotlib", "matplotlib", "plots"),

@@ -1,4 +1,4 @@
-"""A complete sparse L U, for systems that are small enough: SciPy's SuperLU behind the face of the other recipes."""
+"""A complete sparse L U, for systems that are small enough, by a library behind the face of the other recipes."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
-from scipy.sparse.linalg import splu
 
 from finelu.device import namespace, to_host
-from finelu.errors import FineluError, SingularMatrix, StructurallySingular
+from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.ordering import ORDERINGS, Fill, complete_fill, with_little_fill
+from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, PIVOT, SuperLU, klu_installed
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
-from finelu.scaling import matching
+from finelu.scaling import matching, require_matching
 from finelu.validation import choice, flag
 
 COLAMD = "colamd"
+BACKENDS = ("auto", "superlu", "klu")
+KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
-PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
-    """Complete L U of A by SuperLU, after a maximum product matching, its scaling and a fill-reducing ordering.
+    """Complete L U of A by SuperLU or KLU, after a maximum product matching, its scaling and a fill-reducing ordering.
 
+    backend : "superlu", which comes with SciPy; "klu", for circuits, networks and other matrices whose factors stay
+        sparse, in double precision (needs nbklu: `pip install 'finelu[direct]'`); or "auto": KLU where it is installed,
+        ordering is "auto", neither matching nor shift is asked for, and KLU's analysis counts fewer than 65 flops for
+        each entry of the factors; else SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says
+        nothing else, and chooses pivots by itself: it matches rows only where matching is True.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -44,7 +50,7 @@ class SparseLU(Recipe):
         patterns that are far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
-    precision : "float32" or "float64" for the factors, None for A's own.
+    precision : "float32" or "float64" for what is factored, None for A's own.
     The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
     Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
@@ -56,6 +62,7 @@ class SparseLU(Recipe):
 
     matching: bool | None = None
     ordering: str | None = "auto"
+    backend: str = "auto"
     shift: float = 0.0
     precision: str | None = None
 
@@ -66,17 +73,20 @@ class SparseLU(Recipe):
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
+        choice("backend", self.backend, BACKENDS, of=self)
         return SparseLUFactors(self, checked(self, A), probed=True)
 
 
 @dataclass(eq=False, repr=False)
 class DirectReport(Report):
-    """expected_nnz, expected_flops : counted before the factorization, where columns are not ordered by SuperLU.
+    """backend : "superlu" or "klu".  expected_nnz, expected_flops : counted before the factorization; None where
+    SuperLU orders the columns, and where KLU does not take its own order.
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering.  probe : see
     `finelu.factors.probe`; a warning where it is beyond 10.
     """
 
+    backend: str = "superlu"
     expected_nnz: int | None = None
     expected_flops: float | None = None
     matched: bool | None = None
@@ -86,22 +96,26 @@ class DirectReport(Report):
 
 @dataclass(frozen=True)
 class Analysis:
-    """What precedes a factorization. arranged : order and scaling of the rows and columns.  matched : whether rows were
-    permuted to the diagonal.  fill : counted; None where SuperLU orders the columns.  seconds : that it took."""
+    """What precedes a factorization.
+
+    arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
+    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.
+    """
 
     arranged: Arrangement
     matched: bool
     fill: Fill | None
     seconds: float
+    klu: KLU | None = None
 
 
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
-    SuperLU's factors cannot leave the process: a copy factors anew what was factored, which gives the same bits.
+    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits.
     """
 
-    _bound = ("_lock", "_lu")
+    _bound = ("_lock", "_lu", "_klu")
     report: DirectReport
 
     def __init__(
@@ -121,6 +135,8 @@ class SparseLUFactors(Factors):
         self._probed, self._by_columns = probed, recipe.ordering == COLAMD
         known = known or analysed(recipe, A)
         self._arranged, self.report.matched, fill = known.arranged, known.matched, known.fill
+        self._klu, self.report.backend = known.klu, "superlu" if known.klu is None else "klu"
+        self._klu_ordering = None if known.klu is None else known.klu.ordering
         if fill is not None:
             _require_room(recipe, "the factors", fill.nnz)
             if fill.nnz > most:
@@ -139,27 +155,34 @@ class SparseLUFactors(Factors):
             d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
             S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
         columns = _narrow(S.tocsc())
-        singular = f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
-        columns.eliminate_zeros()
-        if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
-            raise SingularMatrix(singular)
-        try:
-            self._factored = columns
-            self._lu = self._superlu()
-        except RuntimeError as error:
-            if "singular" not in str(error):
-                raise FineluError(f"{self.recipe!r}: SuperLU gave up: {error}") from error
-            raise SingularMatrix(singular) from error
+        if self._klu is None:
+            columns.eliminate_zeros()
+            if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
+                raise SingularMatrix(self._singular())
+        self._factored = columns
+        self._lu = self._made()
         self.report.numeric_seconds, self.report.warning = perf_counter() - start, None
         if self._probed:
             self._probe(A, lambda v: self._apply(v, "N"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._klu = None
         if self._valid:
-            self._lu = self._superlu()
+            self._lu = self._made()
 
-    def _superlu(self) -> Any:
+    def _singular(self) -> str:
+        return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
+
+    def _made(self) -> SuperLU | KLU:
+        """The factors of what is kept as factored."""
+        if self._klu_ordering is None:
+            return self._superlu()
+        if self._klu is None or not self._klu.holds_for(self._factored):
+            self._klu = KLU(self._factored, self._klu_ordering)
+        return self._klu.factor(self._factored, self._singular())
+
+    def _superlu(self) -> SuperLU:
         columns = self._factored
         how: dict[str, Any] = {"permc_spec": "COLAMD"}
         if not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
@@ -167,7 +190,7 @@ class SparseLUFactors(Factors):
             how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": relax, "panel_size": self._panel()}
         elif columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
             how |= {"relax": 1, "panel_size": 1}
-        return splu(columns, **how)
+        return SuperLU(columns, self._singular(), **how)
 
     def _panel(self) -> int | None:
         """How many columns SuperLU works on at once, None for its default: few, where each entry takes little work."""
@@ -176,7 +199,7 @@ class SparseLUFactors(Factors):
 
     @property
     def nnz(self) -> int:
-        return int(self._lu.nnz) - self.shape[0]
+        return self._lu.nnz
 
     def _apply(self, R: Any, trans: str) -> Any:
         r = self._arranged.gather_scaled(to_host(R), trans)
@@ -195,7 +218,13 @@ def analysed(recipe: SparseLU, A: CSR) -> Analysis:
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_columns, matched = recipe.ordering == COLAMD, recipe.matching
-    if matched is None:
+    if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
+        klu = _klu_if_better(A)
+        if klu is not None:
+            plain = Arrangement(rows, columns, row_scale, column_scale)
+            return Analysis(plain, False, klu.expected, perf_counter() - start, klu)
+    by_klu = recipe.backend == "klu"
+    if matched is None and not by_klu:
         matched = not by_columns and (A.missing > 0 or _weak(A) > FEW * A.n)
     if matched:
         try:
@@ -208,10 +237,31 @@ def analysed(recipe: SparseLU, A: CSR) -> Analysis:
             rows = np.argsort(found.columns)  # row of A that is matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
-    if not by_columns:
+    if not by_columns and not (by_klu and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A) if matched else A)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
-    return Analysis(arranged, bool(matched), fill, perf_counter() - start)
+    klu = None
+    if by_klu:
+        how = {"auto": AMD, COLAMD: COLUMNS}.get(recipe.ordering or "", GIVEN)
+        try:
+            klu = KLU(_narrow(arranged.matrix(A).tocsc()), how)
+        except SingularMatrix:
+            require_matching(A)  # says which rows
+            raise
+        fill = klu.expected or fill
+    return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu)
+
+
+def _klu_if_better(A: CSR) -> KLU | None:
+    """KLU's analysis of A, where nbklu is installed and factors of so little work are expected that KLU is faster."""
+    if A.nnz > INT32_LIMIT or not klu_installed():
+        return None
+    try:
+        found = KLU(_narrow(A.tosparse().tocsc()), AMD)
+    except (SingularMatrix, MemoryError):  # what follows says where, or takes less
+        return None
+    expected = found.expected
+    return found if expected is not None and expected.flops <= KLU_WORK * expected.nnz else None
 
 
 def _weak(A: CSR) -> float:

@@ -1,0 +1,134 @@
+"""SparseLU by libraries that are not always installed: KLU, through nbklu."""
+
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu import gallery
+from finelu.auto.choose import rungs
+from finelu.errors import ParameterError, SingularMatrix, StructurallySingular
+from finelu.matrix.traits import traits
+from finelu.ordering import with_little_fill
+from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
+
+try:
+    import nbklu
+except ImportError:
+    nbklu = None
+
+klu = pytest.mark.skipif(nbklu is None, reason="nbklu is not installed")
+
+
+def network(n=600, seed=0):
+    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as of a circuit."""
+    rng = np.random.default_rng(seed)
+    ring = sp.coo_matrix((rng.standard_normal(n), (np.arange(n), (np.arange(n) + 1) % n)), shape=(n, n))
+    chords = sp.random(n, n, 1.0 / n, random_state=rng)
+    rows = np.arange(n)
+    rows[:100] = rows[:100].reshape(-1, 2)[:, ::-1].ravel()
+    return sp.csr_matrix(ring + sp.tril(chords, -5) + 4 * sp.identity(n))[rows]
+
+
+@klu
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_klu_solves_in_every_dtype_and_direction(dtype, trans):
+    A = network().astype(dtype)
+    if A.dtype.kind == "c":
+        A.data *= np.exp(1j * np.arange(A.nnz)).astype(dtype)
+    F = fl.SparseLU(backend="klu").factor(A)
+    assert F.report.backend == "klu" and F.report.expected_nnz > 0
+    op = {"N": A, "T": A.T, "H": A.conj().T}[trans]
+    for shape in ((A.shape[0],), (A.shape[0], 3)):
+        b = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+        x = F.solve(b, trans)
+        assert x.dtype == A.dtype and x.shape == b.shape
+        assert np.linalg.norm(op @ x - b) <= 1e4 * np.finfo(dtype).eps * np.linalg.norm(b) * 100
+    z = F.solve(np.full(A.shape[0], 1 + 2j), trans)  # a complex right-hand side, real factors or not
+    assert np.linalg.norm(op @ z - (1 + 2j)) <= 1e6 * np.finfo(dtype).eps * np.sqrt(A.shape[0])
+
+
+@klu
+@PATTERNS
+@given(A=dominant_matrices(), ordering=st.sampled_from(["auto", "mmd", "rcm", "colamd", None]), matching=st.booleans())
+def test_klu_with_every_ordering(A, ordering, matching):
+    F = fl.SparseLU(backend="klu", ordering=ordering, matching=matching).factor(A)
+    b = np.arange(1.0, A.shape[0] + 1)
+    assert_close(F.solve(b), np.linalg.solve(A.toarray(), b), ulps=1e5)
+    assert_close(F.update(perturbed(A)).solve(b), np.linalg.solve(perturbed(A).toarray(), b), ulps=1e5)
+    assert F.nnz >= A.shape[0] and F.report.matched == matching
+
+
+@klu
+def test_auto_takes_klu_where_factors_stay_sparse_and_superlu_where_they_do_not():
+    light, heavy = network(), gallery.poisson7(12, 12, 12)
+    F, G = fl.SparseLU().factor(light), fl.SparseLU().factor(heavy)
+    assert (F.report.backend, G.report.backend) == ("klu", "superlu")
+    assert G.report.expected_nnz == with_little_fill(heavy)[1].nnz
+    for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
+        assert recipe.factor(light).report.backend == "superlu"
+
+
+@klu
+def test_copies_and_threads():
+    A = network(2000)
+    F = fl.SparseLU(backend="klu").factor(A)
+    b = np.random.default_rng(2).standard_normal((A.shape[0], 16))
+    want = F.solve(b)
+    for other in (copy.copy(F), pickle.loads(pickle.dumps(F))):
+        np.testing.assert_array_equal(other.solve(b), want)
+        assert other.report.backend == "klu"
+        other.update(2 * A)
+        assert_close(2 * other.solve(b), want, ulps=1e5)
+    np.testing.assert_array_equal(F.solve(b), want)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda k: F.solve(b[:, k]), range(16)))
+    np.testing.assert_array_equal(np.column_stack(found), want)
+
+
+@klu
+def test_singular_matrices_are_named():
+    gap = sp.csr_matrix(np.array([[1.0, 2, 0], [0, 0, 0], [0, 1, 3]]))
+    equal = sp.csr_matrix(np.array([[1.0, 2, 0], [1, 2, 0], [0, 0, 3]]))
+    for A in (gap, equal):
+        with pytest.raises(SingularMatrix if A is equal else StructurallySingular) as error:
+            fl.SparseLU(backend="klu").factor(A)
+        assert "singular" in one_line(error)
+    F = fl.SparseLU(backend="klu").factor(sp.identity(3, format="csr"))
+    with pytest.raises(SingularMatrix):
+        F.update(sp.csr_matrix((np.array([1.0, 0.0, 1.0]), np.arange(3), np.arange(4)), shape=(3, 3)))
+
+
+@klu
+def test_solve_counts_what_columns_alone_would_hide():
+    A = fl.as_csr(network(1500), diagonal=False)
+    assert traits(A).paired < 0.5
+    recipes = rungs(traits(A))["direct"].recipes
+    assert recipes[0] == fl.SparseLU(backend="klu") and recipes[1].ordering == "colamd"
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    assert solution.converged and "klu" in solution.recipe
+
+
+def test_without_nbklu_it_is_named_and_auto_does_without(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nbklu", None)
+    A = network()
+    with pytest.raises(ParameterError) as error:
+        fl.SparseLU(backend="klu").factor(A)
+    assert "pip install 'finelu[direct]'" in one_line(error)
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "superlu"
+    assert rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes[0].ordering == "colamd"
+
+
+def test_a_backend_that_is_none():
+    with pytest.raises(ParameterError) as error:
+        fl.SparseLU(backend="umfpack").factor(network())
+    assert "superlu" in one_line(error)
