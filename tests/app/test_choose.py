@@ -18,11 +18,11 @@ from finelu.matrix.traits import traits
 from finelu.preconditioners import RECIPES
 from finelu.properties import properties
 
-POISSON = gallery.poisson5(25, 24)
+POISSON = gallery.poisson5(34, 33)
 MESH = sp.csr_matrix(abs(POISSON))  # positive definite, other signs
-FLOW = gallery.convection_diffusion(9, 9, 9)
+FLOW = gallery.convection_diffusion(10, 10, 10)
 SADDLE = gallery.stokes(12)
-INDEFINITE = sp.csr_matrix(POISSON - 0.1 * sp.identity(600))  # a few negative eigenvalues, a positive diagonal
+INDEFINITE = sp.csr_matrix(POISSON - 0.1 * sp.identity(1122))  # a few negative eigenvalues, a positive diagonal
 
 
 def chosen(A, recipe="auto", method="auto"):
@@ -37,8 +37,9 @@ def chosen(A, recipe="auto", method="auto"):
         (FLOW, "MILU0()", ("bicgstab", "gmres")),
         (sp.csr_matrix(FLOW * 1j), "ILU0()", ("bicgstab", "gmres")),
         (gallery.poisson5(20), "SparseLU()", ("gmres",)),
+        (gallery.poisson5(25), "SparseLU()", ("gmres",)),
     ],
-    ids=["M-matrix", "definite", "flow", "complex", "small"],
+    ids=["M-matrix", "definite", "flow", "complex", "small", "light"],
 )
 def test_what_comes_first(A, recipe, methods):
     found = chosen(A)
@@ -80,7 +81,7 @@ def test_all_that_solve_by_a_recipe_take_the_same_method(name, A):
 
 
 def test_gmres_goes_on_where_cg_meets_an_indefinite_matrix():
-    b = np.ones(600)
+    b = np.ones(1122)
     assert chosen(INDEFINITE, fl.ILU0()).methods == ("cg", "gmres")
     solution = fl.solve(INDEFINITE, b, recipe="ilu0", rtol=1e-6)
     assert solution.converged and solution.method == "gmres"

@@ -408,8 +408,8 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
     monkeypatch.setattr(ladder, "rungs", lambda traits: rungs)
     original = ladder.Ladder._improve
 
-    def improve(self, column, rung, left):
-        found, switch = original(self, column, rung, left)
+    def improve(self, column, rung, left, made):
+        found, switch = original(self, column, rung, left, made)
         if rung == "threshold":
             found = type(found)(
                 column.x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history
@@ -428,9 +428,9 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
 
 
 def test_x0_is_begun_with_where_it_helps(backend):
-    A, b = gallery.poisson5(25), values(625, "float64")
+    A, b = gallery.poisson5(36), values(1296, "float64")
     x = solve(A, b, rtol=1e-12).x
-    near = x * (1 + 1e-4 * values(625, "float64"))
+    near = x * (1 + 1e-4 * values(1296, "float64"))
     A_, b_, near_ = (backend.move(v) for v in (A, b, near))
     begun = solve(A_, b_, x0=near_)
     assert begun.converged and begun.iterations < solve(A_, b_).iterations
@@ -455,7 +455,7 @@ def test_x0_of_columns():
 
 
 def test_atol_is_heeded():
-    A, b = gallery.poisson5(25), values(625, "float64")
+    A, b = gallery.poisson5(36), values(1296, "float64")
     loose = solve(A, b, rtol=0.0, atol=1e-3)
     assert loose.converged and 1e-8 < loose.residual_norm <= 1e-3
     assert solve(A, b, atol=1e9).iterations == 0 and solve(A, b, rtol=1e-6, atol=1e-9).converged

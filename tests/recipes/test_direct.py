@@ -78,7 +78,7 @@ def test_scales_of_many_magnitudes():
 
 
 def test_the_report_expects_the_fill_of_a_symmetric_pattern():
-    A = gallery.poisson5(20)
+    A = gallery.poisson5(46)  # from 2000 rows on it is counted
     F = SparseLU().factor(A)
     assert F.report["expected_nnz"] == with_little_fill(A)[1].nnz
     assert F.nnz == pytest.approx(F.report["expected_nnz"], rel=0.02)
@@ -165,7 +165,7 @@ def test_more_entries_than_32_bits_count(everywhere):
     everywhere("INT32_LIMIT", A.nnz + 10)
     SparseLU(ordering="colamd").factor(A)
     with pytest.raises(MemoryError, match="incomplete") as error:
-        SparseLU().factor(A)
+        SparseLU(ordering="mmd").factor(A)
     one_line(error)
     everywhere("INT32_LIMIT", A.nnz - 1)
     with pytest.raises(MemoryError, match="incomplete"):

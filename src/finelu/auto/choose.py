@@ -26,11 +26,12 @@ from finelu.preconditioners import (
     recipe_of,
 )
 from finelu.preconditioners.complete import klu_installed
-from finelu.preconditioners.direct import COLAMD, SHORT
+from finelu.preconditioners.direct import COLAMD, QUICK, SHORT
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import shown
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
+LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
@@ -112,9 +113,15 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     if isinstance(direct[0], SparseLU) and direct[0].ordering == COLAMD and klu_installed():
         direct = (SparseLU(backend="klu"), *direct)
         found["direct"] = Rung(direct, COUNTED)
-    if traits.n <= SMALL:
+    if small(traits, direct[0]):
         found["direct"] = Rung(direct, IS_SMALL)
     return found
+
+
+def small(traits: MatrixTraits, direct: Recipe | None) -> bool:
+    """Whether the direct solve, by that recipe, comes first."""
+    light = traits.n <= QUICK and traits.nnz <= LIGHT and isinstance(direct, SparseLU) and direct.ordering == "auto"
+    return traits.n <= SMALL or light
 
 
 def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:
@@ -135,7 +142,7 @@ def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: s
     if not isinstance(recipe, str):
         return Choice(recipe, methods(traits, recipe, method, alone=True), ASKED)
     found = rungs(traits)
-    first = found["direct"] if traits.n <= SMALL else next(iter(found.values()))
+    first = found["direct"] if found["direct"].reason == IS_SMALL else next(iter(found.values()))
     return Choice(first.recipes[0], methods(traits, first.recipes[0], method, alone=False), first.reason)
 
 

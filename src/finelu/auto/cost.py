@@ -16,20 +16,21 @@ from finelu.errors import StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Fill
-from finelu.preconditioners.direct import COLAMD, SHORT, Analysis, SparseLU, analysed
+from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed
 
 # Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
 # pace of the first attempt corrects them.
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
 ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and column counts of the direct solve
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
+QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of so few rows that they are not counted: 0.15 to 0.8
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
 DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
 KLU_ENTRY, KLU_FLOP = 20e-9, 1.0e-9  # the same of KLU, which has no supernodes
 DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
-ALWAYS_FREE = 2**24  # bytes that any process has that runs at all: less is not worth asking for
+ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
@@ -43,6 +44,7 @@ class Costs:
     pace : how much slower this machine is than the one of the constants.  analysis : of the direct solve, once
     `count_fill` has made it.  short : rows are so short that factors with columns ordered alone stay sparse.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
+    quick : whether it is not counted because it takes less time than that.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
@@ -51,6 +53,8 @@ class Costs:
         self.short = traits.mean_row <= SHORT
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
+        self.quick = direct is not None and direct.ordering == "auto" and self.traits.n <= QUICK
+        self.quick = self.quick and self.fits(self.entry * self.traits.n**2)
         self.pace = 1.0
         self.analysis: Analysis | None = None
         self._counted: SparseLU | None = None  # whose analysis that is
@@ -61,17 +65,22 @@ class Costs:
         return self.analysis.fill if self.analysis else None
 
     @property
+    def counted(self) -> bool:
+        """Whether no count of the direct solve is to come."""
+        return self.fill is not None or self.by_columns or self.quick
+
+    @property
     def analysis_seconds(self) -> float:
         """Seconds, on an idle machine, that it takes to order A and to count what the direct solve would take."""
         return ANALYSIS_ROW * self.traits.n + ANALYSIS * self.traits.nnz
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
-        if self.analysis is None and not self.by_columns:
+        if self.analysis is None and not self.by_columns and not self.quick:
             recipes: Any = self.rungs["direct"].recipes
             for recipe in recipes:  # the second also takes a matching that is not complete
                 with suppress(StructurallySingular):
-                    self.analysis, self._counted = analysed(recipe, self.A), recipe
+                    self.analysis, self._counted = analysed(recipe, self.A, counted=True), recipe
                     break
 
     def known(self, recipe: SparseLU) -> Analysis | None:
@@ -88,6 +97,8 @@ class Costs:
         if rung == "direct":
             if self.by_columns:  # for long rows no bound is known but that of dense factors
                 return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)
+            if self.quick:
+                return self.pace * QUICK_ENTRY * nnz
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             by_klu = self.analysis is not None and self.analysis.klu is not None
@@ -103,6 +114,8 @@ class Costs:
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
             return self.entry * nnz * max(1.0, *(float(getattr(r, "fill", 1.0)) for r in self.rungs[rung].recipes))
+        if self.quick:
+            return self.entry * n**2
         if self.by_columns:
             return self.entry * (min(COLUMN_FILL * nnz, n**2) if self.short else n**2)
         return self.entry * (nnz if self.fill is None else self.fill.nnz)
@@ -110,6 +123,11 @@ class Costs:
     def fits(self, room: float) -> bool:
         """Whether that many bytes are free; asking takes longer than a small solve, so it is asked for many only."""
         return (self.limit is None and room <= ALWAYS_FREE) or room <= self.memory
+
+    @property
+    def most(self) -> float:
+        """Entries that the factors of the direct solve may have; Inf where those that are expected fit."""
+        return math.inf if self.fits(self.room("direct")) else self.memory / self.entry
 
     def in_time(self, seconds: float) -> bool:
         """Whether that many seconds, at the pace of an idle machine, end before the deadline."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
-from finelu.auto.choose import ASKED, SMALL, Rung, methods, rungs
+from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
@@ -89,7 +89,7 @@ class Ladder:
             return rung
         if self.asked:
             return left[0] if left else None
-        if "direct" in left and self.traits.n <= SMALL and costs.fits(costs.entry * self.traits.n**2):
+        if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
@@ -150,7 +150,7 @@ class Ladder:
             why += f", and {first} found no factors" if first != self._name(rung) else ""
         begin = perf_counter()
         try:
-            found, monitor = self._improve(column, rung, [other for other in left if other not in self.given_up])
+            found, monitor = self._improve(column, rung, [other for other in left if other not in self.given_up], made)
             if column.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
@@ -251,8 +251,7 @@ class Ladder:
         for recipe in chosen.recipes:
             try:
                 if rung == "direct" and isinstance(recipe, SparseLU):
-                    known, most = costs.known(recipe), costs.memory / costs.entry
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=known, most=most)
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
                 else:
@@ -271,8 +270,11 @@ class Ladder:
                 return ""
         return outcome
 
-    def _improve(self, column: Column, rung: str, left: list[str]) -> tuple[Solution, SwitchMonitor]:
-        """What the iterations with the factors of a rung find; `left` are the rungs that they are compared with."""
+    def _improve(self, column: Column, rung: str, left: list[str], made: float) -> tuple[Solution, SwitchMonitor]:
+        """What the iterations with the factors of a rung find, which took `made` seconds.
+
+        left : the rungs that they are compared with.
+        """
         direct, calls = rung == "direct", {"watch": self.watch, "norm_callback": self.norm_callback}
         left = [] if self.asked or direct else left
         way = Way(
@@ -283,7 +285,7 @@ class Ladder:
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, **calls
+                self.costs, rung, method, left, scale=column.scale, target=column.target, spent=made, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

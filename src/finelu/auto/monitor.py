@@ -12,6 +12,7 @@ from finelu.auto.cost import OVERHEAD, STEP, Costs
 from finelu.result import Status
 
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
+BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 LEAST = 5  # iterations before anything is expected
 SLOWEST = 5.0  # the pace that one attempt may find
@@ -23,7 +24,7 @@ class SwitchMonitor:
     """Called at each look at an iteration, as `watch` is: True ends it.
 
     rung, method : what iterates.  left : the rungs that it is compared with; () for no comparison.
-    scale : ||b||.  target : the residual norm that is wanted.
+    scale : ||b||.  target : the residual norm that is wanted.  spent : seconds that the factors took.
     watch(iteration, residual norm), norm_callback(relative residual norm) : the caller's, None for none.
     After the end: status, where the caller or the time limit ended it; change, the rung to change to; why, in words.
     """
@@ -39,12 +40,13 @@ class SwitchMonitor:
         *,
         scale: float,
         target: float,
+        spent: float = 0.0,
         watch: Listener = None,
         norm_callback: Listener = None,
     ):
         self.costs, self.rung, self.left = costs, rung, left
         self.expected = STEP.get(method, STEP["gmres"]) * costs.traits.nnz
-        self.scale, self.target = scale, target
+        self.scale, self.target, self.spent = scale, target, spent
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
@@ -81,7 +83,7 @@ class SwitchMonitor:
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
-        self.change = better(self.costs, self.left, elapsed, rest)
+        self.change = better(self.costs, self.left, self.spent + elapsed, rest)
         self.apart += perf_counter() - now
         if self.change is None:
             return False
@@ -104,7 +106,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
 
     The fill of the direct solve is counted once its ordering costs little compared with the rest.
     """
-    uncounted, analysis = "direct" in left and costs.fill is None and not costs.by_columns, costs.analysis_seconds
+    uncounted, analysis = "direct" in left and not costs.counted, costs.analysis_seconds
     if uncounted and costs.in_time(analysis) and worth(2 * costs.pace * analysis, elapsed, rest):
         costs.count_fill()
         uncounted = False
@@ -117,7 +119,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
 def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`.
 
-    The expectation is uncertain. So the less time has been spent, compared with `cost`, the larger the gain must be;
-    that bounds the loss by a wrong expectation.
+    The expectation is uncertain. So the less time has been spent, compared with half of `cost`, the larger the gain
+    must be. From then on any gain is enough: what is given up has cost no more than half of what follows.
     """
-    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / cost)) if 0 < cost < math.inf else False
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False

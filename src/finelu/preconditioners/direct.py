@@ -23,6 +23,7 @@ from finelu.validation import choice, flag
 
 COLAMD = "colamd"
 BACKENDS = ("auto", "superlu", "klu")
+QUICK = 2000  # rows up to which SuperLU orders by itself: a count takes longer there than the factorization
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
@@ -46,7 +47,8 @@ class SparseLU(Recipe):
         entry, since SuperLU would exchange rows then, which fills in more than was counted. Where no matching is
         complete, and shift > 0, it is as large as can be, and nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
-        `finelu.ordering.with_little_fill`; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
+        `finelu.ordering.with_little_fill`, but for up to 2000 rows SuperLU's own minimum degree of A + A^T, without a
+        count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
         patterns that are far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
@@ -80,7 +82,7 @@ class SparseLU(Recipe):
 @dataclass(eq=False, repr=False)
 class DirectReport(Report):
     """backend : "superlu" or "klu".  expected_nnz, expected_flops : counted before the factorization; None where
-    SuperLU orders the columns, and where KLU does not take its own order.
+    SuperLU takes its own order, and where KLU does not.
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering.  probe : see
     `finelu.factors.probe`; a warning where it is beyond 10.
@@ -99,7 +101,8 @@ class Analysis:
     """What precedes a factorization.
 
     arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
-    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.
+    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.  quick : whether SuperLU
+    finds the order of A + A^T as it factors.
     """
 
     arranged: Arrangement
@@ -107,6 +110,7 @@ class Analysis:
     fill: Fill | None
     seconds: float
     klu: KLU | None = None
+    quick: bool = False
 
 
 class SparseLUFactors(Factors):
@@ -132,8 +136,8 @@ class SparseLUFactors(Factors):
         probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
-        self._probed, self._by_columns = probed, recipe.ordering == COLAMD
         known = known or analysed(recipe, A)
+        self._probed, self._by_columns, self._quick = probed, recipe.ordering == COLAMD, known.quick
         self._arranged, self.report.matched, fill = known.arranged, known.matched, known.fill
         self._klu, self.report.backend = known.klu, "superlu" if known.klu is None else "klu"
         self._klu_ordering = None if known.klu is None else known.klu.ordering
@@ -185,7 +189,10 @@ class SparseLUFactors(Factors):
     def _superlu(self) -> SuperLU:
         columns = self._factored
         how: dict[str, Any] = {"permc_spec": "COLAMD"}
-        if not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+        if self._quick:
+            symmetric = {"options": {"SymmetricMode": True}, "permc_spec": "MMD_AT_PLUS_A"}
+            how = symmetric | {"diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": 1}
+        elif not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
             relax = 1 if self.recipe.ordering is None else RELAX
             how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": relax, "panel_size": self._panel()}
         elif columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
@@ -208,9 +215,10 @@ class SparseLUFactors(Factors):
         )
 
 
-def analysed(recipe: SparseLU, A: CSR) -> Analysis:
+def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
     """Matching and ordering of A, wherever it is, and the fill that they lead to.
 
+    counted : whether the fill of few rows, too, is counted.
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
     start = perf_counter()
@@ -237,6 +245,8 @@ def analysed(recipe: SparseLU, A: CSR) -> Analysis:
             rows = np.argsort(found.columns)  # row of A that is matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
+    if recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted:
+        return Analysis(arranged, bool(matched), None, perf_counter() - start, quick=True)
     if not by_columns and not (by_klu and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A) if matched else A)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
