@@ -95,8 +95,9 @@ class Costs:
             return math.inf
         seconds: float
         if rung == "direct":
-            if self.by_columns:  # for long rows no bound is known but that of dense factors
-                return self.pace * (COLUMNWISE * nnz if self.short else DENSE_FLOP * 2 / 3 * float(n) ** 3)
+            if self.by_columns:  # for many long rows no bound is known but that of dense factors
+                sparse = self.short or n <= QUICK
+                return self.pace * (COLUMNWISE * nnz if sparse else DENSE_FLOP * 2 / 3 * float(n) ** 3)
             if self.quick:
                 return self.pace * QUICK_ENTRY * nnz
             if self.fill is None:
