@@ -1,8 +1,8 @@
 """SparseLU by libraries that are not always installed: KLU, through nbklu."""
 
 import copy
+import gc
 import pickle
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import gallery
 from finelu.auto.choose import rungs
+from finelu.auto.ladder import Ladder
 from finelu.errors import ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
@@ -69,7 +70,7 @@ def test_klu_with_every_ordering(A, ordering, matching):
 
 @klu
 def test_auto_takes_klu_where_factors_stay_sparse_and_superlu_where_they_do_not():
-    light, heavy = network(), gallery.poisson7(12, 12, 12)
+    light, heavy = network(), gallery.poisson7(14, 14, 14)  # with more rows than are left uncounted
     F, G = fl.SparseLU().factor(light), fl.SparseLU().factor(heavy)
     assert (F.report.backend, G.report.backend) == ("klu", "superlu")
     assert G.report.expected_nnz == with_little_fill(heavy)[1].nnz
@@ -105,6 +106,8 @@ def test_singular_matrices_are_named():
     F = fl.SparseLU(backend="klu").factor(sp.identity(3, format="csr"))
     with pytest.raises(SingularMatrix):
         F.update(sp.csr_matrix((np.array([1.0, 0.0, 1.0]), np.arange(3), np.arange(4)), shape=(3, 3)))
+    del F, error
+    gc.collect()  # nbklu must not be asked to free what it has not made
 
 
 @klu
@@ -117,8 +120,67 @@ def test_solve_counts_what_columns_alone_would_hide():
     assert solution.converged and "klu" in solution.recipe
 
 
+@klu
+def test_memory_of_factors_that_are_gone_is_freed(monkeypatch):
+    """nbklu frees nothing by itself."""
+    made, closed = [], []
+    close, init = nbklu.KLUSolver32Real.close, nbklu.KLUSolver32Real.__init__
+    monkeypatch.setattr(nbklu.KLUSolver32Real, "__init__", lambda S, **how: made.append(id(S)) or init(S, **how))
+    monkeypatch.setattr(nbklu.KLUSolver32Real, "close", lambda S: closed.append(id(S)) or close(S))
+    F = fl.SparseLU(backend="klu").factor(network())
+    F.update(network())
+    other = copy.copy(F)
+    assert len(made) == 2 and not set(made) & set(closed)
+    del F
+    gc.collect()
+    assert made[0] in closed and made[1] not in closed
+    G = fl.SparseLU().factor(gallery.poisson7(12, 12, 12))  # an analysis that is not taken
+    gc.collect()
+    assert len(made) == 3 and made[2] in closed and G.report.backend == "superlu"
+    del other
+    gc.collect()
+    assert made[1] in closed
+
+
+@klu
+def test_a_shift_fills_gaps_of_the_diagonal():
+    A = sp.csr_matrix(([1.0, 2.0], ([0, 1], [0, 0])), shape=(2, 2))
+    F = fl.SparseLU(backend="klu", shift=1e-6).factor(A)
+    assert F.report.backend == "klu" and np.isfinite(F.solve(np.ones(2))).all()
+    assert F.report.expected_nnz >= F.nnz >= 3
+
+
+@klu
+def test_an_analysis_is_taken_by_the_recipe_that_it_was_made_for_alone():
+    A = fl.as_csr(network(3000), diagonal=False)
+    costs = Ladder(A, 1e-8).costs
+    costs.count_fill()
+    first, *others = costs.rungs["direct"].recipes
+    assert costs.known(first) is costs.analysis and costs.analysis.klu is not None
+    assert [costs.known(other) for other in others] == [None, None]
+    empty = sp.csr_matrix(network(3000))
+    empty.data[empty.indptr[7] : empty.indptr[8]] = 0
+    empty.eliminate_zeros()
+    costs = Ladder(fl.as_csr(empty, diagonal=False), 1e-8).costs
+    costs.count_fill()
+    assert costs.by_columns and costs.counted and costs.analysis is None
+
+
+@klu
+def test_no_room_for_an_analysis_leaves_the_direct_solve_out(monkeypatch):
+    def full(*_):
+        raise nbklu.KLUOutOfMemoryException
+
+    monkeypatch.setattr(nbklu.KLUSolver32Real, "analyze", full)
+    costs = Ladder(fl.as_csr(network(3000), diagonal=False), 1e-8).costs
+    costs.count_fill()
+    assert costs.counted and costs.seconds("direct") == np.inf
+    with pytest.raises(MemoryError, match="KLU"):
+        fl.SparseLU(backend="klu").factor(network())
+
+
 def test_without_nbklu_it_is_named_and_auto_does_without(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nbklu", None)
+    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
     A = network()
     with pytest.raises(ParameterError) as error:
         fl.SparseLU(backend="klu").factor(A)

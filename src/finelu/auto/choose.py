@@ -23,9 +23,9 @@ from finelu.preconditioners import (
     ParICT,
     ParILUT,
     SparseLU,
+    complete,
     recipe_of,
 )
-from finelu.preconditioners.complete import klu_installed
 from finelu.preconditioners.direct import COLAMD, QUICK, SHORT
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import shown
@@ -110,7 +110,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
         if name not in found and holds(traits):
             found[name] = rung
     direct = found["direct"].recipes
-    if isinstance(direct[0], SparseLU) and direct[0].ordering == COLAMD and klu_installed():
+    if isinstance(direct[0], SparseLU) and direct[0].ordering == COLAMD and complete.nbklu() is not None:
         direct = (SparseLU(backend="klu"), *direct)
         found["direct"] = Rung(direct, COUNTED)
     if small(traits, direct[0]):
@@ -120,8 +120,13 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
 
 def small(traits: MatrixTraits, direct: Recipe | None) -> bool:
     """Whether the direct solve, by that recipe, comes first."""
-    light = traits.n <= QUICK and traits.nnz <= LIGHT and isinstance(direct, SparseLU) and direct.ordering == "auto"
-    return traits.n <= SMALL or light
+    return traits.n <= SMALL or (traits.nnz <= LIGHT and uncounted(traits, direct))
+
+
+def uncounted(traits: MatrixTraits, direct: Any) -> bool:
+    """Whether the direct solve, by that recipe, takes less time than a count of its fill."""
+    by_superlu = isinstance(direct, SparseLU) and direct.ordering == "auto" and direct.backend != "klu"
+    return by_superlu and traits.n <= QUICK
 
 
 def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import cached_property
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung
+from finelu.auto.choose import Rung, uncounted
 from finelu.device import free_memory
-from finelu.errors import StructurallySingular
+from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Fill
@@ -53,11 +52,11 @@ class Costs:
         self.short = traits.mean_row <= SHORT
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
-        self.quick = direct is not None and direct.ordering == "auto" and self.traits.n <= QUICK
-        self.quick = self.quick and self.fits(self.entry * self.traits.n**2)
+        self.quick = uncounted(traits, direct) and self.fits(self.entry * traits.n**2)
         self.pace = 1.0
         self.analysis: Analysis | None = None
         self._counted: SparseLU | None = None  # whose analysis that is
+        self.no_room = False  # for an analysis
 
     @property
     def fill(self) -> Fill | None:
@@ -67,7 +66,7 @@ class Costs:
     @property
     def counted(self) -> bool:
         """Whether no count of the direct solve is to come."""
-        return self.fill is not None or self.by_columns or self.quick
+        return self.fill is not None or self.by_columns or self.quick or self.no_room
 
     @property
     def analysis_seconds(self) -> float:
@@ -76,28 +75,40 @@ class Costs:
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
-        if self.analysis is None and not self.by_columns and not self.quick:
-            recipes: Any = self.rungs["direct"].recipes
-            for recipe in recipes:  # the second also takes a matching that is not complete
-                with suppress(StructurallySingular):
-                    self.analysis, self._counted = analysed(recipe, self.A, counted=True), recipe
-                    break
+        recipes: Any = () if self.counted else self.rungs["direct"].recipes
+        for recipe in recipes:  # the last one also takes a matching that is not complete
+            if recipe.ordering == COLAMD:
+                self.by_columns = True
+                return
+            try:
+                self.analysis, self._counted = analysed(recipe, self.A, counted=True), recipe
+                return
+            except (StructurallySingular, SingularMatrix):
+                continue
+            except MemoryError:
+                break
+        self.no_room = not self.counted
 
     def known(self, recipe: SparseLU) -> Analysis | None:
         """The analysis for a recipe of the direct solve, where `count_fill` has made it."""
-        plain = self.analysis is not None and not self.analysis.matched and not recipe.matching
-        return self.analysis if plain or recipe is self._counted else None
+        found, counted = self.analysis, self._counted
+        if found is None or counted is None:
+            return None
+        alike = (recipe.ordering, recipe.backend) == (counted.ordering, counted.backend)
+        plain = alike and found.klu is None and not found.matched and not recipe.matching
+        return found if plain or recipe is counted else None
 
     def seconds(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""
         n, nnz = self.traits.n, self.traits.nnz
-        if not self.fits(self.room(rung)):
+        if not self.fits(self.room(rung)) or (rung == "direct" and self.no_room):
             return math.inf
         seconds: float
         if rung == "direct":
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
-                sparse = self.short or n <= QUICK
-                return self.pace * (COLUMNWISE * nnz if sparse else DENSE_FLOP * 2 / 3 * float(n) ** 3)
+                sparse, dense = COLUMNWISE * nnz, DENSE_FLOP * 2 / 3 * float(n) ** 3
+                few = min(sparse, dense) if n <= QUICK else dense
+                return self.pace * (sparse if self.short else few)
             if self.quick:
                 return self.pace * QUICK_ENTRY * nnz
             if self.fill is None:

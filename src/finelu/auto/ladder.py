@@ -23,6 +23,7 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import traits
@@ -136,10 +137,12 @@ class Ladder:
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
-        start, made, first = perf_counter(), 0.0, self._name(rung)
+        start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
-            outcome = self._factor(rung)
+            with compile_clock() as compiling:
+                outcome = self._factor(rung)
             made = perf_counter() - start
+            compiled = compiling()
             if outcome:
                 self.broken.add(rung)
                 reached = column.size / column.scale
@@ -150,7 +153,8 @@ class Ladder:
             why += f", and {first} found no factors" if first != self._name(rung) else ""
         begin = perf_counter()
         try:
-            found, monitor = self._improve(column, rung, [other for other in left if other not in self.given_up], made)
+            compared = [other for other in left if other not in self.given_up]
+            found, monitor = self._improve(column, rung, compared, start + min(compiled, made))
             if column.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
@@ -270,10 +274,10 @@ class Ladder:
                 return ""
         return outcome
 
-    def _improve(self, column: Column, rung: str, left: list[str], made: float) -> tuple[Solution, SwitchMonitor]:
-        """What the iterations with the factors of a rung find, which took `made` seconds.
+    def _improve(self, column: Column, rung: str, left: list[str], start: float) -> tuple[Solution, SwitchMonitor]:
+        """What the iterations with the factors of a rung find.
 
-        left : the rungs that they are compared with.
+        left : the rungs that they are compared with.  start : of the attempt, its factors included.
         """
         direct, calls = rung == "direct", {"watch": self.watch, "norm_callback": self.norm_callback}
         left = [] if self.asked or direct else left
@@ -285,7 +289,7 @@ class Ladder:
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, spent=made, **calls
+                self.costs, rung, method, left, scale=column.scale, target=column.target, start=start, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

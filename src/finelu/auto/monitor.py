@@ -24,7 +24,8 @@ class SwitchMonitor:
     """Called at each look at an iteration, as `watch` is: True ends it.
 
     rung, method : what iterates.  left : the rungs that it is compared with; () for no comparison.
-    scale : ||b||.  target : the residual norm that is wanted.  spent : seconds that the factors took.
+    scale : ||b||.  target : the residual norm that is wanted.  start : of the attempt, by
+        `perf_counter`; None: now.
     watch(iteration, residual norm), norm_callback(relative residual norm) : the caller's, None for none.
     After the end: status, where the caller or the time limit ended it; change, the rung to change to; why, in words.
     """
@@ -40,13 +41,14 @@ class SwitchMonitor:
         *,
         scale: float,
         target: float,
-        spent: float = 0.0,
+        start: float | None = None,
         watch: Listener = None,
         norm_callback: Listener = None,
     ):
         self.costs, self.rung, self.left = costs, rung, left
         self.expected = STEP.get(method, STEP["gmres"]) * costs.traits.nnz
-        self.scale, self.target, self.spent = scale, target, spent
+        self.scale, self.target = scale, target
+        self.spent = 0.0 if start is None else perf_counter() - start
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
@@ -120,6 +122,6 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with half of `cost`, the larger the gain
-    must be. From then on any gain is enough: what is given up has cost no more than half of what follows.
+    must be. From then on any gain is enough.
     """
     return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False

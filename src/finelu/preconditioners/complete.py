@@ -7,6 +7,8 @@ Each is an object with `nnz`, the entries of L and U without the unit diagonal, 
 from __future__ import annotations
 
 import threading
+import weakref
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -30,7 +32,7 @@ class SuperLU:
             self._lu: Any = splu(columns, **options)
         except RuntimeError as error:
             if "singular" not in str(error):
-                raise FineluError(f"SuperLU gave up: {error}") from error
+                raise FineluError(f"SparseLU: SuperLU gave up: {error}") from error
             raise SingularMatrix(singular) from error
         self.nnz = int(self._lu.nnz) - columns.shape[0]
 
@@ -38,13 +40,14 @@ class SuperLU:
         return self._lu.solve(r, trans)
 
 
-def klu_installed() -> bool:
-    """Whether nbklu is."""
+@cache
+def nbklu() -> Any:
+    """The package, or None where it is not installed, or not as it is needed."""
     try:
-        import_module("nbklu")
-    except ImportError:
-        return False
-    return True
+        library = import_module("nbklu")
+        return library if callable(library.KLUSolver) else None
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 class KLU:
@@ -59,24 +62,19 @@ class KLU:
 
         Raises ParameterError where nbklu is not installed, SingularMatrix where the pattern is singular.
         """
-        try:
-            self._library = import_module("nbklu")
-        except ImportError as error:
+        self._library = nbklu()
+        if self._library is None:
             raise ParameterError(
                 "backend='klu' needs nbklu, which is not installed: pip install 'finelu[direct]', or use 'superlu'."
-            ) from error
+            )
         self.ordering, self._complex = ordering, columns.dtype.kind == "c"
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
+        weakref.finalize(self, self._solver.close).atexit = False  # which frees analysis and factors: nothing else does
         self._solver.common.ordering, self._solver.common.tol = ordering, PIVOT
         self._pattern = columns.indptr, columns.indices
         self._turns = threading.Lock()  # a solve works in memory of the factors
         n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
-        try:
-            analyse(n, *self._pattern)
-        except self._library.KLUSingularException as error:
-            raise SingularMatrix("A is singular, as its pattern shows.") from error
-        except (self._library.KLUOutOfMemoryException, self._library.KLUTooLargeException) as error:
-            raise MemoryError(f"the analysis of KLU finds no room ({error})") from error
+        self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
         found = self._solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # with an order that is given it is not set
             raise SingularMatrix(f"A is singular: its {n} rows have structural rank {found.structural_rank}.")
@@ -91,20 +89,27 @@ class KLU:
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
         """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
-        try:
-            self._solver.factor(columns.data.astype(np.complex128 if self._complex else np.float64, copy=False))
-        except self._library.KLUSingularException as error:
-            raise SingularMatrix(singular) from error
-        except (self._library.KLUOutOfMemoryException, self._library.KLUTooLargeException) as error:
-            raise MemoryError(f"the factors of KLU find no room ({error})") from error
-        numeric, self._dtype = self._solver.numeric, columns.dtype
+        values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
+        with self._turns:
+            self._called("numeric", singular, self._solver.factor, values)
+        numeric = self._solver.numeric
         self.nnz = int(numeric.lnz + numeric.unz + numeric.nzoff) - columns.shape[0]
         return self
 
+    def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
+        """Call nbklu. made : the attribute that it sets.  singular : what the error says where it finds A to be."""
+        try:
+            function(*arguments)
+        except self._library.KLUException as error:
+            setattr(self._solver, made, None)  # it is null, and to free that ends the process
+            if isinstance(error, self._library.KLUSingularException):
+                raise SingularMatrix(singular) from error
+            if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):
+                raise MemoryError(f"SparseLU: KLU finds no room ({error})") from error
+            raise FineluError(f"SparseLU: KLU gave up: {error}") from error
+
     def solve(self, r: Any, trans: str) -> Any:
-        if r.dtype.kind == "c" and not self._complex:  # real factors, a complex right-hand side
-            return self.solve(r.real, trans) + 1j * self.solve(r.imag, trans)
         b = np.array(r.T, np.complex128 if self._complex else np.float64, order="C")  # a row for each right-hand side
         with self._turns:
             x = self._solver.solve_(b) if trans == "N" else self._solver.tsolve_(b, conj_solve=int(trans == "H"))
-        return x.T.astype(np.result_type(r.dtype, self._dtype), copy=False)
+        return x.T.astype(r.dtype, copy=False)

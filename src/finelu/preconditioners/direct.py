@@ -16,7 +16,8 @@ from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.ordering import ORDERINGS, Fill, complete_fill, with_little_fill
-from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, PIVOT, SuperLU, klu_installed
+from finelu.preconditioners import complete
+from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, PIVOT, SuperLU
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching, require_matching
 from finelu.validation import choice, flag
@@ -38,7 +39,7 @@ class SparseLU(Recipe):
 
     backend : "superlu", which comes with SciPy; "klu", for circuits, networks and other matrices whose factors stay
         sparse, in double precision (needs nbklu: `pip install 'finelu[direct]'`); or "auto": KLU where it is installed,
-        ordering is "auto", neither matching nor shift is asked for, and KLU's analysis counts fewer than 65 flops for
+        ordering is "auto", neither matching nor shift is asked for, and KLU's analysis counts at most 65 flops for
         each entry of the factors; else SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says
         nothing else, and chooses pivots by itself: it matches rows only where matching is True.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
@@ -47,9 +48,9 @@ class SparseLU(Recipe):
         entry, since SuperLU would exchange rows then, which fills in more than was counted. Where no matching is
         complete, and shift > 0, it is as large as can be, and nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
-        `finelu.ordering.with_little_fill`, but for up to 2000 rows SuperLU's own minimum degree of A + A^T, without a
-        count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
-        patterns that are far from symmetric.
+        `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows, its own minimum degree of A + A^T,
+        without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for patterns that are
+        far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for what is factored, None for A's own.
@@ -148,20 +149,15 @@ class SparseLUFactors(Factors):
                     f"{recipe!r}: the factors would have {fill.nnz} entries; there is room for {most:.3g}."
                 )
             self.report.expected_nnz, self.report.expected_flops = fill.nnz, fill.flops
-        _require_room(recipe, "A", A.nnz)
         self.report.analysis_seconds = known.seconds
         self._refresh(A)
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
-        S = self._arranged.matrix(A.on(np))
-        if self.recipe.shift:
-            d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
-            S = S + self.recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
-        columns = _narrow(S.tocsc())
-        if self._klu is None:
+        columns = _columns(self.recipe, self._arranged, A.on(np))
+        if self._klu_ordering is None:
             columns.eliminate_zeros()
-            if not columns.diagonal().all() and structural_rank(columns.T) < S.shape[0]:  # SuperLU stumbles over such
+            if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
                 raise SingularMatrix(self._singular())
         self._factored = columns
         self._lu = self._made()
@@ -222,6 +218,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
     start = perf_counter()
+    _require_room(recipe, "A", A.nnz)
     A = as_csr(A.on(np), diagonal=False)
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
@@ -254,7 +251,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
     if by_klu:
         how = {"auto": AMD, COLAMD: COLUMNS}.get(recipe.ordering or "", GIVEN)
         try:
-            klu = KLU(_narrow(arranged.matrix(A).tocsc()), how)
+            klu = KLU(_columns(recipe, arranged, A), how)
         except SingularMatrix:
             require_matching(A)  # says which rows
             raise
@@ -264,7 +261,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
 
 def _klu_if_better(A: CSR) -> KLU | None:
     """KLU's analysis of A, where nbklu is installed and factors of so little work are expected that KLU is faster."""
-    if A.nnz > INT32_LIMIT or not klu_installed():
+    if complete.nbklu() is None:
         return None
     try:
         found = KLU(_narrow(A.tosparse().tocsc()), AMD)
@@ -290,8 +287,8 @@ def _ordered(recipe: SparseLU, A: Any) -> tuple[np.ndarray, Fill]:
 def _require_room(recipe: SparseLU, what: str, nnz: int) -> None:
     if nnz > INT32_LIMIT:
         raise MemoryError(
-            f"{recipe!r}: {what} would have about {nnz} entries, more than SuperLU's 32-bit indices count; use an "
-            "incomplete factorization."
+            f"{recipe!r}: {what} would have about {nnz} entries, more than the 32-bit indices of its library count; "
+            "use an incomplete factorization."
         )
 
 
@@ -304,6 +301,15 @@ def _partial_matching(A: CSR) -> np.ndarray:
     return rows
 
 
+def _columns(recipe: SparseLU, arranged: Arrangement, A: CSR) -> Any:
+    """What is factored: A in its order, scaled and shifted, by columns."""
+    S = arranged.matrix(A)
+    if recipe.shift:
+        d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
+        S = S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
+    return _narrow(S.tocsc())
+
+
 def _narrow(S: Any) -> Any:
-    """S with the 32-bit indices that SuperLU takes."""
+    """S with the 32-bit indices that the libraries take."""
     return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
