@@ -22,7 +22,7 @@ from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, Sparse
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
 ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and column counts of the direct solve
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
-QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of so few rows that they are not counted: 0.15 to 0.8
+QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of few rows, which are not counted: 0.15 to 0.8
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
 DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
 KLU_ENTRY, KLU_FLOP = 20e-9, 1.0e-9  # the same of KLU, which has no supernodes
