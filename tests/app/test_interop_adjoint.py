@@ -15,13 +15,13 @@ from finelu.matrix import as_csr
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-POISSON = gallery.poisson5(25, 24)
+POISSON = gallery.poisson5(34, 33)
 N = POISSON.shape[0]
 
 
 def no_pivot():
     """ILU0 has no factors: the second pivot is 1 - 1. Signs are mixed, so that MILU0 is not tried."""
-    A = sp.lil_matrix(gallery.convection_diffusion(25, 24, 1, peclet=5.0))
+    A = sp.lil_matrix(gallery.convection_diffusion(34, 33, 1, peclet=5.0))
     A[:2, :2] = [[1.0, 1.0], [1.0, 1.0]]
     return sp.csr_matrix(A @ sp.diags((-1.0) ** np.arange(N)))
 
@@ -34,7 +34,7 @@ def hermitian():
 PROBLEMS = {
     "SPD": POISSON,
     "small": gallery.poisson5(5, 4),
-    "convection": gallery.convection_diffusion(25, 24, 1, peclet=50.0),
+    "convection": gallery.convection_diffusion(34, 33, 1, peclet=50.0),
     "no pivot": no_pivot(),
     "no diagonal": gallery.kkt(400, 100),
     "indefinite": sp.csr_matrix(POISSON - 1.03 * sp.identity(N)),
