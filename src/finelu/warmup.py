@@ -15,7 +15,7 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
-from finelu.ordering import automatic
+from finelu.ordering import with_little_fill
 from finelu.preconditioners import OWN, Recipe
 from finelu.properties import properties
 from finelu.scaling import matching
@@ -93,6 +93,6 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
 
 
 def _order(symmetric: CSR, general: CSR) -> None:
-    automatic(general)
+    with_little_fill(general)  # systems as small as these are factored without it
     matching(general)
     matching(symmetric, symmetric=True)

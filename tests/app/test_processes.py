@@ -308,6 +308,9 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
         words = (*words[:1], "gallery:poisson7:12", *words[2:]) if recipe == "ic0" else words
         _, out, _ = end(start(PLAIN, *words, NUMBA_CACHE_DIR=str(tmp_path)))
         assert json.loads(out)["converged"] and compiled_files(tmp_path) == kept, recipe
+    larger = ("solve", "gallery:poisson5:50", "--recipe", "sparse_lu", "--json")  # counted before it is factored
+    _, out, _ = end(start(PLAIN, *larger, NUMBA_CACHE_DIR=str(tmp_path)))
+    assert json.loads(out)["converged"] and compiled_files(tmp_path) == kept
 
 
 def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, capsys):

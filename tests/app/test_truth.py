@@ -408,8 +408,8 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
     monkeypatch.setattr(ladder, "rungs", lambda traits: rungs)
     original = ladder.Ladder._improve
 
-    def improve(self, column, rung, left, made):
-        found, switch = original(self, column, rung, left, made)
+    def improve(self, column, rung, left, start):
+        found, switch = original(self, column, rung, left, start)
         if rung == "threshold":
             found = type(found)(
                 column.x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history

@@ -40,10 +40,14 @@ Rule = Callable[[MatrixTraits], bool]
 
 @dataclass(frozen=True)
 class Rung:
-    """recipes : the first is tried, the others where it finds no factors.  reason : why they are tried, in words."""
+    """recipes : the first is tried, the others where it finds no factors.  reason : why they are tried, in words.
+
+    quick : of the direct solve, whether it takes less time than a count of its fill.
+    """
 
     recipes: tuple[Recipe | None, ...]
     reason: str
+    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,24 +113,14 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     for name, holds, rung in RUNGS:
         if name not in found and holds(traits):
             found[name] = rung
-    direct = found["direct"].recipes
-    if isinstance(direct[0], SparseLU) and direct[0].ordering == COLAMD and complete.nbklu() is not None:
-        direct = (SparseLU(backend="klu"), *direct)
-        found["direct"] = Rung(direct, COUNTED)
-    if small(traits, direct[0]):
-        found["direct"] = Rung(direct, IS_SMALL)
+    recipes: Any = found["direct"].recipes
+    by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
+    if by_columns and complete.nbklu() is not None:
+        recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
+    quick = traits.n <= QUICK and not by_columns
+    is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
+    found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
     return found
-
-
-def small(traits: MatrixTraits, direct: Recipe | None) -> bool:
-    """Whether the direct solve, by that recipe, comes first."""
-    return traits.n <= SMALL or (traits.nnz <= LIGHT and uncounted(traits, direct))
-
-
-def uncounted(traits: MatrixTraits, direct: Any) -> bool:
-    """Whether the direct solve, by that recipe, takes less time than a count of its fill."""
-    by_superlu = isinstance(direct, SparseLU) and direct.ordering == "auto" and direct.backend != "klu"
-    return by_superlu and traits.n <= QUICK
 
 
 def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung, uncounted
+from finelu.auto.choose import Rung
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.matrix import CSR
@@ -42,6 +42,7 @@ class Costs:
     deadline : of `perf_counter`.
     pace : how much slower this machine is than the one of the constants.  analysis : of the direct solve, once
     `count_fill` has made it.  short : rows are so short that factors with columns ordered alone stay sparse.
+    fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     quick : whether it is not counted because it takes less time than that.
     """
@@ -52,21 +53,13 @@ class Costs:
         self.short = traits.mean_row <= SHORT
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
-        self.quick = uncounted(traits, direct) and self.fits(self.entry * traits.n**2)
+        self.quick = direct is not None and rungs["direct"].quick and self.fits(self.entry * traits.n**2)
         self.pace = 1.0
         self.analysis: Analysis | None = None
-        self._counted: SparseLU | None = None  # whose analysis that is
-        self.no_room = False  # for an analysis
-
-    @property
-    def fill(self) -> Fill | None:
-        """Of the direct solve, where it is counted."""
-        return self.analysis.fill if self.analysis else None
-
-    @property
-    def counted(self) -> bool:
-        """Whether no count of the direct solve is to come."""
-        return self.fill is not None or self.by_columns or self.quick or self.no_room
+        self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
+        self.fill: Fill | None = None
+        self.counted = self.by_columns or self.quick
+        self.no_room = False
 
     @property
     def analysis_seconds(self) -> float:
@@ -76,27 +69,29 @@ class Costs:
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
+        self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
-            if recipe.ordering == COLAMD:
-                self.by_columns = True
+            self.by_columns = recipe.ordering == COLAMD
+            if self.by_columns:
                 return
             try:
-                self.analysis, self._counted = analysed(recipe, self.A, counted=True), recipe
+                self.analysis, self._analysed_for = analysed(recipe, self.A, counted=True), recipe
+                self.fill = self.analysis.fill
                 return
             except (StructurallySingular, SingularMatrix):
                 continue
             except MemoryError:
-                break
-        self.no_room = not self.counted
+                self.no_room = True
+                return
 
     def known(self, recipe: SparseLU) -> Analysis | None:
         """The analysis for a recipe of the direct solve, where `count_fill` has made it."""
-        found, counted = self.analysis, self._counted
-        if found is None or counted is None:
+        found, other = self.analysis, self._analysed_for
+        if found is None or other is None:
             return None
-        alike = (recipe.ordering, recipe.backend) == (counted.ordering, counted.backend)
+        alike = (recipe.ordering, recipe.backend) == (other.ordering, other.backend)
         plain = alike and found.klu is None and not found.matched and not recipe.matching
-        return found if plain or recipe is counted else None
+        return found if plain or recipe is other else None
 
     def seconds(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 
 from finelu.device import namespace, to_host
-from finelu.errors import SingularMatrix, StructurallySingular
+from finelu.errors import FineluError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
@@ -265,7 +265,7 @@ def _klu_if_better(A: CSR) -> KLU | None:
         return None
     try:
         found = KLU(_narrow(A.tosparse().tocsc()), AMD)
-    except (SingularMatrix, MemoryError):  # what follows says where, or takes less
+    except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
         return None
     expected = found.expected
     return found if expected is not None and expected.flops <= KLU_WORK * expected.nnz else None
