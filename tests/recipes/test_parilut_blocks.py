@@ -151,6 +151,50 @@ def test_sweep_without_squares_gives_the_same_values(backend, cholesky):
 
 
 @KINDS
+@IN_TYPES
+@pytest.mark.parametrize("part", ["upper", "lower"])
+def test_a_part_of_a_sweep_is_its_twin(backend, dtype, index, cholesky, part):
+    check_sweep(backend, *pair(dtype, index, cholesky), cholesky, part=part)
+
+
+def by_rows(kind, cholesky):
+    """A and F whose rows suit the registers of a GPU, a table, or neither."""
+    if kind == "table":
+        return pair(cholesky=cholesky)
+    S = gallery.poisson7(6) if kind == "registers" else long_rows(1300, dense=3, density=0.001)
+    A = as_csr(sp.csr_matrix(sp.tril(S + S.T)) if cholesky else S)
+    return A, A.with_values(A.data * np.random.default_rng(0).uniform(0.9, 1.1, A.nnz))
+
+
+@KINDS
+@pytest.mark.parametrize("kind", ["registers", "table", "long"])
+def test_the_parts_of_a_sweep_are_those_of_the_whole_and_the_rest_is_kept(backend, cholesky, kind):
+    A, F = by_rows(kind, cholesky)
+    there = tables(backend, F, cholesky)[1]
+    rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
+    whole, squares, _ = swept(backend, A, F, there)
+    for part, new in (("upper", F.indices >= rows), ("lower", F.indices < rows)):
+        for with_squares in (True, False):
+            out, sums, _ = swept(backend, A, F, there, squares=with_squares, part=part)
+            np.testing.assert_array_equal(out[~new], F.data[~new])
+            assert_close(out[new], whole[new], 0 if backend.name == "cpu" else 64, scale=abs(whole[new]))
+            assert abs(out[new] - F.data[new]).max() > 1e-3
+            if with_squares:
+                np.testing.assert_array_equal(sums, squares)
+
+
+def test_a_pivot_that_is_refused_divides_as_it_was(backend):
+    F = as_csr(sp.csr_matrix(np.array([[2.0, 1], [1, 4]])))
+    A = F.with_values(np.array([0.0, 1, 1, 4]))  # u_00 would be 0
+    upper, _, refused = swept(backend, A, F, part="upper")
+    np.testing.assert_array_equal(upper, [2, 1, 1, 3])
+    np.testing.assert_array_equal(refused, [1, 0])
+    lower, _, refused = swept(backend, A, F.with_values(upper), part="lower")
+    np.testing.assert_array_equal(lower, [2, 1, 0.5, 3])
+    np.testing.assert_array_equal(refused, [0, NONE_YET])
+
+
+@KINDS
 def test_sweep_of_rows_of_more_than_1024_entries(backend, cholesky):
     S = long_rows(1300, dense=3, density=0.001)
     A = as_csr(sp.csr_matrix(sp.tril(S + S.T)) if cholesky else S)

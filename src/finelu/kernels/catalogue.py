@@ -193,7 +193,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by ratios of pivots.",
-        _all("scale use_new_pivots pivots first_unusable"),
+        _all("scale divide_by_pivots pivots first_unusable"),
     ),
     "selection": Family(
         "The value of a given rank.",

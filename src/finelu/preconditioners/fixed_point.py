@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError, ZeroPivot
+from finelu.errors import ZeroPivot
 from finelu.factors import Arrangement
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
@@ -24,7 +24,6 @@ from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.recipe import checked, shifted
 from finelu.validation import choice, flag
 
-PIVOTS = ("new", "old")
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
 NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
@@ -32,10 +31,7 @@ NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 def checked_fixed_point(recipe: Any, A: Any) -> CSR:
     """As `checked`, and what these recipes have in common."""
     choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
-    choice("pivots", recipe.pivots, PIVOTS, of=recipe)
     flag("scale", recipe.scale, of=recipe)
-    if recipe.asynchronous and recipe.pivots != "old":
-        raise ParameterError(f"{recipe!r}: asynchronous sweeps divide by the pivot that is there; leave pivots out.")
     matrix = checked(recipe, A)
     return matrix if recipe.hermitian else matrix.with_own_pattern()  # the factors may have it, too
 
@@ -155,11 +151,9 @@ class FixedPoint:
         if places is not None:
             data[places] = B.data
         if not self.recipe.scale or not self._plain:
-            ones = data.copy()
-            ones[pattern.diag] = 1
             if self.cholesky:
                 data[pattern.diag] = xp.sqrt(B.data[B.diag].real)
-            kernels_for(data).scaling.use_new_pivots(pattern.with_values(ones), data, self.refused)
+            kernels_for(data).scaling.divide_by_pivots(pattern, data, self.refused)
         return pattern.with_values(data)
 
     # sweeps
@@ -170,20 +164,26 @@ class FixedPoint:
             self._last_columns = F.indices, kernels_for(F.data).pattern.columns_of(F)
         return self._last_columns[1]
 
-    def sweep(self, B: CSR, F: CSR, squares: Any = None, damping: float = 1.0) -> CSR:
-        """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous.
+    def sweep(self, B: CSR, F: CSR) -> CSR:
+        """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous, else U is
+        first, and L comes from the new U."""
+        if self.recipe.asynchronous:
+            columns = self.columns(F) if self.cholesky else None
+            kernels_for(F.data).sweeps.sweep_in_place(B, F, self.refused, columns)
+            return F
+        return self.upper_first(B, F, None)
 
-        squares (n,) : out, the squares of the residual on the pattern before the sweep, a sum a row; or None.
+    def upper_first(self, B: CSR, F: CSR, squares: Any) -> CSR:
+        """A synchronous sweep of U, of Cholesky of its diagonal, and one of L that reads the new U.
+
+        squares (n,) : out, the squares of the residual on the pattern before both, a sum a row; or None.
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
-        if self.recipe.asynchronous:
-            kernels.sweeps.sweep_in_place(B, F, self.refused, columns)
-            return F
-        out = kernels.memory.empty(F.nnz, F.dtype)
-        kernels.sweeps.sweep(B, F, out, squares, self.refused, columns, damping)
-        if self.recipe.pivots == "new" and damping == 1:
-            kernels.scaling.use_new_pivots(F, out, self.refused)
-        return F.with_values(out)
+        for part, sums in (("upper", squares), ("lower", None)):
+            out = kernels.memory.empty(F.nnz, F.dtype)
+            kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, part=part)
+            F = F.with_values(out)
+        return F
 
     def residual(self, B: CSR, F: CSR) -> Any:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""

@@ -19,8 +19,9 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
-from finelu.validation import count, flag, number
+from finelu.validation import choice, count, flag, number
 
+PIVOTS = ("new", "old")
 RETRIES = 4  # each with half the damping factor
 
 
@@ -56,8 +57,9 @@ class ParILU(_OnPattern):
         grown over the sweeps, they are repeated with half of it, up to four times; the report says so.
     track : report the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each sweep (synchronous
         only). Otherwise it is reported before the first and after the last; the latter takes one more pass.
-    pivots : a synchronous sweep divides l_ij by u_jj: by the "old" one, as in the papers, or by the "new" one, of the
-        same sweep, which takes fewer sweeps for the same residual. With damping the old one is taken.
+    pivots : a synchronous sweep finds l_ij from the "old" U, as in 2015, or finds U first and l_ij from the "new" one
+        with its pivots, of Cholesky the pivots alone, as the authors of 2018 have it. That takes fewer sweeps for the
+        same residual, but a sweep takes longer. With damping the old ones are taken.
     ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are measured after it; what the
         sweeps give depends on it by rounding only.
@@ -107,9 +109,10 @@ def _checked(recipe: _OnPattern, A: Any) -> CSR:
     number("damping", recipe.damping, 0, 1, open_low=True, of=recipe)
     flag("track", recipe.track, of=recipe)
     flag("asynchronous", recipe.asynchronous, of=recipe)
-    if recipe.asynchronous and (recipe.track or recipe.damping != 1):
+    choice("pivots", recipe.pivots, PIVOTS, of=recipe)
+    if recipe.asynchronous and (recipe.track or recipe.damping != 1 or recipe.pivots != "old"):
         raise ParameterError(
-            f"{recipe!r}: track and damping are for synchronous sweeps; leave them or asynchronous out."
+            f"{recipe!r}: track, damping and pivots are for synchronous sweeps; leave them or asynchronous out."
         )
     return checked_fixed_point(recipe, A)
 
@@ -184,7 +187,7 @@ class _Sweeps(FixedPoint):
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self.sweep(B, F, sums)
+                F = self.upper_first(B, F, sums)
         squares[number] = self.residual(B, F)
         norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
         return F, [float(v) for v in norms]

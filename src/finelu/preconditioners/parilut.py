@@ -55,7 +55,6 @@ class _Adapting(Recipe):
     memory_limit: int | None = None
     update_sweeps: int | None = None
     update_steps: int = 0
-    pivots: str = "old"
     ordering: str | None = None
     scale: bool = True
     shift: float = 0.0
@@ -72,8 +71,8 @@ class _Adapting(Recipe):
 class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
-    A step adds the places where A - L U is not zero, finds the values on that larger pattern, and drops the smallest
-    entries of L and of U. Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of
+    A step adds the places where A - L U is not zero, drops the smallest entries of L and of U, and finds the values on
+    the pattern that is left; the last step finds them before it drops. Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of
     |u_ii| max(|u_ii|, |a_ii|), which no symmetric scaling of A changes.
 
     steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
@@ -81,11 +80,11 @@ class ParILUT(_Adapting):
         apart; to A's where start is factors.
     nnz : in place of fill, entries of L + U at the end, the diagonal once, as in ILUT; of those off the diagonal L and
         U get shares as they have in that pattern.
-    sweep : how the values are found. "exact": by the elimination of ILU(0), on the larger pattern, with a diagonal
-        that is raised where pivots fail or lose their signs; see `shifts` in the report. "synchronous",
-        as in the papers: by a fixed-point sweep before the entries are dropped, and one after. "asynchronous": by
-        sweeps that read values as soon as they are there, so that they depend on the timing; the others give the same
-        bits in every run. Sweeps may diverge where A is far from diagonally dominant.
+    sweep : how the values are found. "exact": by the elimination of ILU(0), with a diagonal that is raised where
+        pivots fail or lose their signs; see `shifts` in the report. "synchronous": in every step by a fixed-point sweep
+        before the entries are dropped, and one after, as in the papers, of U first and then of L with the new U.
+        "asynchronous": by sweeps that read values as soon as they are there, so that they depend on the timing; the
+        others give the same bits in every run. Sweeps may diverge where A is far from diagonally dominant.
     progressive : the fill changes in equal parts from step to step; else it is reached in the first.
     select : "exact" thresholds meet the fill; "approximate" ones miss it by a percent or so, and are found faster on
         the GPU (on the CPU the exact ones are, and the others may miss it by 20% where some rows fill much more than
@@ -93,7 +92,7 @@ class ParILUT(_Adapting):
     add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and of
         these that fraction, the largest (2018, section 4.1, δ).
     initial : what candidates start from before sweeps: their residual ("residual", 2018, equation 5, in L divided by
-        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj.
+        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj, which exact steps compare.
     start : the pattern to begin with: a level k for that of ILU(k), 0 being A's own; or factors of a matrix with the
         same rows (any with L and U; made with the same ordering), with their values.
     stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never.
@@ -105,11 +104,11 @@ class ParILUT(_Adapting):
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
         residuals are measured, after it.
-    pivots : of synchronous sweeps, as in ParILU.  shift, triangular, triangular_sweeps, precision : as there.
+    shift, triangular, triangular_sweeps, precision : as in ParILU.
     If the residual norm grows to 1.5 times the smallest that factors of the wanted size had, those are taken, and it
     stops.
-    Cost: a step takes the products L U, and an elimination or a sweep on two to six times the final pattern; memory:
-    that pattern with its values, and what `update` keeps of it.
+    Cost: a step takes the products L U, an elimination on the pattern that is left, or two sweeps; the last one an
+    elimination on two to six times the final pattern. Memory: that pattern with its values, and what `update` keeps.
     """
 
     def factor(self, A: Any) -> LUFactors:
@@ -156,8 +155,6 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
         for name in ("initial", "update_sweeps"):
             if getattr(recipe, name) is not None:
                 raise ParameterError(f"{recipe!r}: {name} is for sweeps; leave it out, or give sweep='synchronous'.")
-        if recipe.pivots != "old":
-            raise ParameterError(f"{recipe!r}: pivots is for sweeps; leave it out, or give sweep='synchronous'.")
     if recipe.update_sweeps is not None:
         count("update_sweeps", recipe.update_sweeps, 0, of=recipe)
     number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
@@ -200,7 +197,7 @@ class _AdaptionReport(SweepReport):
 
 @dataclass(frozen=True, eq=False)
 class _Factors:
-    """F, of B; eliminated : if exact, how the values were made that its entries were chosen from."""
+    """F, of B; eliminated : if exact, how its values were made, on its pattern or on a larger one."""
 
     F: CSR
     eliminated: Eliminated | None = None
@@ -329,11 +326,17 @@ class _Adaption(FixedPoint):
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
             *found, _, norm = self._candidates(B, made.F, size_of_B)
             stopped = norms.stop(norm, made)
-            if not stopped:
-                B, made, stopped = self._step(B, made, found, sizes)
-            if stopped:
-                return B, self._best(B, norms, stopped), None
+            settled = self._exact and stopped == STAGNATES  # what follows is a last step
+            if not stopped or settled:
+                B, made, failed = self._step(B, made, found, sizes, last=settled or step == steps)
+            else:
+                failed = stopped
+            if failed:
+                return B, self._best(B, norms, failed), None
             self.report.steps = step
+            if settled:
+                self.report.stopped = stopped
+                break
         *_, on_pattern, norm = self._candidates(B, made.F, size_of_B)
         failed = norms.failed(norm)
         return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
@@ -362,22 +365,26 @@ class _Adaption(FixedPoint):
         self.report.residual_norms.append(norm)
         return indptr, indices, values, int(left_out), here**0.5, norm
 
-    def _step(self, B: CSR, made: _Factors, found: list[Any], sizes: list[int]) -> tuple[CSR, _Factors, str]:
+    def _step(
+        self, B: CSR, made: _Factors, found: list[Any], sizes: list[int], last: bool
+    ) -> tuple[CSR, _Factors, str]:
         """B and the factors after a step, of `sizes` below and above the diagonal; or before it, and why."""
         *candidates, left_out = found
-        pattern, report = kernels_for(B.data).pattern, self.report
+        pattern, report, diagonal = kernels_for(B.data).pattern, self.report, B.data[B.diag]
         if self.recipe.add_fraction < 1:
             candidates = _largest(made.F, candidates, self.recipe.add_fraction)
-        B, larger = pattern.add(B, made.F, *candidates, scaled=self.recipe.initial == "scaled")
+        B, larger = pattern.add(B, made.F, *candidates, scaled=self._exact or self.recipe.initial == "scaled")
         if self._exact:
             begin = (0, True) if made.eliminated is None else made.eliminated.next
+            chosen = larger if last else self._dropping.reduced(larger, sizes, diagonal)
             try:
-                whole = self._eliminated(B, PatternElimination(larger, self.cholesky), begin)
+                made = self._eliminated(B, PatternElimination(chosen, self.cholesky), begin)
             except ZeroPivot:
                 return B, made, NO_PIVOTS
-            made = _Factors(self._dropping.reduced(whole.F, sizes, B.data[B.diag]), whole.eliminated)
+            if last:
+                made = _Factors(self._dropping.reduced(made.F, sizes, diagonal), made.eliminated)
         else:
-            made = _Factors(self.sweep(B, self._dropping.reduced(self.sweep(B, larger), sizes, B.data[B.diag])))
+            made = _Factors(self.sweep(B, self._dropping.reduced(self.sweep(B, larger), sizes, diagonal)))
         report.candidates.append(int(candidates[1].size))
         report.left_out.append(left_out)
         report.nnz.append(made.F.nnz)

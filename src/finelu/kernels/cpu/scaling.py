@@ -1,4 +1,4 @@
-"""Scaling of entries by vectors over rows and columns, and by ratios of pivots; on all threads."""
+"""Scaling of entries by vectors over rows and columns, and by pivots; on all threads."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left,
     wait_until_done(done, 0, done.size)
 
 
-def use_new_pivots(F, out, refused):
-    """Divide l_ij by the pivot of the same sweep; see kernels/reference/scaling.py. Returns out."""
+def divide_by_pivots(F, out, refused):
+    """Divide what is below the diagonal by the pivot of its column; see kernels/reference/scaling.py. Returns out."""
     items = -(-F.n // BLOCK)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
-    arguments = (F.indptr, F.indices, F.diag, F.data, out, refused)
-    run(_use_new_pivots, min(get_num_threads(), items), state, done, *arguments)
+    arguments = (F.indptr, F.indices, F.diag, out, refused)
+    run(_divide_by_pivots, min(get_num_threads(), items), state, done, *arguments)
     return out
 
 
 @compiled
-def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
+def _divide_by_pivots(state, done, indptr, indices, diag, out, refused):
     """Threads claim blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
     t = claim(state)
     while t < done.size:
@@ -61,7 +61,7 @@ def _use_new_pivots(state, done, indptr, indices, diag, old, out, refused):
             bad = 0
             for p in range(indptr[i], diag[i]):
                 pivot = diag[indices[p]]
-                new = out[p] * divide(old[pivot], out[pivot])
+                new = divide(out[p], out[pivot])
                 if np.isfinite(new):
                     out[p] = new
                 else:

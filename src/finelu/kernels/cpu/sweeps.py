@@ -25,7 +25,7 @@ from finelu.kernels.cpu.runtime.row_blocks import (
 from finelu.kernels.cpu.runtime.sharing import run_items
 
 
-def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
     """One synchronous fixed-point sweep on the pattern of F; see kernels/reference/sweeps.py.
 
     A, F : CSR of one dtype, the diagonal of F full; with columns = columns_of(F) lower triangles (Cholesky).
@@ -52,6 +52,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
         *by_columns,
         damping != 1,
         *factors,
+        *{"whole": (True, True), "lower": (True, False), "upper": (False, True)}[part],
         out,
         squares,
         refused,
@@ -78,6 +79,8 @@ def _sweep(
     damped,
     new_part,
     old_part,
+    lower,
+    upper,
     out,
     squares,
     refused,
@@ -102,18 +105,27 @@ def _sweep(
             for p in range(lo, pivot):
                 k = np.uint64(indices[p])
                 old, s, d = f[p], w[k], np.uint64(diag[k])
-                new = divide(s, f[d])
-                if damped:
-                    new = new_part * new + old_part * old
-                if not np.isfinite(new):
-                    bad += 1
-                    new = old
+                new = old
+                if lower:
+                    new = divide(s, f[d])
+                    if damped:
+                        new = new_part * new + old_part * old
+                    if not np.isfinite(new):
+                        bad += 1
+                        new = old
                 out[p] = new
                 if squares is not None:
                     square += squared_size(s - old * f[d])
                 if rows is None:
-                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                    first, last = d + ONE, np.uint64(indptr[k + ONE])
+                    if squares is None and not lower:
+                        first = _place(indices, first, last, i)
+                    elif squares is None and not upper:
+                        last = _place(indices, first, last, i)
+                    for q in range(first, last):
                         w[indices[q]] -= old * f[q]
+                elif squares is None and not lower:
+                    w[i] -= old * np.conj(old)
                 else:
                     q = np.uint64(c_indptr[k])
                     j = k
@@ -131,9 +143,11 @@ def _sweep(
                 else:
                     new = zero + (np.sqrt(s.real) if s.real > 0 else nan)
                     residual = zero + (s.real - (old * np.conj(old)).real)
-                if damped:
+                if not upper:
+                    new = old
+                elif damped:
                     new = new_part * new + old_part * old
-                if not np.isfinite(new) or (p == pivot and new == 0):
+                if upper and (not np.isfinite(new) or (p == pivot and new == 0)):
                     bad += 1
                     new = old
                 out[p] = new
@@ -148,6 +162,18 @@ def _sweep(
             fetch_min(refused, 1, first_bad)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _place(indices, first, last, j):
+    """The first place in [first, last) whose column is not before j, or last."""
+    while first < last:
+        middle = first + (last - first) // np.uint64(2)
+        if np.uint64(indices[middle]) < j:
+            first = middle + ONE
+        else:
+            last = middle
+    return first
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):

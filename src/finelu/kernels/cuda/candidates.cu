@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
     const auto take = [&](I, I, T given) { l = given; };
     const auto wide = [](I, I, I) { return false; };
     const auto more = [&] { return !full; };
-    if (FILL || least > 0) for_products<T, I, LANES, SYMMETRIC, true, false>(factor, mask, lane, i, lo, pivot, take, search, wide, more);
-    else for_products<T, I, LANES, SYMMETRIC, false, false>(factor, mask, lane, i, lo, pivot, take, search, wide, more);
+    if (FILL || least > 0) for_products<T, I, LANES, SYMMETRIC, true, false>(factor, mask, lane, i, lo, pivot, 0, SYMMETRIC ? i : n, take, search, wide, more);
+    else for_products<T, I, LANES, SYMMETRIC, false, false>(factor, mask, lane, i, lo, pivot, 0, SYMMETRIC ? i : n, take, search, wide, more);
     if (!FILL) {
         if (full) {
             if (lane == 0) {

@@ -23,18 +23,17 @@ __global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ i
     }
 }
 
-// Below the diagonal out_ij times old_jj / out_jj; pivots are only read. What would not be finite stays, counted in
-// refused[0], its least row in refused[1]. Twin: kernels/reference/scaling.py:use_new_pivots, to an ulp or two.
+// Below the diagonal out_ij / out_jj; pivots are only read. What would not be finite stays, counted in
+// refused[0], its least row in refused[1]. Twin: kernels/reference/scaling.py:divide_by_pivots, to an ulp or two.
 // Launch: gridDim.x * blockDim.x >= n * LANES.
 template <typename T, typename I>
-__global__ void use_new_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ diag,
-                               const T* __restrict__ old, T* out, long long* refused)
+__global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
+                                 const I* __restrict__ diag, T* out, long long* refused)
 {
     const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
     if (i >= n) return;
     for (I p = indptr[i] + threadIdx.x % LANES; p < diag[i]; p += LANES) {
-        const I pivot = diag[indices[p]];
-        const T v = out[p] * (old[pivot] / out[pivot]);
+        const T v = out[p] / out[diag[indices[p]]];
         if (is_finite(v)) {
             out[p] = v;
         } else {

@@ -23,11 +23,11 @@ def scale(A, out, below, above):
     return out
 
 
-def use_new_pivots(F, out, refused):
-    """Divide l_ij by the pivot of the same sweep; see kernels/reference/scaling.py. Returns out."""
+def divide_by_pivots(F, out, refused):
+    """Divide what is below the diagonal by the pivot of its column; see kernels/reference/scaling.py. Returns out."""
     index = F.indices.dtype
-    kernel("scaling", "use_new_pivots", F.dtype, index)(
-        (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.indices, F.diag, F.data, out, refused)
+    kernel("scaling", "divide_by_pivots", out.dtype, index)(
+        (blocks(F.n * LANES, BLOCK),), (BLOCK,), (index.type(F.n), F.indptr, F.indices, F.diag, out, refused)
     )
     return out
 

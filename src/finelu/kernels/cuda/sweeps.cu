@@ -5,6 +5,7 @@
 // longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
 // registers (row_sweeps).
 constexpr int WIDE = 8;  // times the own entries: rows of U that are searched
+constexpr int LOWER = 1, UPPER = 2;  // `parts`: a sum of those that a sweep makes new; the others keep their values
 
 // The first place in [low, high) whose column is not before j, or high.
 template <typename T, typename I, bool SYMMETRIC>
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
                             const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
                             const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
                             const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* out,
-                            double* squares, long long* refused, int most)
+                            double* squares, long long* refused, int parts, int most)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     constexpr int GROUPS = BLOCK / LANES;
@@ -95,8 +96,18 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     }
     __syncwarp(mask);
     T l = T(0);
+    const bool few = squares == nullptr && parts != LOWER + UPPER;  // other products are not looked at
+    const bool upper = few && parts == UPPER;
+    if (SYMMETRIC && upper) {
+        double sum = 0;
+        for (I p = lo + lane; p < pivot; p += LANES) sum += abs2(data[p]);
+        sum = lanes_sum<LANES>(mask, sum);
+        if (lane == 0) values[lookup<SLOTS>(keys, i)] -= T(typename RealOf<T>::type(sum));
+        __syncwarp(mask);
+    }
     for_products<T, I, LANES, SYMMETRIC, true, IN_PLACE>(
-        factor, mask, lane, i, lo, pivot,
+        factor, mask, lane, i, lo, SYMMETRIC && upper ? lo : pivot, upper ? i : I(0),
+        few && !upper ? i - 1 : SYMMETRIC ? i : n,
         [&](I p, I k, T given) {
             l = given;
             if (IN_PLACE) {
@@ -130,7 +141,9 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
         const T s = values[lookup<SLOTS>(keys, j)], old = IN_PLACE ? peek(data + p) : data[p];
         const T divisor = j < i ? data[diag[j]] : T(1);
         bool good = true;
-        const T v = renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good);
+        const T v = parts & (j < i ? LOWER : UPPER)
+                        ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good)
+                        : old;
         if (IN_PLACE) post(out + p, v);
         else out[p] = v;
         if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
@@ -146,10 +159,10 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
 }
 
 // The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of places
-// [lo, hi), a barrier after each row of U. staged_* are shared.
+// [lo, hi) in columns up to `upto`, a barrier after each row of U. staged_* are shared.
 template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Begin, typename Use>
-__device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor, I i, I lo, I pivot, I hi, const Begin& begin,
-                                          const Use& use, I* staged_k, I* staged_first, I* staged_last, T* staged_l)
+__device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor, I lo, I pivot, I hi, I upto,
+                                          const Begin& begin, const Use& use, I* staged_k, I* staged_first, I* staged_last, T* staged_l)
 {
     const int t = threadIdx.x;
     for (I base = lo; base < pivot; base += LONG_BLOCK) {
@@ -192,7 +205,7 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
                                                               [&](I own, T w) { use(own, l * w); });
             const I stop = wide ? begin_e : last_e;
             for (I q = begin_e + t; q < stop;) {
-                if (SYMMETRIC && j > i) break;
+                if (j > upto) break;
                 use(j, l * v);
                 q += LONG_BLOCK;
                 if (q < stop) {
@@ -212,7 +225,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
                            const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
                            const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
                            const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* out,
-                           double* squares, long long* refused, int most, T* work, int in_shared)
+                           double* squares, long long* refused, int parts, int most, T* work, int in_shared)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     __shared__ I staged_k[LONG_BLOCK], staged_first[LONG_BLOCK], staged_last[LONG_BLOCK];
@@ -229,7 +242,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
         __syncthreads();
         for (I p = a_indptr[i] + t; p < a_indptr[i + 1]; p += LONG_BLOCK) w[a_indices[p]] = a[p];
         for_block_products<T, I, SYMMETRIC, IN_PLACE>(
-            factor, i, lo, pivot, hi,
+            factor, lo, pivot, hi, squares == nullptr && parts == LOWER ? i - 1 : SYMMETRIC ? i : n,
             [&](I p, I k, T given) {
                 if (!IN_PLACE) return given;
                 if (t == 0) {
@@ -253,7 +266,9 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
             const I j = indices[p];
             const T s = w[j], old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[diag[j]] : T(1);
             bool good = true;
-            const T v = renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good);
+            const T v = parts & (j < i ? LOWER : UPPER)
+                            ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good)
+                            : old;
             if (IN_PLACE) post(out + p, v);
             else out[p] = v;
             if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
@@ -295,7 +310,7 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                            const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
                            const I* __restrict__ diag, const T* data, const I* __restrict__ c_indptr,
                            const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* one, T* other,
-                           double* squares, long long* refused, int sweeps, unsigned* arrived)
+                           double* squares, long long* refused, int parts, int sweeps, unsigned* arrived)
 {
     constexpr unsigned ALL = 0xffffffffu;
     constexpr int ROWS = 32 / LANES;  // of a warp
@@ -388,8 +403,10 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
             for (int e = 0; e < PER_LANE; ++e) {
                 const bool here = mine[e] >= 0;
                 bool good = true;
-                const T v = renewed<T, SYMMETRIC>(mine[e] < i, mine[e] == i, sum[e], held[e], divisor[e],
-                                                  typename RealOf<T>::type(damping), good);
+                const T v = parts & (mine[e] < i ? LOWER : UPPER)
+                                ? renewed<T, SYMMETRIC>(mine[e] < i, mine[e] == i, sum[e], held[e], divisor[e],
+                                                        typename RealOf<T>::type(damping), good)
+                                : held[e];
                 if (here) {
                     one[lo + e * LANES + lane] = v;
                     square += residual<T, SYMMETRIC>(mine[e] < i, sum[e], held[e], divisor[e]);

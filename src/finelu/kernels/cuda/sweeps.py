@@ -12,6 +12,7 @@ from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, long_gri
 ROW_SHAPES = ((4, 1), (8, 1), (8, 2))  # (threads a row, entries each) of row_sweeps
 FEW = 10  # entries of a row on average, up to which registers are faster than a table
 TOGETHER = 8  # blocks a multiprocessor that run at the same time, as in row_sweeps
+PARTS = {"lower": 1, "upper": 2, "whole": 3}  # as in sweeps.cu
 ROUNDS = 4  # of the whole grid, up to which one launch for all sweeps is faster than one for each
 
 
@@ -22,7 +23,7 @@ def _row_shape(F):
     return next((s for s in ROW_SHAPES if s[0] * s[1] >= F.longest[0]), None)
 
 
-def _row_sweeps(A, F, one, other, squares, refused, columns, damping, row_shape, count, grid):
+def _row_sweeps(A, F, one, other, squares, refused, columns, damping, parts, row_shape, count, grid):
     lanes, per_lane = row_shape
     arrived = NULL
     if count > 1:
@@ -39,6 +40,7 @@ def _row_sweeps(A, F, one, other, squares, refused, columns, damping, row_shape,
             other,
             optional(squares),
             refused,
+            np.int32(parts),
             np.int32(count),
             arrived,
         ),
@@ -46,7 +48,7 @@ def _row_sweeps(A, F, one, other, squares, refused, columns, damping, row_shape,
     )
 
 
-def _table_sweep(A, F, out, squares, refused, columns, damping, in_place):
+def _table_sweep(A, F, out, squares, refused, columns, damping, parts, in_place):
     index, symmetric = F.indices.dtype, columns is not None
     longest = F.longest[0]
     mean = F.below / F.n if symmetric else (F.nnz - F.n - F.below) / F.n
@@ -58,6 +60,7 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, in_place):
         out,
         optional(squares),
         refused,
+        np.int32(parts),
         np.int32(most),
     )
     kernel("sweeps", "short_sweep", F.dtype, index, lanes, slots, symmetric, in_place)(
@@ -75,14 +78,14 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, in_place):
         launch((grid,), (LONG_BLOCK,), (*arguments, work, np.int32(in_shared)), shared_mem=row if in_shared else 0)
 
 
-def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
-    """One synchronous fixed-point sweep; see the specification:sweep. squares may be None. Waits for nothing."""
-    row_shape = _row_shape(F)
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
+    """One synchronous fixed-point sweep; see kernels/reference/sweeps.py:sweep. Waits for nothing."""
+    row_shape, parts = _row_shape(F), PARTS[part]
     if row_shape is None:
-        _table_sweep(A, F, out, squares, refused, columns, damping, False)
+        _table_sweep(A, F, out, squares, refused, columns, damping, parts, False)
     else:
         grid = blocks(F.n * row_shape[0], BLOCK)
-        _row_sweeps(A, F, out, out, squares, refused, columns, damping, row_shape, 1, grid)
+        _row_sweeps(A, F, out, out, squares, refused, columns, damping, parts, row_shape, 1, grid)
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
@@ -92,7 +95,8 @@ def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
         wanted, grid = blocks(F.n * row_shape[0], BLOCK), TOGETHER * device_limits()["processors"]
         if wanted <= ROUNDS * grid:
             one, other = (cupy.empty(F.nnz, F.dtype) for _ in range(2))
-            _row_sweeps(A, F, one, other, squares, refused, columns, damping, row_shape, count, min(wanted, grid))
+            grid = min(wanted, grid)
+            _row_sweeps(A, F, one, other, squares, refused, columns, damping, PARTS["whole"], row_shape, count, grid)
             return one if count % 2 else other
     values = F.data
     for k in range(count):
@@ -104,4 +108,4 @@ def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
 
 def sweep_in_place(A, F, refused, columns=None):
     """An asynchronous sweep; see kernels/reference/sweeps.py:sweep_in_place. Rows read what is there, new or old."""
-    _table_sweep(A, F, F.data, None, refused, columns, 1.0, True)
+    _table_sweep(A, F, F.data, None, refused, columns, 1.0, PARTS["whole"], True)

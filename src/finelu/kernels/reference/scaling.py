@@ -1,4 +1,4 @@
-"""Scaling of entries by vectors over rows and columns, and by ratios of pivots. The specification."""
+"""Scaling of entries by vectors over rows and columns, and by pivots. The specification."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ def scale(A, out, below, above):
     return out
 
 
-def use_new_pivots(F, out, refused):
-    """After a sweep of F into out: below the diagonal out_ij times F_jj / out_jj, so that l_ij is divided by the pivot
-    of the same sweep instead of the one before. What would not be finite stays, and is counted in `refused` (2,), see
-    `sweep`. Returns out."""
+def divide_by_pivots(F, out, refused):
+    """Below the diagonal out_ij / out_jj; of F only the pattern is read. What would not be finite stays, and is counted
+    in `refused` (2,), see `sweep`. Returns out."""
     for i in range(F.n):
         for p in range(F.indptr[i], F.diag[i]):
             pivot = F.diag[F.indices[p]]
             with np.errstate(all="ignore"):
-                new = out[p] * (F.data[pivot] / out[pivot])
+                new = out[p] / out[pivot]
             if np.isfinite(new):
                 out[p] = new
             else:

@@ -31,7 +31,7 @@ def product_row(F, i, columns):
                     yield (k, int(rows[q])), F.data[p] * np.conj(F.data[places[q]])
 
 
-def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
+def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
     """One synchronous fixed-point sweep on the pattern of F (2018, Algorithm 1, with the diagonal in U).
 
     out (nnz of F): l_ij = s_ij / u_jj below the diagonal and u_ij = s_ij elsewhere, s_ij = a_ij - sum over
@@ -39,8 +39,10 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
     l_ij = s_ij / l_jj and l_ii = sqrt(s_ii). Times `damping`, plus 1 - damping times the old value. A value that is not
     finite, a pivot of LU that is 0, and a square that is not positive are refused: the old value stays, refused[0]
     counts it and refused[1] is the smallest such row so far.
-    squares (n,) float64: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values; of Cholesky
-    r_ij below the diagonal stands for r_ji, too, and counts twice.
+    part: "upper": only what is on and above the diagonal is new, of Cholesky the diagonal; "lower": only what is below.
+    The rest of out has the old values. U first, then L from the new U is one after the other.
+    squares (n,) float64, or None: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values; of
+    Cholesky r_ij below the diagonal stands for r_ji, too, and counts twice.
     """
     for i in range(F.n):
         s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
@@ -48,7 +50,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
         for (_, j), product in product_row(F, i, columns):
             if j in s:
                 s[j] -= product
-        squares[i] = 0
+        square = 0.0
         for p in range(F.indptr[i], F.indptr[i + 1]):
             j, old = int(F.indices[p]), F.data[p]
             with np.errstate(all="ignore"):
@@ -59,12 +61,16 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0):
                 else:
                     new, residual = np.sqrt(s[j].real) if s[j].real > 0 else np.nan, s[j].real - abs(old) ** 2
                 new = damping * new + (1 - damping) * old if damping != 1 else new
-            if not np.isfinite(new) or (j == i and new == 0):
+            if part == ("upper" if j < i else "lower"):
+                new = old
+            elif not np.isfinite(new) or (j == i and new == 0):
                 refused[0] += 1
                 refused[1] = min(refused[1], i)
                 new = old
             out[p] = new
-            squares[i] += (2 if columns is not None and j < i else 1) * abs(residual) ** 2
+            square += (2 if columns is not None and j < i else 1) * abs(residual) ** 2
+        if squares is not None:
+            squares[i] = square
 
 
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):

@@ -177,7 +177,7 @@ INSTANCES: dict[str, list[str]] = {
         ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
     )
     + _over(["unusable"], VALUES, INDICES)
-    + _over(["use_new_pivots"], VALUES, INDICES)
+    + _over(["divide_by_pivots"], VALUES, INDICES)
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
     "stencil": [

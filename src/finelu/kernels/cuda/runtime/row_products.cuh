@@ -57,16 +57,17 @@ template <typename R> __device__ inline Complex<R> of_lane(unsigned mask, Comple
 }
 
 // use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L in
-// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry. No thread waits for
+// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns [from, upto]. No thread waits for
 // a row of U when it is its turn: its bounds are known by then, and the first entries of the next AHEAD rows are on their
 // way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond its first LANES entries, in places
-// [q, stop): whether it has done with them by itself. All lanes of the group call all of them; columns of Cholesky beyond i
-// are not passed on.
+// [q, stop): whether it has done with them by itself. All lanes of the group call all of them. Of Cholesky
+// upto is i, or less.
 template <typename T, typename I, int LANES, bool SYMMETRIC, bool VALUES, bool FRESH, typename Begin, typename Use,
           typename Wide, typename More>
 __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsigned mask, int lane, I i, I lo, I pivot,
-                                    const Begin& begin, const Use& use, const Wide& wide, const More& more)
+                                    I from, I upto, const Begin& begin, const Use& use, const Wide& wide, const More& more)
 {
+    const bool bounded = upto <= i;
     for (I base = lo; base < pivot && more(); base += LANES) {
         const int steps = pivot - base < I(LANES) ? int(pivot - base) : LANES;
         I k = 0, first = 0, last = 0;
@@ -99,7 +100,7 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
                 value[a - 1] = value[a];
             }
             fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
-            use(j, v, j >= 0 && !(SYMMETRIC && j > i));
+            use(j, v, j >= from && j <= upto);
             const I rest = of_lane(mask, first, e, LANES) + LANES, last_e = of_lane(mask, last, e, LANES);
             const I stop = rest < last_e && !wide(base + e, rest, last_e) ? last_e : rest;
             for (I base_q = rest; base_q < stop && more(); base_q += AT_ONCE * LANES) {
@@ -114,10 +115,10 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
                         if (VALUES) values[b] = factor.template value<FRESH>(q);
                     }
                 }
-                if (SYMMETRIC && __all_sync(mask, columns[0] > i || columns[0] < 0)) break;
+                if (bounded && __all_sync(mask, columns[0] > upto || columns[0] < 0)) break;
 #pragma unroll
                 for (int b = 0; b < AT_ONCE; ++b)
-                    if (more()) use(columns[b], values[b], columns[b] >= 0 && !(SYMMETRIC && columns[b] > i));
+                    if (more()) use(columns[b], values[b], columns[b] >= from && columns[b] <= upto);
             }
             __syncwarp(mask);
         }
