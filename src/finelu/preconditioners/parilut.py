@@ -34,6 +34,7 @@ GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
+LAST_DIVERGED = 10.0  # the same after an exact last step, since values of a larger pattern leave a residual on their own
 UPDATE_SWEEPS = 3
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
 
@@ -105,8 +106,8 @@ class ParILUT(_Adapting):
     scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
         residuals are measured, after it.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
-    If the residual norm grows to 1.5 times the smallest that factors of the wanted size had, those are taken, and it
-    stops.
+    If the residual norm grows to 1.5 times the smallest that factors of the wanted size had (10 times in an exact last
+    step), those are taken, and it stops.
     Cost: a step takes the products L U, an elimination on the pattern that is left, or two sweeps; the last one an
     elimination on two to six times the final pattern. Memory: that pattern with its values, and what `update` keeps.
     """
@@ -221,13 +222,13 @@ class _Norms:
             self._norms.append(norm)
             self.best = made if norm <= min(self._norms) else self.best
         before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
-        return self.failed(norm) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
+        return self.failed(norm, DIVERGED) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
-    def failed(self, norm: float) -> str:
-        """Why factors of this residual norm are not as good as the best, or nothing."""
+    def failed(self, norm: float, most: float) -> str:
+        """Why factors of this residual norm, at most so many times the smallest, are not as good, or nothing."""
         if not np.isfinite(norm):
             return NOT_FINITE
-        return GREW if self._norms and norm > DIVERGED * min(self._norms) else ""
+        return GREW if self._norms and norm > most * min(self._norms) else ""
 
 
 class _Adaption(FixedPoint):
@@ -338,7 +339,7 @@ class _Adaption(FixedPoint):
                 self.report.stopped = stopped
                 break
         *_, on_pattern, norm = self._candidates(B, made.F, size_of_B)
-        failed = norms.failed(norm)
+        failed = norms.failed(norm, max(DIVERGED, LAST_DIVERGED) if self._exact else DIVERGED)
         return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
 
     def _best(self, B: CSR, norms: _Norms, stopped: str) -> _Factors:

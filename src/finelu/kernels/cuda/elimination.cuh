@@ -116,7 +116,8 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
     const unsigned mask = group_mask<LANES>();
     const I lo = indptr[i], len = (CHOLESKY ? diag[i] + 1 : indptr[i + 1]) - lo, below = diag[i] - lo;
     // in registers, else in work
-    const bool resident = SHORT || ((UPDATE == SEARCH || UPDATE == TABLE) && len <= I(LANES) * PER_LANE);
+    const bool resident = SHORT || len <= I(LANES) * PER_LANE;
+    constexpr bool BY_WARP = UPDATE == INTERSECT || UPDATE == VECTOR;  // a reference row at a time
     const I* const row_table = UPDATE == TABLE && !done ? table + base[i] : nullptr;
     const bool very_long = !resident && indptr[i + 1] - lo > VERY_LONG;
     bool good = true;
@@ -173,7 +174,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             for (int m = 0; m < PER_LANE; ++m) {
                 const I e = lane + m * LANES;
                 batch.at[m][s] = -1;
-                if (resident && k >= 0 && e > first + s && e < len) {
+                if (!BY_WARP && resident && k >= 0 && e > first + s && e < len) {
                     if (UPDATE == TABLE) batch.at[m][s] = row_table[(long long)(first + s) * len + e];
                     else batch.at[m][s] = CHOLESKY && j[m] != i ? meeting<CHOLESKY>(cols, i, k, j[m], j_lo[m], j_hi[m])
                                                                 : meeting<CHOLESKY>(cols, i, k, j[m], row_lo, row_hi);
@@ -234,7 +235,46 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             }
         }
     };
-    // Long rows: the paper's two ways, a reference row at a time, ...
+    // The paper's two ways, a reference row at a time. Resident rows: Algorithm 3, its batches of the reference row in shared
+    // memory and the row itself in registers, or Algorithm 4, each thread searches for the columns of its own entries.
+    const auto eliminate_resident_by_warp = [&](int at_step, T d, I k) {
+        T l = w[0];
+#pragma unroll
+        for (int m = 1; m < PER_LANE; ++m)
+            if (at_step / LANES == m) l = w[m];
+        l = from_lane(mask, l, at_step % LANES, LANES) * d;
+        const I row_hi = indptr[k + 1];
+        if (UPDATE == INTERSECT || len - at_step + row_hi - diag[k] <= 128) {
+            I* shared = reinterpret_cast<I*>(shared_bytes) + threadIdx.x / LANES * LANES;
+            for (I ib = diag[k] + 1; ib < row_hi; ib += LANES) {
+                shared[lane] = ib + lane < row_hi ? cols[ib + lane] : n;
+                __syncwarp(mask);
+                const I first = shared[0], last = shared[LANES - 1];
+#pragma unroll
+                for (int m = 0; m < PER_LANE; ++m) {
+                    if (lane + m * LANES <= at_step || j[m] < first || j[m] > last) continue;
+                    for (int s = 0; s < LANES; ++s) {
+                        if (shared[s] == j[m]) {
+                            w[m] -= l * await(out + ib + s);
+                            break;
+                        }
+                    }
+                }
+                __syncwarp(mask);
+            }
+        } else {
+#pragma unroll
+            for (int m = 0; m < PER_LANE; ++m) {
+                const I p = lane + m * LANES > at_step && j[m] >= 0 ? find(cols, diag[k] + 1, row_hi, j[m]) : I(-1);
+                if (p >= 0) w[m] -= l * await(out + p);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < PER_LANE; ++m)
+            if (lane + m * LANES == at_step) w[m] = l;
+        __syncwarp(mask);
+    };
+    // Long rows: the same, ...
     const auto eliminate_by_warp = [&](I at_step, T d, I k) {
         const T l = work[lo + at_step] * d;
         __syncwarp(mask);
@@ -271,7 +311,8 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         __syncwarp(mask);
     };
     // ... and BATCH reference rows at once: first the L of the row in their columns, which depend on each other and which
-    // every thread works out for itself, then the rest of the row, each thread its own entries.
+    // every thread works out for itself, then the rest of the row, each thread its own entries, OWN of them at a time. What
+    // is needed is asked for all at once: one after the other would take as many latencies.
     const auto eliminate_long = [&]() {
         const auto place = [&](int s, I e, I c) -> I {
             const I k = now.reference[s];
@@ -280,40 +321,63 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             return CHOLESKY && c != i ? meeting<CHOLESKY>(cols, i, k, c, indptr[c], diag[c])
                                       : meeting<CHOLESKY>(cols, i, k, c, indptr[k], indptr[k + 1]);
         };
-        const auto updated = [&](I e, const T* l, int steps) {  // entry e after the first `steps` of the batch
-            const I c = cols[lo + e];
-            I at[BATCH];
-            T v[BATCH], value = work[lo + e];
+        constexpr int OWN = sizeof(T) > 8 ? 2 : 4;
+        T l[BATCH], own[BATCH], w_own[BATCH][BATCH];
+        I at_own[BATCH][BATCH];
 #pragma unroll
-            for (int s = 0; s < BATCH; ++s) {
-                at[s] = s < steps ? place(s, e, c) : I(-1);
-                v[s] = T(0);
-                if (at[s] >= 0) v[s] = peek(out + at[s]);
-            }
+        for (int e = 0; e < BATCH; ++e) {
+            const bool here = now.reference[e] >= 0;
+            own[e] = here ? work[lo + step + e] : T(0);
 #pragma unroll
-            for (int s = 0; s < BATCH; ++s) {
-                if (at[s] >= 0) {
-                    if (pending(v[s])) v[s] = await(out + at[s]);
-                    value -= l[s] * (CHOLESKY ? conj(v[s]) : v[s]);
-                }
-                if (CHOLESKY && at[s] == -2) value -= l[s] * conj(l[s]);
+            for (int s = 0; s < e; ++s) at_own[e][s] = here ? place(s, step + e, now.reference[e]) : I(-1);
+        }
+#pragma unroll
+        for (int e = 0; e < BATCH; ++e)
+#pragma unroll
+            for (int s = 0; s < e; ++s) w_own[e][s] = at_own[e][s] >= 0 ? peek(out + at_own[e][s]) : T(0);
+        const auto subtract = [&](T& value, int s, I at, T v) {
+            if (at >= 0) {
+                if (pending(v)) v = await(out + at);
+                value -= l[s] * (CHOLESKY ? conj(v) : v);
             }
-            return value;
+            if (CHOLESKY && at == -2) value -= l[s] * conj(l[s]);
         };
-        T l[BATCH];
 #pragma unroll
-        for (int s = 0; s < BATCH; ++s) l[s] = now.reference[s] >= 0 ? updated(step + s, l, s) * now.d[s] : T(0);
+        for (int e = 0; e < BATCH; ++e) {
+#pragma unroll
+            for (int s = 0; s < e; ++s) subtract(own[e], s, at_own[e][s], w_own[e][s]);
+            l[e] = own[e] * now.d[e];
+        }
         __syncwarp(mask);  // all have read the entries that change now
-        for (I e = step + lane; e < len; e += LANES) {
-            if (e < step + BATCH && e < below) {
-                T mine = l[0];
+        if (lane < BATCH && step + lane < below) {
+            T mine = l[0];
 #pragma unroll
-                for (int s = 1; s < BATCH; ++s)
-                    if (e == step + s) mine = l[s];
-                work[lo + e] = mine;
-                if (CHOLESKY) post(out + lo + e, mine);
-            } else {
-                work[lo + e] = updated(e, l, BATCH);
+            for (int s = 1; s < BATCH; ++s)
+                if (lane == s) mine = l[s];
+            work[lo + step + lane] = mine;
+            if (CHOLESKY) post(out + lo + step + lane, mine);
+        }
+        const I begin_e = step + BATCH < below ? step + BATCH : below;
+        for (I first = begin_e + lane; first < len; first += OWN * LANES) {
+            I at[OWN][BATCH];
+            T v[OWN][BATCH], value[OWN];
+#pragma unroll
+            for (int m = 0; m < OWN; ++m) {
+                const I e = first + m * LANES;
+                const I c = e < len ? cols[lo + e] : I(0);
+                value[m] = e < len ? work[lo + e] : T(0);
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) at[m][s] = e < len ? place(s, e, c) : I(-1);
+            }
+#pragma unroll
+            for (int m = 0; m < OWN; ++m)
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) v[m][s] = at[m][s] >= 0 ? peek(out + at[m][s]) : T(0);
+#pragma unroll
+            for (int m = 0; m < OWN; ++m) {
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) subtract(value[m], s, at[m][s], v[m][s]);
+                if (first + m * LANES < len) work[lo + first + m * LANES] = value[m];
             }
         }
         __syncwarp(mask);
@@ -375,7 +439,13 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                     begin(next);
                     ask(next);
                 }
-                eliminate_resident(now);
+                if (BY_WARP) {
+#pragma unroll
+                    for (int s = 0; s < BATCH; ++s)
+                        if (now.reference[s] >= 0) eliminate_resident_by_warp(int(step) + s, now.d[s], now.reference[s]);
+                } else {
+                    eliminate_resident(now);
+                }
                 step += BATCH;
                 if (AHEAD) {
                     now = next;

@@ -157,11 +157,11 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         if order is None:
             order = level_order(lower, level, deepest, depth, per_lane=1 << 20)[0]
     if by_warp:
-        lanes, per_lane = 32, 1
+        lanes, per_lane = 32, 1 if longest <= 32 else 2 if longest <= 64 else 4
     else:
         resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
         lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem == "ilu0")
-    short = longest <= lanes * per_lane and not by_warp
+    short = longest <= lanes * per_lane
     ahead = (many_references or not short) and not by_warp
     padding = BLOCK * A.indices.itemsize if by_warp else 0
     if depth is not None:
