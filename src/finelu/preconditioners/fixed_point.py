@@ -225,8 +225,11 @@ class FixedPoint:
 def norm_squared(B: CSR, cholesky: bool) -> Any:
     """||B||_F^2 in double precision, on its device; of Cholesky, where B is a lower triangle, of both triangles."""
     xp, values = namespace(B.data), B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
-    whole = xp.vdot(values, values).real
+    squares = xp.empty(2, values.dtype)
+    dot = kernels_for(values).vectors.dot  # NumPy's would wake the threads of BLAS, which stay awake
+    dot(values, values, squares[:1])
     if not cholesky:
-        return whole
+        return squares[0].real
     diagonal = values[B.diag]
-    return 2 * whole - xp.vdot(diagonal, diagonal).real
+    dot(diagonal, diagonal, squares[1:])
+    return 2 * squares[0].real - squares[1].real

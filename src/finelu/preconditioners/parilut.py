@@ -34,7 +34,7 @@ GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
-LAST_DIVERGED = 10.0  # the same after an exact last step, since values of a larger pattern leave a residual on their own
+LAST_DIVERGED = 10.0  # the same after an exact last step: values of a larger pattern are not exact on their own
 UPDATE_SWEEPS = 3
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
 
@@ -73,8 +73,9 @@ class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
     A step adds the places where A - L U is not zero, drops the smallest entries of L and of U, and finds the values on
-    the pattern that is left; the last step finds them before it drops. Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of
-    |u_ii| max(|u_ii|, |a_ii|), which no symmetric scaling of A changes.
+    the pattern that is left; the last step finds them before it drops. Compared are |l_ij| sqrt|u_jj| / w_i and
+    |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of |u_ii| max(|u_ii|, |a_ii|), which no symmetric scaling of A
+    changes.
 
     steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
     fill : entries of L + U at the end, relative to those of the first pattern (A's, or that of ILU(start)), L and U

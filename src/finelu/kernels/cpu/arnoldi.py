@@ -26,6 +26,7 @@ from finelu.kernels.monitor import (
     RUNNING,
 )
 
+ROWS = 1024  # that `combine` goes over the columns with; they stay in the first cache
 REORTHOGONALIZE = 0.99  # tau of Figure 2: the squared cosine above which a vector is orthogonalized again
 
 
@@ -163,12 +164,26 @@ def hessenberg_solve(state, H, g, y):
         y[i] = total / H[i, i]
 
 
+@compiled
 def combine(state, Q, y, u):
-    """u = Q[:, :k] y[:k], k = state[COLUMNS]; columns from k on are not read, whatever they hold."""
-    k = int(state[COLUMNS])
-    u[:] = 0
-    if k:
-        get_blas_funcs("gemv", (u,))(1, Q[:, :k], y[:k], beta=1, y=u, overwrite_y=True)
+    """u = Q[:, :k] y[:k], k = state[COLUMNS]; columns from k on are not read, whatever they hold.
+
+    Not BLAS: its threads would go on waiting on their cores for a tenth of a second, where others are needed next.
+    """
+    k = state[COLUMNS]
+    for begin in range(0, u.size, ROWS):
+        part = u[begin : begin + ROWS]
+        part[:] = 0
+        for j in range(0, k - 3, 4):
+            a, b = Q[begin : begin + ROWS, j], Q[begin : begin + ROWS, j + 1]
+            c, d = Q[begin : begin + ROWS, j + 2], Q[begin : begin + ROWS, j + 3]
+            ya, yb, yc, yd = y[j], y[j + 1], y[j + 2], y[j + 3]
+            for i in range(part.size):
+                part[i] += ya * a[i] + yb * b[i] + yc * c[i] + yd * d[i]
+        for j in range(k - k % 4, k):
+            a, ya = Q[begin : begin + ROWS, j], y[j]
+            for i in range(part.size):
+                part[i] += ya * a[i]
 
 
 @compiled

@@ -75,13 +75,13 @@ def _found(arguments, F, least, room):
     indptr, indices, values = empty(F.n + 1, index), empty(room, F.indices.dtype), empty(room, F.data.dtype)
     squares = empty(2 * F.n, np.float64).reshape(2, F.n)
     blocks = arguments[0].size - 1
-    ends = np.full(blocks + 1, -1, np.int64)
-    ends[0] = indptr[0] = 0
+    sizes = np.full(blocks, -1, np.int64)
+    indptr[0] = 0
     numbers = workspace(blocks, 2 * F.n + WAITING, F.data.dtype)
     columns = workspace(blocks, 4 * F.n + WAITING + 1, unsigned(F.indices).dtype)
-    arguments = numbers, columns, *arguments, least, ends, indptr, indices, values, squares
+    arguments = numbers, columns, *arguments, least, sizes, indptr, indices, values, squares
     left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
-    return indptr, indices, values, squares, int(ends[-1]), left_out
+    return indptr, indices, values, squares, int(sizes.sum()), left_out
 
 
 @compiled
@@ -102,7 +102,7 @@ def _candidates(
     rows,
     places,
     least,
-    ends,
+    sizes,
     out_indptr,
     out_indices,
     out,
@@ -112,10 +112,11 @@ def _candidates(
 
     w is zero between rows. mark[j] == i if row i has met column j, in F first; so `met` collects the others, without a
     branch: what it holds behind `count` is overwritten.
-    ends[t], where block t begins, is known once all blocks before it are finished. Until then the thread goes on with
-    other blocks; the finished ones that wait are queue[head:tail], a row for each: block, how many of its entries have
-    their place already, begin and end of the others in `mine`. A thread that has no block or no memory left waits for
-    its oldest one. The oldest of all that wait can be placed, by a thread that waits for no other: so all end.
+    Where block t begins is known once sizes[s] is there for all s < t, that is once these are finished. Until then the
+    thread goes on with other blocks; the finished ones that wait are queue[head:tail], a row for each: block, how many
+    of its entries have their place already, begin and end of the others in `mine`. before[1] is where block before[0]
+    begins. A thread that has no block or no memory left waits for its oldest one. The first block that is not finished
+    belongs to a thread that waits for no other: so all end.
     """
     n = diag.size
     t = fetch_add(state, 0, 1)
@@ -134,6 +135,7 @@ def _candidates(
         if least is not None:
             wanted[:] = n
     queue = np.empty((1024, 4), np.int64)
+    before = np.zeros(2, np.int64)
     head = tail = 0
     size = np.uint64(0)
     while t < done.size:
@@ -207,11 +209,14 @@ def _candidates(
             out_indptr[i + ONE] = placed + np.int64(size - begin)
             if size > mine_values.size - n:
                 while head < tail:
-                    _place(queue[head], ends, done, items, mine, mine_values, out_indptr, out_indices, out)
+                    _begins(before, sizes, queue[head, 0], True)
+                    _place(queue[head], before, done, items, mine, mine_values, out_indptr, out_indices, out)
                     head += 1
-                _copy(mine, mine_values, begin, size, np.uint64(_turn(ends, t) + placed), out_indices, out)
+                _begins(before, sizes, t, True)
+                _copy(mine, mine_values, begin, size, np.uint64(before[1] + placed), out_indices, out)
                 placed, begin, size = placed + np.int64(size - begin), np.uint64(0), np.uint64(0)
         fetch_add(state, 2, left_out)
+        store_release(sizes, t, placed + np.int64(size - begin))
         queue[tail, 0] = t
         queue[tail, 1] = placed
         queue[tail, 2] = begin
@@ -219,8 +224,8 @@ def _candidates(
         tail += 1
         t = fetch_add(state, 0, 1)
         last = t >= done.size or tail == queue.shape[0]
-        while head < tail and (last or load_acquire(ends, queue[head, 0]) >= 0):
-            _place(queue[head], ends, done, items, mine, mine_values, out_indptr, out_indices, out)
+        while head < tail and _begins(before, sizes, queue[head, 0], last):
+            _place(queue[head], before, done, items, mine, mine_values, out_indptr, out_indices, out)
             head += 1
         if head == tail:
             head = tail = 0
@@ -229,21 +234,28 @@ def _candidates(
 
 
 @compiled
-def _turn(ends, t):
-    """Where block t begins, once it is known."""
+def _begins(before, sizes, t, wait):
+    """Move `before` on to block t. Where a block before that is not finished: wait for it, or stay there and say False."""
     rounds = 0
-    while load_acquire(ends, t) < 0:
-        relax(rounds)
-        rounds += 1
-    return ends[t]
+    while before[0] < t:
+        size = load_acquire(sizes, before[0])
+        if size >= 0:
+            before[0] += 1
+            before[1] += size
+            rounds = 0
+        elif wait:
+            relax(rounds)
+            rounds += 1
+        else:
+            return False
+    return True
 
 
 @compiled
-def _place(waiting, ends, done, items, mine, mine_values, out_indptr, out_indices, out):
-    """Copy a finished block to its place, and tell where the next one begins."""
+def _place(waiting, before, done, items, mine, mine_values, out_indptr, out_indices, out):
+    """Copy a finished block, that which `before` has come to, to its place."""
     t, placed, begin, end = waiting
-    at = _turn(ends, t)
-    store_release(ends, t + 1, at + placed + end - begin)
+    at = before[1]
     _copy(mine, mine_values, np.uint64(begin), np.uint64(end), np.uint64(at + placed), out_indices, out)
     for i in range(items[t], items[t + 1]):
         out_indptr[i + 1] += at

@@ -116,8 +116,9 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     # nor, if rows are short, for the search for a schedule
     hasty = once and variant == "auto" and SEARCH * int(below[n]) > float(cost.sum(dtype=np.float64)) / 2
     if variant != "sequential" and not hasty:
+        level = None if scatter else levels(triangle)[0]
         required = variant == "levels"
-        shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
+        shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
     return Elimination(
         variant,

@@ -59,7 +59,8 @@ def schedule(
 ) -> Schedule | None:
     """The schedule with the shortest estimated time on get_num_threads() threads; None if one thread is as fast.
 
-    cost (n,) float32 : ns that a row takes.  level (n,) : of each row.
+    cost (n,) float32 : ns that a row takes.  level (n,) : of each row; None: for a single use only blocks of one size
+    are tried, which takes a quarter of the time.
     Tried are blocks of consecutive rows and level sets, the better of them with items of several sizes; `sort` : see
     Blocks.schedule; `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
     required : do not weigh the result against one thread.
@@ -68,7 +69,8 @@ def schedule(
     threads, work = get_num_threads(), float(cost.sum(dtype=np.float64))
     if not required and (threads < 2 or work < 5 * CALL):
         return None
-    order = in_level_order(triangle, level)
+    once = level is None
+    order = None if once else in_level_order(triangle, level)
 
     def tried(kind, size: int):
         """Its estimated time, and the candidate with items of GRAINS[size]."""
@@ -78,8 +80,9 @@ def schedule(
         return CALL + makespan(slower * found.work, found.after, threads), found
 
     middle = len(GRAINS) // 2
-    best_time, best, kind = min(((*tried(kind, middle), kind) for kind in (Blocks, Levels)), key=lambda found: found[0])
-    for step in (-1, 1):
+    kinds = (Blocks,) if once else (Blocks, Levels)
+    best_time, best, kind = min(((*tried(kind, middle), kind) for kind in kinds), key=lambda found: found[0])
+    for step in () if once else (-1, 1):
         size, improved = middle + step, False
         while 0 <= size < len(GRAINS):
             time, found = tried(kind, size)
