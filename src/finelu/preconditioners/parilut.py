@@ -226,7 +226,7 @@ class _Norms:
         return self.failed(norm, DIVERGED) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
     def failed(self, norm: float, most: float) -> str:
-        """Why factors of this residual norm, at most so many times the smallest, are not as good, or nothing."""
+        """Why factors of this residual norm, at most `most` times the smallest, are not as good, or nothing."""
         if not np.isfinite(norm):
             return NOT_FINITE
         return GREW if self._norms and norm > most * min(self._norms) else ""

@@ -235,7 +235,7 @@ def _candidates(
 
 @compiled
 def _begins(before, sizes, t, wait):
-    """Move `before` on to block t. Where a block before that is not finished: wait for it, or stay there and say False."""
+    """Move `before` on to block t; where a block before that is not finished, wait for it, or stay there: False."""
     rounds = 0
     while before[0] < t:
         size = load_acquire(sizes, before[0])
