@@ -434,6 +434,29 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
     assert (chain.method, chain.depth) == ("sequential", 500)
 
 
+@pytest.mark.parametrize("trans", "NTH")
+def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
+    A = as_csr(gallery.poisson7(6))
+    T = triangle(A, True, False, trans)
+    plan = cpu.triangular.triangular_plan(T, "auto", 1)
+    plan.load(A.data)
+    b = numbers(np.random.default_rng(0), A.n, np.float64)
+    for _ in range(triangular.PAYS):
+        solve(plan, b)
+    assert plan.method == "levels"
+    copied, gather = [], triangular._gather
+    monkeypatch.setattr(triangular, "_gather", lambda *arguments: copied.append(1) or gather(*arguments))
+    for scale in (3, 5):
+        copied.clear()
+        plan.load(scale * A.data)
+        want, seen = reference.triangular.solve_triangular(T, scale * A.data, b), []
+        for _ in range(triangular.COPY_PAYS + 2):
+            assert np.array_equal(solve(plan, b), want) and plan.method == "levels"
+            seen.append(len(copied))
+        at_load = 2 if trans != "N" else 0  # of a transpose the values are copied in any case: entries and diagonal
+        assert seen == [at_load] * (triangular.COPY_PAYS - 1) + [2] * 3
+
+
 def test_an_analysis_that_fails_leaves_the_solves_as_they_were(monkeypatch):
     A = as_csr(gallery.poisson7(5))
     T = triangle(A, True, False)

@@ -21,6 +21,7 @@ TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 0.6, 0.35  # ns for a row and for an entry of it in a slice of four, measured as in levels.py
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 PAYS = 20  # solves in natural order, which take about as long as the analysis
+COPY_PAYS = 3  # solves in natural order, which lose about as much time as it takes to copy the values
 GATHERED = 2**15  # values that a thread gathers between two claims
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
@@ -49,12 +50,19 @@ def _by_levels(triangle: Triangle, chains: bool = False):
 
 class Deferred:
     """Natural order at first; that of a schedule once the solves since the last load took as long as its analysis does,
-    so that the two together never take more than about twice the time of the better one. The bits stay the same.
+    so that the two together never take more than about twice the time of the better one. Then new values are copied
+    into the order of the schedule in the same way: after some solves with them where they lie. The bits stay the same.
     """
 
     def __init__(self, triangle: Triangle):
-        self._triangle, self._now, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        self._triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        self._better: Exact | None = None  # what is better, if that has turned out
+        self._behind, self._since = False, 0  # the better one has older values; solves since it has
         self._values: Any = None
+
+    @property
+    def _now(self) -> Exact | Natural:
+        return self._better or self._natural
 
     @property
     def method(self) -> str:
@@ -80,21 +88,36 @@ class Deferred:
         self._values = values
         if not self._decided():
             self._solved = 0  # what the new values take to be ready counts for natural order, where that is nothing
-        return self._now.load(values, check)
+        if self._triangle.source is not None:  # of a transpose both are copies
+            return self._now.load(values, check)
+        self._behind, self._since = self._better is not None, 0
+        return self._natural.load(values, check)
 
     def solve(self, b, x) -> None:
+        solves = max(b.size // self._triangle.n, 1)
         if self._solved < PAYS:
-            self._solved += max(b.size // self._triangle.n, 1)
+            self._solved += solves
             if self._solved >= PAYS and not self._deciding:
                 self._decide()
-        self._now.solve(b, x)
+        plan = self._now
+        if self._behind:
+            self._since += solves
+            if self._since >= COPY_PAYS:
+                plan.load(self._values, check=False)  # two threads that both do copy the same values
+                self._behind = False
+            else:
+                plan = self._natural
+        plan.solve(b, x)
 
     def _decide(self) -> None:
         self._deciding = True  # another thread that solves meanwhile does so in natural order
         try:
             better = _by_levels(self._triangle, chains=True)
-            better.load(self._values, check=False)
-            self._now = better
+            if isinstance(better, Natural):
+                self._natural.depth = better.depth
+            else:
+                better.load(self._values, check=False)
+                self._better = better
         except MemoryError:
             pass  # natural order takes none
         except BaseException:
