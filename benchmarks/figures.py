@@ -35,8 +35,8 @@ CALLS: str | None = "calls-2-core-intel-xeon-2026-11-23"  # of benchmarks.claims
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
-PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-21"
-PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-21"
+PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-23"
+PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-23"
 BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
 README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
@@ -150,17 +150,19 @@ def factor_figures() -> Iterator[Figure]:
                  front=True)  # fmt: skip
     apart = "`{}.factor(A)`, analyses of its triangular solves apart"
     swept = '{}(steps=5, sweep="synchronous")'.format
+
     peer = "Ginkgo 1.12, {}, times measured earlier"
-    for work, steps in (("ParILUT", "5 steps, fill 1"), ("ParICT", "5 steps, fill 1"), ("ParILU", "5 sweeps")):
-        found = ginkgo(PARILUT_GPU, work, "gpu", 0)
-        called = apart.format("ParILU()" if work == "ParILU" else swept(work))
-        yield Figure(called, gpu, peer.format(f"CUDA, {steps}"), PARILUT_GPU, found, front=work == "ParILUT")
+    for kind in ("ParILUT", "ParICT"):
+        for work, called in ((kind, f"{kind}()"), (kind + parilut.BY_SWEEPS, swept(kind))):
+            found = ginkgo(PARILUT_GPU, work, "gpu", 0)
+            called = apart.format(called)
+            yield Figure(called, gpu, peer.format("CUDA, 5 steps, fill 1"), PARILUT_GPU, found, front=work == "ParILUT")
+    found = ginkgo(PARILUT_GPU, "ParILU", "gpu", 0)
+    yield Figure(apart.format("ParILU()"), gpu, peer.format("CUDA, 5 sweeps"), PARILUT_GPU, found)
     host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
-    yield Figure(apart.format(swept("ParILUT")), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
+    yield Figure(apart.format("ParILUT()"), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
     found = ginkgo(PARILUT_CPU, "ParILUT", "cpu", 2)
-    yield Figure(
-        apart.format(swept("ParILUT")), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found
-    )
+    yield Figure(apart.format("ParILUT()"), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
 
 
 def kernel_figures() -> Iterator[Figure]:
