@@ -357,7 +357,7 @@ def test_the_whole_solves_are_those_of_the_gpu_page():
 
 
 def test_the_times_of_parilut_are_those_of_the_pages():
-    found = [r for r in records("parilut-gpu-nvidia-h200-2026-11-21") if r["work"] == "ParILUT"]
+    found = [r for r in records("parilut-gpu-nvidia-h200-2026-11-23") if r["work"] == "ParILUT"]
     gpu, cpu = ({r["matrix"]: r["numeric_ms"] for r in found if r["device"] == where} for where in ("gpu", "cpu"))
     ratios = [cpu[name] / gpu[name] for name in gpu]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
