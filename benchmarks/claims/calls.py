@@ -15,11 +15,12 @@ copies, analyses and Python are inside of the clock on every side:
     solve    `F.solve(b)`           mkl_sparse_d_trsv with L, then with U                    `P @ b`
     total    factor, then 10, 100 or 1000 times solve                                        likewise
 
-F.update also renews what its two triangular solves keep, MKL's column does not; "dcsrilu0, trsv renewed" is the MKL
+F.update also makes its two triangular solves ready for the new values, MKL's column does not; "dcsrilu0, trsv renewed" is the MKL
 that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
 
 update and solve are timed after SETTLED calls of both: by then finelu, which at first does what one call needs, has
-made its analyses, and update copies values for the solves, too. What the analyses cost is in total, whose last 900
+made its analyses. update leaves the copying of values for these solves to the third solve after it, which is in no
+column of its own. What the analyses cost is in total, whose last 900
 solves count with the median of settled ones. MKL's total is the shorter one of two, with mkl_sparse_optimize and
 without.
 
