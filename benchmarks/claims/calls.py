@@ -15,12 +15,11 @@ copies, analyses and Python are inside of the clock on every side:
     solve    `F.solve(b)`           mkl_sparse_d_trsv with L, then with U                    `P @ b`
     total    factor, then 10, 100 or 1000 times solve                                        likewise
 
-F.update also makes its two triangular solves ready for the new values, MKL's column does not; "dcsrilu0, trsv renewed" is the MKL
-that does. "dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
+"dcsrilu0 alone" of factor leaves mkl_sparse_optimize out. ilupp has no update: it factors anew.
 
 update and solve are timed after SETTLED calls of both: by then finelu, which at first does what one call needs, has
-made its analyses. update leaves the copying of values for these solves to the third solve after it, which is in no
-column of its own. What the analyses cost is in total, whose last 900
+made its analyses. What either library still has to do for solves with the new values is in no column: finelu's third
+solve copies them, MKL's handles are made anew. What the analyses cost is in total, whose last 900
 solves count with the median of settled ones. MKL's total is the shorter one of two, with mkl_sparse_optimize and
 without.
 
@@ -60,10 +59,10 @@ SETTLED = 24
 BUFFERS, ROUNDS, WARM = 4, 2, 2
 SECONDS, LEAST, MOST = 0.25, 2, 10  # of the calls of one round: seconds for them all, fewest, most
 SOUND = 1e-10  # a backward error above this is no result
-FINELU, MKL, MKL_ALONE, MKL_RENEWED, ILUPP = "ILU0", "mkl", "dcsrilu0 alone", "dcsrilu0, trsv renewed", "ilupp"
+FINELU, MKL, MKL_ALONE, ILUPP = "ILU0", "mkl", "dcsrilu0 alone", "ilupp"
 PEERS = {
     "factor": (MKL, MKL_ALONE, ILUPP),
-    "update": (MKL, MKL_RENEWED, ILUPP),
+    "update": (MKL, ILUPP),
     "solve": (MKL, ILUPP),
     **dict.fromkeys(TOTALS, (MKL, ILUPP)),
 }
@@ -71,7 +70,6 @@ CALLED = {
     ("factor", MKL): "MKL: dcsrilu0 and mkl_sparse_optimize, copies included",
     ("factor", MKL_ALONE): "MKL: dcsrilu0 alone, copies included",
     ("update", MKL): "MKL: dcsrilu0",
-    ("update", MKL_RENEWED): "MKL: dcsrilu0 and mkl_sparse_optimize",
     ("solve", MKL): "MKL: mkl_sparse_d_trsv, L and U",
     ("factor", ILUPP): "ilupp: ILU0Preconditioner(A)",
     ("update", ILUPP): "ilupp: ILU0Preconditioner(A)",
@@ -128,15 +126,14 @@ class Ours:
 
 
 class MKLs:
-    """dcsrilu0 and two trsv; `renewing`: update makes the handles of its solves anew."""
+    """dcsrilu0 and two trsv."""
 
     who = "mkl"
 
-    def __init__(self, threads: int, *, optimizing: bool = True, renewing: bool = False):
+    def __init__(self, threads: int, *, optimizing: bool = True):
         mkl.set_num_threads(threads)
-        self.optimizing, self.renewing, self.handles, self.stale = optimizing, renewing, [], True
-        named = MKL if optimizing and not renewing else MKL_RENEWED if renewing else MKL_ALONE
-        self.variants = dict.fromkeys(WORKS, named)
+        self.optimizing, self.handles, self.stale = optimizing, [], True
+        self.variants = dict.fromkeys(WORKS, MKL if optimizing else MKL_ALONE)
 
     def factor(self, A: Any) -> None:
         self.peer, self.pattern, self.stale = mkl.ILU0(A), A, True
@@ -148,8 +145,6 @@ class MKLs:
         self.peer.load(A.data)
         self.peer.factor()
         self.stale = True
-        if self.renewing:
-            self._optimize()
 
     def solve(self, b: Any) -> Any:
         if self.stale:  # in the check of an update, never inside of the clock
@@ -161,11 +156,10 @@ class MKLs:
     def _optimize(self):
         for handle in self.handles:
             handle.close()
-        optimize = self.optimizing or self.renewing
         LU = sp.csr_matrix((self.peer.lu, self.pattern.indices, self.pattern.indptr), shape=self.pattern.shape)
         self.handles = [
-            mkl.TriangularSolve(LU, lower=True, unit=True, optimize=optimize),
-            mkl.TriangularSolve(LU, lower=False, unit=False, optimize=optimize),
+            mkl.TriangularSolve(LU, lower=True, unit=True, optimize=self.optimizing),
+            mkl.TriangularSolve(LU, lower=False, unit=False, optimize=self.optimizing),
         ]
         self.stale = False
 
@@ -200,7 +194,6 @@ def sides(run: Run, threads: int) -> list[tuple[Callable[[], Any], tuple[str, ..
     if mkl.available():
         found.append((lambda: MKLs(threads), WORKS))
         found.append((lambda: MKLs(threads, optimizing=False), ("factor",)))
-        found.append((lambda: MKLs(threads, renewing=True), ("update",)))
     else:
         run.left_out["mkl"] = "not installed (pip install mkl)"
     try:

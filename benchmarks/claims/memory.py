@@ -77,7 +77,7 @@ def measure(run: Run, problem: Problem, folder: Path | None) -> None:
                 arguments, env=os.environ | UNTRIMMED, capture_output=True, text=True, timeout=LIMIT, check=False
             )
             if done.returncode:
-                raise RuntimeError(done.stderr.strip().splitlines()[-1])
+                raise RuntimeError((done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1])
             detail: dict[str, Any] = json.loads(done.stdout)
             run.records.append(Record(problem.name, "factor", "cpu", "finelu", recipe, None, detail=detail))
 
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{budget.spent():5.0f} s  {problem.name}", flush=True)
     path = run.publish(options.out, page(run))
     print(f"\n{claim_table(run)}{len(run.failures)} failures; {path}")
-    return 0
+    return 1 if run.failures else 0
 
 
 if __name__ == "__main__":

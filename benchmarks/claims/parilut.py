@@ -162,7 +162,7 @@ def peer_ms(run: Run, record: Record) -> float | None:
         here, found = record.threads == GINKGO_THREADS, GINKGO_OPENMP_MS
     ms = found.get(record.work.removesuffix(BY_SWEEPS), {}).get(record.matrix) if here else None
     wanted = getattr(RECIPES[record.work], "steps", None)
-    return ms if not ms or not wanted else ms * record.detail["steps"] / wanted
+    return ms if not ms or not wanted else ms * record.detail.get("steps", wanted) / wanted
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Blocks:
         """From the start of the candidates of a step, counted from 1, to the end of its second sweep."""
         begins = [k for k, (label, *_) in enumerate(self._marks) if label == "candidates"]
         ends = [k for k, (label, *_) in enumerate(self._marks) if label == "sweep after remove"]
-        return elapsed(self._marks[begins[step - 1]][1], self._marks[ends[step - 1]][2])
+        return elapsed(self._marks[begins[step - 1]][1], self._marks[ends[2 * step - 1]][2])  # U, then L
 
 
 @contextmanager
@@ -121,11 +121,8 @@ def without_solves(factors: type) -> Iterator[None]:
 @contextmanager
 def all_steps() -> Iterator[None]:
     """ParILUT and ParICT do all their steps, also where the residual grows: Ginkgo and the papers never stop."""
-    before, adaption.DIVERGED = adaption.DIVERGED, float("inf")
-    try:
+    with patch.multiple(adaption, DIVERGED=float("inf"), LAST_DIVERGED=float("inf")):
         yield
-    finally:
-        adaption.DIVERGED = before
 
 
 def factor_time(recipe, A, *, repeats: int | None = None):

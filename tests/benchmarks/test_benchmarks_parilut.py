@@ -47,7 +47,7 @@ def test_blocks_see_every_call_and_leave_the_kernels_as_they_were():
     labels = [label for label, _ in blocks.calls]
     assert all(labels.count(label) == 2 for label in ("add", "remove")) and labels.count("candidates") == 3
     assert labels.index("sweep after add") < labels.index("remove") < labels.index("sweep after remove")
-    assert labels.count("sweep after add") == labels.count("sweep after remove") == 2
+    assert labels.count("sweep after add") == labels.count("sweep after remove") == 4  # U, then L
     assert {"select"} <= set(labels) <= set(building_blocks.BLOCKS)
     second, last = [k for k, label in enumerate(labels) if label == "candidates"][1:]
     in_step = sum(ms for _, ms in blocks.calls[second:last])
@@ -136,8 +136,8 @@ def test_the_speed_on_the_cpu(tmp_path, capsys):
     (path,) = tmp_path.glob("parilut-cpu-box-*.json.gz")
     run = Run.load(path)
     assert [(r.matrix, r.work) for r in run.records] == [
-        *(("poisson5:15,15", work) for work in ("ParILUT", "ParICT", "ParILUT exact", "ParICT exact", "ParILU")),
-        *(("convection_diffusion:9,9", work) for work in ("ParILUT", "ParILUT exact", "ParILU")),
+        *(("poisson5:15,15", work) for work in parilut.RECIPES),
+        *(("convection_diffusion:9,9", work) for work in ("ParILUT", "ParILUT by sweeps", "ParILU")),
     ]
     assert all(abs(r.error) < 0.05 and r.numeric_ms > 0 for r in run.records)
     assert "### Share of each building block" in page_of(path).read_text()
@@ -328,10 +328,10 @@ def test_all_steps_are_timed_where_the_recipe_would_stop(tmp_path):
     usual = finelu.ParICT(steps=5, sweep="synchronous").factor(finelu.as_csr(S)).report
     assert usual["steps"] < 5, "a matrix is needed on which the residual grows"
     parilut.measure_one(run, "m", S, "cpu", 2)
-    record = run.one(work="ParICT")
+    record = run.one(work="ParICT by sweeps")
     assert record.detail["steps"] > record.detail["stops"]["after"] == usual["steps"]
     assert min(record.detail["stops"]["numeric"]["ms"], record.numeric_ms) > 0
     assert building_blocks.adaption.DIVERGED < 10  # the rule is back
-    short = timed("ParILUT", "poisson7:100", 1.0)
+    short = timed("ParILUT by sweeps", "poisson7:100", 1.0)
     short.detail["steps"] = 3
     assert parilut.peer_ms(a_run(), short) == pytest.approx(398.0 * 3 / 5)

@@ -28,6 +28,7 @@ from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, Pa
 from finelu.errors import NoFactors
 from finelu.matrix import as_csr
 from finelu.ordering import rcm
+from finelu.preconditioners import parilut
 
 BOTH = pytest.mark.parametrize("Recipe", [ParILUT, ParICT])
 EITHER = pytest.mark.parametrize("sweep", ["exact", "synchronous"])
@@ -404,6 +405,27 @@ def test_stagnation_stops_where_a_step_brings_little(backend, Recipe):
     assert norms == whole.report["residual_norms"][: len(norms)]
     assert norms[-1] > 0.8 * norms[-2] and all(b <= 0.8 * a for a, b in pairwise(norms[:-1]))
     assert residual(backend, ANI, F) == pytest.approx(min(norms), rel=1e-9)
+
+
+@BOTH
+def test_exact_steps_that_stagnate_end_with_a_last_one_of_the_wanted_size(backend, Recipe):
+    F = Recipe(steps=12, stagnation=0.4).factor(backend.move(ANI))
+    assert F.report["stopped"] == "the residual stagnates" and 1 < F.report["steps"] < 12
+    G = Recipe(steps=F.report["steps"]).factor(backend.move(ANI))
+    np.testing.assert_array_equal(*(fetched(backend, H)[1].toarray() for H in (F, G)))
+    F = Recipe(steps=12, stagnation=0.3, fill=3.0, progressive=True).factor(backend.move(ANI))
+    *_, before, usual, last = F.report["nnz"]
+    assert F.report["stopped"] == "the residual stagnates" and last == F.nnz
+    assert last - usual > 3 * (usual - before) and last > 0.9 * wanted(ANI, 3.0, Recipe is ParICT)
+
+
+def test_a_last_step_may_leave_a_residual_that_is_larger_but_not_by_much(backend, monkeypatch):
+    A = backend.move(real_matrix("memplus"))
+    kept = ParILUT(steps=2).factor(A).report
+    assert kept["stopped"] == "all steps done" and kept["residual_norms"][-1] > 1.5 * kept["residual_norms"][1]
+    monkeypatch.setattr(parilut, "LAST_DIVERGED", 1.5)
+    left = ParILUT(steps=2).factor(A).report
+    assert "the residual grew" in left["stopped"] and left["residual_norms"] == kept["residual_norms"]
 
 
 @BOTH

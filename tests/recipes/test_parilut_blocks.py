@@ -95,6 +95,9 @@ def check_sweep(backend, A, F, cholesky, **options):
     assert_close(got, want, ulps(backend))
     assert_close(squares.astype(F.data.real.dtype), want_squares.astype(F.data.real.dtype), 64)
     np.testing.assert_array_equal(refused, want_refused)
+    got, _, refused = swept(backend, A, F, there, squares=False, **options)
+    assert_close(got, want, ulps(backend))
+    np.testing.assert_array_equal(refused, want_refused)
 
 
 def check_candidates(backend, A, F, cholesky, least=0.0):

@@ -34,7 +34,7 @@ GREW = "the residual grew; the factors before that were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
-LAST_DIVERGED = 10.0  # the same after an exact last step: values of a larger pattern are not exact on their own
+LAST_DIVERGED = 1.6  # the same after an exact last step, since values of a larger pattern are not exact on their own
 UPDATE_SWEEPS = 3
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
 
@@ -83,8 +83,8 @@ class ParILUT(_Adapting):
     nnz : in place of fill, entries of L + U at the end, the diagonal once, as in ILUT; of those off the diagonal L and
         U get shares as they have in that pattern.
     sweep : how the values are found. "exact": by the elimination of ILU(0), with a diagonal that is raised where
-        pivots fail or lose their signs; see `shifts` in the report. "synchronous": in every step by a fixed-point sweep
-        before the entries are dropped, and one after, as in the papers, of U first and then of L with the new U.
+        pivots fail or lose their signs; see `shifts` in the report. "synchronous": as in the papers, in every step by a
+        fixed-point sweep before the entries are dropped, and one after; each takes U first, then L with the new U.
         "asynchronous": by sweeps that read values as soon as they are there, so that they depend on the timing; the
         others give the same bits in every run. Sweeps may diverge where A is far from diagonally dominant.
     progressive : the fill changes in equal parts from step to step; else it is reached in the first.
@@ -94,20 +94,22 @@ class ParILUT(_Adapting):
     add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and of
         these that fraction, the largest (2018, section 4.1, δ).
     initial : what candidates start from before sweeps: their residual ("residual", 2018, equation 5, in L divided by
-        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj, which exact steps compare.
+        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj, as exact steps do.
     start : the pattern to begin with: a level k for that of ILU(k), 0 being A's own; or factors of a matrix with the
         same rows (any with L and U; made with the same ordering), with their values.
-    stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never.
+    stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never. Exact steps
+        then end with a last one.
     memory_limit : bytes that the candidates may take. Beyond, those that come of small products l_ik u_kj only are left
         out (2018, section 4.4); the report says how many. None: room for 8 candidates for each entry of A, and for
         2^20 in any case, whatever is free; MemoryError names what they take where that is more than there is.
     update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
-        values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept.
+        values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept, or
+        on the factors' own where steps ended early.
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
         residuals are measured, after it.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
-    If the residual norm grows to 1.5 times the smallest that factors of the wanted size had (10 times in an exact last
+    If the residual norm grows to 1.5 times the smallest that factors of the wanted size had (1.6 times in an exact last
     step), those are taken, and it stops.
     Cost: a step takes the products L U, an elimination on the pattern that is left, or two sweeps; the last one an
     elimination on two to six times the final pattern. Memory: that pattern with its values, and what `update` keeps.
@@ -329,6 +331,8 @@ class _Adaption(FixedPoint):
             *found, _, norm = self._candidates(B, made.F, size_of_B)
             stopped = norms.stop(norm, made)
             settled = self._exact and stopped == STAGNATES  # what follows is a last step
+            if settled:
+                sizes = self._wanted
             if not stopped or settled:
                 B, made, failed = self._step(B, made, found, sizes, last=settled or step == steps)
             else:
@@ -340,7 +344,7 @@ class _Adaption(FixedPoint):
                 self.report.stopped = stopped
                 break
         *_, on_pattern, norm = self._candidates(B, made.F, size_of_B)
-        failed = norms.failed(norm, max(DIVERGED, LAST_DIVERGED) if self._exact else DIVERGED)
+        failed = norms.failed(norm, LAST_DIVERGED if self._exact else DIVERGED)
         return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
 
     def _best(self, B: CSR, norms: _Norms, stopped: str) -> _Factors:

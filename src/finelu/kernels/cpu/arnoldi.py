@@ -168,7 +168,7 @@ def hessenberg_solve(state, H, g, y):
 def combine(state, Q, y, u):
     """u = Q[:, :k] y[:k], k = state[COLUMNS]; columns from k on are not read, whatever they hold.
 
-    Not BLAS: its threads would go on waiting on their cores for a tenth of a second, where others are needed next.
+    Not BLAS: after a call its threads keep cores busy for a tenth of a second, which the next kernel needs.
     """
     k = state[COLUMNS]
     for begin in range(0, u.size, ROWS):

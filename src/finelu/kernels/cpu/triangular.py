@@ -21,7 +21,7 @@ TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 0.6, 0.35  # ns for a row and for an entry of it in a slice of four, measured as in levels.py
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 PAYS = 20  # solves in natural order, which take about as long as the analysis
-COPY_PAYS = 3  # solves in natural order, which lose about as much time as it takes to copy the values
+COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
 GATHERED = 2**15  # values that a thread gathers between two claims
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
@@ -56,13 +56,9 @@ class Deferred:
 
     def __init__(self, triangle: Triangle):
         self._triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
-        self._better: Exact | None = None  # what is better, if that has turned out
-        self._behind, self._since = False, 0  # the better one has older values; solves since it has
+        self._now: Natural | Exact = self._natural  # the better one, once that has turned out
+        self._behind, self._since = False, 0  # it has older values; solves since it has
         self._values: Any = None
-
-    @property
-    def _now(self) -> Exact | Natural:
-        return self._better or self._natural
 
     @property
     def method(self) -> str:
@@ -78,8 +74,16 @@ class Deferred:
         return get_num_threads() if self._solved < PAYS else self._now.threads
 
     def __getstate__(self):
-        """Without an analysis that another thread is making."""
-        return self.__dict__ | {"_deciding": False, "_solved": PAYS if self._decided() else 0}
+        """Without an analysis that another thread is making, and without what can be had again."""
+        state = self.__dict__ | {"_deciding": False, "_solved": PAYS if self._decided() else 0}
+        return state if self._now is self._natural else state | {"_natural": None}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self._natural is None:
+            self._natural = Natural(self._triangle)
+            if self._behind:
+                self._natural.load(self._values, check=False)
 
     def _decided(self) -> bool:
         return self._solved >= PAYS and not self._deciding
@@ -90,7 +94,7 @@ class Deferred:
             self._solved = 0  # what the new values take to be ready counts for natural order, where that is nothing
         if self._triangle.source is not None:  # of a transpose both are copies
             return self._now.load(values, check)
-        self._behind, self._since = self._better is not None, 0
+        self._behind, self._since = self._now is not self._natural, 0
         return self._natural.load(values, check)
 
     def solve(self, b, x) -> None:
@@ -117,7 +121,9 @@ class Deferred:
                 self._natural.depth = better.depth
             else:
                 better.load(self._values, check=False)
-                self._better = better
+                self._now = better
+                if self._triangle.source is not None:
+                    self._natural = Natural(self._triangle)  # without its copy of the values
         except MemoryError:
             pass  # natural order takes none
         except BaseException:

@@ -53,7 +53,15 @@ def _eliminations(name, updates):
     return every_shape + [i for i in every_type if i not in every_shape]
 
 
-BY_WARP = tuple(f"{update}, false, {short}" for update in ("INTERSECT", "VECTOR") for short in BOOLEANS)
+def _by_warp():
+    short, long = ([f"{update}, false, {fits}" for update in ("INTERSECT", "VECTOR")] for fits in ("true", "false"))
+    every_shape = _over(["ilu0"], ("double",), ("int",), ("32, 1", "32, 2", "32, 4"), short)
+    every_type = _over(["ilu0"], VALUES, INDICES, ("32, 2",), short) + _over(
+        ["ilu0"], VALUES, INDICES, ("32, 4",), long
+    )
+    return list(dict.fromkeys(every_shape + every_type))
+
+
 FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
 TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
 
@@ -140,8 +148,7 @@ INSTANCES: dict[str, list[str]] = {
         INDICES,
     ),
     "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
-    + _over(["ilu0"], ("double",), ("int",), ("32, 1", "32, 4"), BY_WARP)
-    + _over(["ilu0"], VALUES, INDICES, ("32, 2",), BY_WARP)
+    + _by_warp()
     + _eliminations("ic0", ("SEARCH", "TABLE"))
     + _over(["ilu0_match", "ic0_match"], INDICES),
     "arnoldi": _over(

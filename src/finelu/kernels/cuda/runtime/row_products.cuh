@@ -60,8 +60,8 @@ template <typename R> __device__ inline Complex<R> of_lane(unsigned mask, Comple
 // places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns [from, upto]. No thread waits for
 // a row of U when it is its turn: its bounds are known by then, and the first entries of the next AHEAD rows are on their
 // way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond its first LANES entries, in places
-// [q, stop): whether it has done with them by itself. All lanes of the group call all of them. Of Cholesky
-// upto is i, or less.
+// [q, stop): whether it has done with them by itself. All lanes of the group call all of them. For
+// Cholesky pass upto <= i.
 template <typename T, typename I, int LANES, bool SYMMETRIC, bool VALUES, bool FRESH, typename Begin, typename Use,
           typename Wide, typename More>
 __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsigned mask, int lane, I i, I lo, I pivot,
