@@ -20,10 +20,12 @@ from typing import Any
 import scipy.sparse as sp
 
 import finelu
+from benchmarks.claims.parilut import spd
+from benchmarks.harness.case import loaded
 from benchmarks.harness.clock import Budget
 from benchmarks.harness.options import add_options, command
 from benchmarks.harness.record import Record, Run, new_run
-from benchmarks.harness.suite import LeftOut, Problem, names_of, suite
+from benchmarks.harness.suite import names_of, suite
 from benchmarks.harness.table import mean, table
 
 NAMES = ("ani7", "cage11", "topopt3d_060", "of_squareBend_p", "poisson7:60")
@@ -66,20 +68,20 @@ def factor(recipe: str, name: str, folder: Path | None) -> None:
     print(json.dumps({"peak": peak / S.nnz, "kept": kept / S.nnz, "nnz": int(getattr(F, "nnz", 0)) / S.nnz}))
 
 
-def measure(run: Run, problem: Problem, folder: Path | None) -> None:
+def measure(run: Run, name: str, folder: Path | None) -> None:
     for recipe in RECIPES:
-        if recipe.startswith(("IC", "ParIC")) and not run.matrices[problem.name]["symmetric"]:
+        if recipe.startswith(("IC", "ParIC")) and not run.matrices[name]["spd"]:
             continue
-        arguments = [sys.executable, "-m", "benchmarks.claims.memory", "--one", recipe, problem.name]
+        arguments = [sys.executable, "-m", "benchmarks.claims.memory", "--one", recipe, name]
         arguments += ["--matrix-folder", str(folder)] if folder else []
-        with run.attempt(problem.name, recipe):
+        with run.attempt(name, recipe):
             done = subprocess.run(
                 arguments, env=os.environ | UNTRIMMED, capture_output=True, text=True, timeout=LIMIT, check=False
             )
             if done.returncode:
                 raise RuntimeError((done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1])
             detail: dict[str, Any] = json.loads(done.stdout)
-            run.records.append(Record(problem.name, "factor", "cpu", "finelu", recipe, None, detail=detail))
+            run.records.append(Record(name, "factor", "cpu", "finelu", recipe, None, detail=detail))
 
 
 def claim_table(run: Run) -> str:
@@ -111,21 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     run = new_run("memory", gpu=False, machine_name=options.machine)
     budget = Budget(options.budget)
-    for problem in suite(options.matrix_folder, names_of(options.matrices) or list(NAMES), quick=options.quick):
-        if budget.over():
-            run.left_out[problem.name] = "the budget was spent"
-            continue
-        try:
-            S = problem.load()
-        except LeftOut as reason:
-            run.left_out[problem.name] = str(reason)
-            continue
-        difference = abs(S - S.T)
-        symmetric = difference.nnz == 0 or difference.max() <= 1e-12 * abs(S).max()
-        run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz, "symmetric": bool(symmetric)}
-        measure(run, problem, options.matrix_folder)
+    chosen = suite(options.matrix_folder, names_of(options.matrices) or list(NAMES), quick=options.quick)
+    for name, S in loaded(run, budget, chosen):
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
+        measure(run, name, options.matrix_folder)
         run.save(options.out)
-        print(f"{budget.spent():5.0f} s  {problem.name}", flush=True)
+        print(f"{budget.spent():5.0f} s  {name}", flush=True)
     path = run.publish(options.out, page(run))
     print(f"\n{claim_table(run)}{len(run.failures)} failures; {path}")
     return 1 if run.failures else 0

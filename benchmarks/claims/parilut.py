@@ -23,11 +23,11 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.harness.building_blocks import BLOCKS, PROFILES, all_steps, factor_time, profile
-from benchmarks.harness.case import release_gpu, to_gpu
+from benchmarks.harness.case import loaded, release_gpu, to_gpu
 from benchmarks.harness.clock import Budget, copy_bandwidth, gpu_time
 from benchmarks.harness.options import add_device, add_options, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
-from benchmarks.harness.suite import GALLERY, LeftOut, Problem, files, matrix_folder, names_of, suite
+from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, ratio, table
 from finelu.kernels import kernels_for
 
@@ -312,29 +312,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     budget = Budget(options.budget)
     complete = True
     try:
-        for problem in chosen:
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
+        for name, S in loaded(run, budget, chosen):
             begun = budget.spent()
-            try:
-                S = problem.load()
-            except LeftOut as reason:
-                run.left_out[problem.name] = str(reason)
-                continue
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
+            run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
             for count in [0] if gpu else [int(t) for t in options.threads.split(",")]:
                 if not gpu:
                     finelu.set_num_threads(count)
-                measure_one(run, problem.name, S, "gpu" if gpu else "cpu", count)
+                measure_one(run, name, S, "gpu" if gpu else "cpu", count)
             if gpu and options.cpu_threads:
                 finelu.set_num_threads(options.cpu_threads)
-                measure_one(run, problem.name, S, "cpu", options.cpu_threads, ("ParILUT",))
+                measure_one(run, name, S, "cpu", options.cpu_threads, ("ParILUT",))
             if gpu:
-                with run.attempt(problem.name, "the rest of the run", fatal=True):
+                with run.attempt(name, "the rest of the run", fatal=True):
                     release_gpu()
             run.save(options.out)
-            print(f"{budget.spent():5.0f} s  {summary(run, problem.name)}, {budget.spent() - begun:.1f} s", flush=True)
+            print(f"{budget.spent():5.0f} s  {summary(run, name)}, {budget.spent() - begun:.1f} s", flush=True)
     except (RunEnded, KeyboardInterrupt):
         complete = False
     run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}

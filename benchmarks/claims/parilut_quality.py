@@ -22,11 +22,11 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.claims.parilut import spd
-from benchmarks.harness.case import to_gpu
+from benchmarks.harness.case import loaded, to_gpu
 from benchmarks.harness.clock import Budget
 from benchmarks.harness.options import add_device, add_options, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
-from benchmarks.harness.suite import LeftOut, names_of, suite
+from benchmarks.harness.suite import names_of, suite
 from benchmarks.harness.table import cell, table
 from benchmarks.peers import PeerError, ginkgo
 from finelu.errors import FineluError
@@ -154,26 +154,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.machine["peer"] = ginkgo.version() if ginkgo.available() and not gpu else "Ginkgo is not installed"
     budget, complete = Budget(options.budget), True
     try:
-        for problem in suite(options.matrix_folder, names_of(options.matrices), quick=options.quick):
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
-            try:
-                S = problem.load()
-            except LeftOut as reason:
-                run.left_out[problem.name] = str(reason)
-                continue
+        chosen = suite(options.matrix_folder, names_of(options.matrices), quick=options.quick)
+        for name, S in loaded(run, budget, chosen):
             if not (ROWS[0] <= S.shape[0] <= ROWS[1] and S.nnz <= ENTRIES):
-                run.left_out[problem.name] = "of another size"
+                run.left_out[name] = "of another size"
                 continue
             if S.dtype.kind == "c" or (S.diagonal() == 0).any():
-                run.left_out[problem.name] = "without a full diagonal, or complex"
+                run.left_out[name] = "without a full diagonal, or complex"
                 continue
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
-            with run.attempt(problem.name, "all recipes"):
-                measure(run, problem.name, S, "gpu" if gpu else "cpu")
+            run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
+            with run.attempt(name, "all recipes"):
+                measure(run, name, S, "gpu" if gpu else "cpu")
             run.save(options.out)
-            print(f"{budget.spent():5.0f} s  {problem.name}", flush=True)
+            print(f"{budget.spent():5.0f} s  {name}", flush=True)
     except (RunEnded, KeyboardInterrupt):
         complete = False
     path = run.publish(options.out, page(run))

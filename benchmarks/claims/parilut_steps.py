@@ -22,11 +22,11 @@ import scipy.sparse as sp
 import finelu
 from benchmarks.claims.parilut import spd
 from benchmarks.harness.building_blocks import BLOCKS, all_steps, factor_time, profile
-from benchmarks.harness.case import release_gpu, to_gpu
+from benchmarks.harness.case import loaded, release_gpu, to_gpu
 from benchmarks.harness.clock import Budget
 from benchmarks.harness.options import add_device, add_options, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
-from benchmarks.harness.suite import LeftOut, names_of, suite
+from benchmarks.harness.suite import names_of, suite
 from benchmarks.harness.table import cell, mean, table
 
 MOST, RTOL, RESTART, SEED, STEPS = 1000, 1e-8, 100, 0, 5
@@ -209,24 +209,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run("parilut-steps-gpu" if gpu else "parilut-steps-cpu", gpu=gpu, machine_name=options.machine)
     budget, complete = Budget(options.budget), True
     try:
-        for problem in suite(options.matrix_folder, names_of(options.matrices) or list(NAMES), quick=options.quick):
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
-            try:
-                S = problem.load()
-            except LeftOut as reason:
-                run.left_out[problem.name] = str(reason)
-                continue
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
+        chosen = suite(options.matrix_folder, names_of(options.matrices) or list(NAMES), quick=options.quick)
+        for name, S in loaded(run, budget, chosen):
+            run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
             for threads in counts:
                 if not gpu:
                     finelu.set_num_threads(threads)
-                measure(run, problem.name, S, "gpu" if gpu else "cpu", threads)
+                measure(run, name, S, "gpu" if gpu else "cpu", threads)
             if gpu:
                 release_gpu()
             run.save(options.out)
-            print(f"{budget.spent():5.0f} s  {problem.name}", flush=True)
+            print(f"{budget.spent():5.0f} s  {name}", flush=True)
     except (RunEnded, KeyboardInterrupt):
         complete = False
     path = run.publish(options.out, page(run))

@@ -6,7 +6,7 @@ The references are the sequential factors of the CPU (relative error) and the de
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -126,6 +126,20 @@ class Case:
     def right_hand_sides(self) -> list[np.ndarray]:
         rng = np.random.default_rng(2024)
         return [rng.standard_normal(self.A.n) for _ in range(BUFFERS)]
+
+
+def loaded(run: Run, budget: Budget, chosen: Iterable[Problem]) -> Iterator[tuple[str, sp.csr_matrix]]:
+    """Name and matrix of each problem that is read before the budget is spent; the run says why the others are not."""
+    for problem in chosen:
+        if budget.over():
+            run.left_out[problem.name] = "the budget was spent"
+            continue
+        try:
+            S = problem.load()
+        except LeftOut as reason:
+            run.left_out[problem.name] = str(reason)
+            continue
+        yield problem.name, S
 
 
 def over_suite(run: Run, options: argparse.Namespace, budget: Budget, measure_one: Callable[[Case], None]) -> bool:

@@ -14,7 +14,7 @@ import finelu
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.claims import parilut, parilut_quality  # noqa: E402
+from benchmarks.claims import memory, parilut, parilut_quality, parilut_steps  # noqa: E402
 from benchmarks.harness import building_blocks, clock  # noqa: E402
 from benchmarks.harness.record import Record, Run, page_of  # noqa: E402
 from benchmarks.harness.suite import Problem  # noqa: E402
@@ -335,3 +335,33 @@ def test_all_steps_are_timed_where_the_recipe_would_stop(tmp_path):
     short = timed("ParILUT by sweeps", "poisson7:100", 1.0)
     short.detail["steps"] = 3
     assert parilut.peer_ms(a_run(), short) == pytest.approx(398.0 * 3 / 5)
+
+
+def test_steps_are_compared_by_recipe_and_by_threads(tmp_path, threads):
+    arguments = [
+        "--cpu",
+        "--threads",
+        "1,2",
+        "--matrices",
+        "poisson5:15,15",
+        "--machine",
+        "box",
+        "--out",
+        str(tmp_path),
+    ]
+    assert parilut_steps.main(arguments) == 0
+    run = Run.load(next(tmp_path.glob("parilut-steps-cpu-box-*.json.gz")))
+    assert len(run.records) == 2 * 2 * 5 and not run.failures  # threads, ParICT and ParILUT, recipes
+    text = page_of(next(tmp_path.glob("*.json.gz"))).read_text()
+    found = parilut_steps.ratios(run, parilut_steps.SWEEPS, parilut_steps.EXACT, parilut_steps.per_step, 2)
+    assert len(found) == 2 and f"{1 / found[0][0]:.2f}" in text and "Speed-up over one thread" in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the resident memory is read as Linux has it")
+def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "RECIPES", {name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
+    assert memory.main(["--matrices", "convection_diffusion:40", "--machine", "box", "--out", str(tmp_path)]) == 0
+    run = Run.load(next(tmp_path.glob("memory-box-*.json.gz")))
+    (record,) = run.records  # IC0 is for symmetric matrices
+    assert record.variant == "ILU0()" and 8 < record.detail["peak"] < 100 and record.detail["nnz"] == 1
+    assert "`" not in memory.claim_table(run) and "convection_diffusion:40" in memory.claim_table(run)

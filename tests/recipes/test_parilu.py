@@ -164,9 +164,11 @@ def test_real_matrices(backend, name):
 @BOTH
 @pytest.mark.parametrize("pivots", ["old", "new"])
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_the_sweeps_are_those_of_the_reference(backend, Recipe, dtype, pivots):
+@pytest.mark.parametrize("damping", [1.0, 0.75])
+def test_the_sweeps_are_those_of_the_reference(backend, Recipe, dtype, pivots, damping):
     A = in_dtype(gallery.poisson27(3, 4, 3), dtype)
-    F = Recipe(sweeps=3, pivots=pivots, scale=False).factor(backend.move(A))
+    F = Recipe(sweeps=3, pivots=pivots, scale=False, damping=damping).factor(backend.move(A))
+    assert F.report["damping"] == damping
     B = as_csr(A) if Recipe is ParILU else lower_triangle(as_csr(A))[0]
     columns = None if Recipe is ParILU else reference.pattern.columns_of(B)
     rows = np.repeat(np.arange(B.n), np.diff(B.indptr))
@@ -178,7 +180,7 @@ def test_the_sweeps_are_those_of_the_reference(backend, Recipe, dtype, pivots):
     for _ in range(3):
         for part in ("upper", "lower") if pivots == "new" else ("whole",):
             out = np.empty_like(B.data)
-            reference.sweeps.sweep(B, made, out, squares, refused, columns, part=part)
+            reference.sweeps.sweep(B, made, out, squares, refused, columns, damping, part)
             made = made.with_values(out)
     got = backend.fetch(F.L) if Recipe is ParIC else backend.fetch(F.L) + backend.fetch(F.U) - sp.identity(B.n, dtype)
     got = sp.csr_matrix(got)

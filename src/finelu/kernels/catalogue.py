@@ -192,7 +192,7 @@ FAMILIES: dict[str, Family] = {
         uses={("reference", "cycle"): "the record of an iteration", ("cpu", "cycle"): "the same"},
     ),
     "scaling": Family(
-        "Scaling of entries by vectors over rows and columns, and by ratios of pivots.",
+        "Scaling of entries by vectors over rows and columns, and by pivots.",
         _all("scale divide_by_pivots pivots first_unusable"),
     ),
     "selection": Family(

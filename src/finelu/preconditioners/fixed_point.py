@@ -173,7 +173,7 @@ class FixedPoint:
             return F
         return self.upper_first(B, F, None)
 
-    def upper_first(self, B: CSR, F: CSR, squares: Any) -> CSR:
+    def upper_first(self, B: CSR, F: CSR, squares: Any, damping: float = 1.0) -> CSR:
         """A synchronous sweep of U, of Cholesky of its diagonal, and one of L that reads the new U.
 
         squares (n,) : out, the squares of the residual on the pattern before both, a sum a row; or None.
@@ -181,7 +181,7 @@ class FixedPoint:
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         for part, sums in (("upper", squares), ("lower", None)):
             out = kernels.memory.empty(F.nnz, F.dtype)
-            kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, part=part)
+            kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
             F = F.with_values(out)
         return F
 

@@ -59,7 +59,7 @@ class ParILU(_OnPattern):
         only). Otherwise it is reported before the first and after the last; the latter takes one more pass.
     pivots : a synchronous sweep finds l_ij from the "old" U, as in 2015, or finds U first and l_ij from the "new" one
         with its pivots, of Cholesky the pivots alone, as the authors of 2018 have it. That takes fewer sweeps for the
-        same residual, but a sweep takes longer. With damping the old ones are taken.
+        same residual, but a sweep takes longer.
     ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are measured after it; what the
         sweeps give depends on it by rounding only.
@@ -182,12 +182,12 @@ class _Sweeps(FixedPoint):
                 F = self.sweep(B, F)
             return F, []
         squares = xp.empty((number + 1, F.n), np.float64)  # before each sweep, and after the last
-        if recipe.pivots == "old" or damping != 1:
+        if recipe.pivots == "old":
             columns = self.columns(F) if self.cholesky else None
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self.upper_first(B, F, sums)
+                F = self.upper_first(B, F, sums, damping)
         squares[number] = self.residual(B, F)
         norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
         return F, [float(v) for v in norms]
