@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from concurrent.futures import wait
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import breadth_first_order, connected_components, reverse_cuthill_mckee
+from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 from scipy.sparse.linalg import spilu
 
-from finelu import validation
+from finelu import threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
@@ -20,10 +22,7 @@ from finelu.matrix import CSR, as_csr
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
 SEED = 1  # of METIS: the same order in every run
-DENSE = 10.0  # mean rows that a row holds, from which on it is a coupling of its own, which minimum degree puts last
-CORE = 8  # neighbours: rows with fewer are eliminated by minimum degree before any fill matters
-WIDE_SHARE = 1 / 12  # of all rows that one level of a breadth-first search holds where no small separator is
-WIDE_WORK = 20.0  # pairs of rows of that level an entry, from which on minimum degree may take longer than all the rest
+DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,35 +91,24 @@ def _minimum_degree(S: Any) -> np.ndarray:
     return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
 
-def automatic(A: Any) -> np.ndarray:
-    """`minimum_degree`, or `rcm` for a graph of A + A^T without small separators, where that is slow and saves no fill.
-
-    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. Returns order (n,), on the host.
-    The rule looks at the core of the graph: what is left without rows of more than 10 times the mean length, once rows
-    with fewer than 8 neighbours have been taken away until there are none. Let w be the rows in the widest level of a
-    breadth-first search from the periphery of its largest component. RCM is taken if w >= n / 12 and w^2 > 20 entries.
-    Cost: O(nnz) for the look, and the ordering's.
-    Measured: minimum degree takes 0.1 to 2 us an entry on meshes, circuits and networks, whose w^2 is up to 8 times the
-    entries; 35 us on Trefethen_20000 (w = 0.35 n, w^2 = 93 times them), and up to 32 us on random graphs of 10000 rows.
-    """
-    A = as_csr(A, diagonal=False)
-    return _automatic(A, _graph(A))
-
-
-def _automatic(A: CSR, S: Any) -> np.ndarray:
-    width = _widest_level(_core(S))
-    return rcm(A) if width >= WIDE_SHARE * A.n and width**2 > WIDE_WORK * S.nnz else _minimum_degree(S)
-
-
 def amd(A: Any) -> np.ndarray:
-    """An approximate minimum degree order (n,) of A + A^T, by SuiteSparse: row order[i] comes i-th. On the host.
+    """An approximate minimum degree order (n,) of A + A^T, which keeps the fill low: row order[i] of A comes i-th.
 
-    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
-    Raises ParameterError where scikit-sparse (0.5 or later) is not installed.
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The order is on the host. Rows with
+    more than 10 sqrt(n) entries, 16 at least, come last.
+    Cost: nearly O(nnz) for short rows; measured, 0.01 to 0.25 us an entry of A + A^T on meshes and circuits, 0.4 us on
+    graphs without small separators.
     Source: P. R. Amestoy, T. A. Davis, I. S. Duff: An approximate minimum degree ordering algorithm, 1996.
     """
-    library = _library("sksparse.amd", "ordering='amd'", "'scikit-sparse>=0.5'", "or use 'mmd'")
-    return np.asarray(library.amd(_graph(as_csr(A, diagonal=False)).tocsc()), np.int64)
+    return _amd(_graph(as_csr(A, diagonal=False)))
+
+
+def _amd(S: Any, halt: Any = None) -> np.ndarray:
+    """halt (1,) : set by another thread to end it; then the order means nothing."""
+    order, halt = np.empty(S.shape[0], S.indices.dtype), np.zeros(1, np.int64) if halt is None else halt
+    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(S.shape[0])))
+    kernels_for(order).minimum_degree.minimum_degree(S.indptr, S.indices, dense, halt, order)
+    return order.astype(np.int64)
 
 
 def nested_dissection(A: Any) -> np.ndarray:
@@ -180,23 +168,73 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
     return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
 
 
-def with_little_fill(A: Any, ordering: str = "auto") -> tuple[np.ndarray, Fill]:
+def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`; "auto"
-    is `automatic`, and where the factorization is expected to take longer than METIS does, the better of that and
-    `nested_dissection`, if pymetis is installed. Cost: those of the orderings.
+    is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
+    `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
+    orderings.
     """
     A = as_csr(A, diagonal=False)
-    S = _graph(A)
     if ordering != "auto":
-        return _postordered(S, ORDERS[ordering](A))
-    order, fill = _postordered(S, _automatic(A, S))
-    if fill.flops > METIS_WORK * S.nnz and (metis := _installed("pymetis")):
+        return _postordered(_graph(A), ORDERS[ordering](A))
+    S, order, fill = (begun and begun.found()) or _begin(A)
+    if metis := _metis_for(S, fill):
         other = _postordered(S, _nested_dissection(metis, S))
         if other[1].flops < fill.flops:
             return other
     return order, fill
+
+
+def _metis_for(S: Any, fill: Fill) -> Any:
+    """METIS, where it is installed, and takes less time than a factorization with that fill."""
+    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz else None
+
+
+class Begun:
+    """What `with_little_fill` begins with, `amd` and its fill, found by another thread while the caller goes on.
+
+    `end` it before A may change.
+    """
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether there is another thread, and the kernel need not be compiled first."""
+        return threads.get_num_threads() > 1 and kernels_for(np.empty(0)).minimum_degree.is_compiled()
+
+    def __init__(self, A: CSR):
+        """A : on the host."""
+        self._halt = np.zeros(1, np.int64)
+        self._future = threads.begin(_begin, A, self._halt)
+
+    @property
+    def over(self) -> bool:
+        """Whether `found` has no need to wait."""
+        return self._future.done()
+
+    def found(self) -> Any:
+        """(graph of A, order, fill), or None: it has not begun yet, and all is left to the caller."""
+        return None if self._future.cancel() else self._future.result()
+
+    @property
+    def by_amd(self) -> Fill | None:
+        """The fill, where `with_little_fill` goes on to METIS; else None, as all is done."""
+        found = self.found()
+        return found[2] if found and _metis_for(found[0], found[2]) else None
+
+    def end(self) -> None:
+        """No thread is at work on it any more."""
+        self._halt[0] = 1
+        if not self._future.cancel():
+            wait([self._future])
+
+
+def _begin(A: CSR, halt: Any = None) -> Any:
+    """(graph of A, an order by `amd`, its fill); None after a halt."""
+    S = _graph(A)
+    order = _amd(S, halt)
+    return None if halt is not None and halt[0] else (S, *_postordered(S, order))
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +256,7 @@ def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
     return order, np.cumsum([0, *(part.size for part in inside)])
 
 
-ORDERS = {"rcm": rcm, "mmd": minimum_degree, "amd": amd, "nd": nested_dissection, "auto": automatic}
+ORDERS = {"rcm": rcm, "mmd": minimum_degree, "amd": amd, "nd": nested_dissection, "auto": amd}
 ORDERINGS = (None, *ORDERS)
 
 
@@ -267,32 +305,6 @@ def _graph(A: CSR) -> sp.csr_matrix:
     kernels_for(columns).graph.symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
     columns = columns[: starts[-1]]
     return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
-
-
-def _core(S: Any) -> Any:
-    """The graph S without dense rows, and then without rows of fewer than CORE neighbours, as long as there are any."""
-    degree = np.diff(S.indptr)
-    left = degree <= DENSE * (S.nnz / max(degree.size, 1))
-    kernels_for(left).graph.peel(S.indptr, S.indices, left, CORE)
-    return S if left.all() else S[left][:, left]
-
-
-def _widest_level(S: Any) -> int:
-    """The rows of the widest level of a breadth-first search in the largest component of S, from its periphery."""
-    if S.shape[0] == 0:
-        return 0
-    _, component = connected_components(S, directed=False)
-    last = int(np.argmax(component == np.bincount(component).argmax()))
-    for _ in range(2):  # the last row that is met from anywhere is far out
-        order, parents = breadth_first_order(S, last)
-        last = int(order[-1])
-    place = np.empty(S.shape[0], np.int64)
-    place[order] = np.arange(order.size)
-    parent = place[parents[order[1:]]]  # ascending
-    starts = [0, 1]
-    while starts[-1] < order.size:
-        starts.append(1 + int(np.searchsorted(parent, starts[-1])))
-    return int(np.diff(starts).max())
 
 
 def _library(module: str, what: str, requirement: str, instead: str) -> Any:

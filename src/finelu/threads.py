@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from finelu.errors import ParameterError
@@ -15,6 +17,8 @@ MOST_THREADS = 2**15  # more than any one machine runs; what is beyond is a slip
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _wanted: int | None = None
+_limited = 0  # callers that have BLAS on one thread
+_limit: Any = None  # what gives it its threads back
 
 
 def available_cores() -> int:
@@ -84,6 +88,11 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
                 pass
 
 
+def begin(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
+    return _submit(function, args)
+
+
 def _submit(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
     global _pool
     with _lock:
@@ -92,10 +101,41 @@ def _submit(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         return _pool.submit(kernel, *args)
 
 
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use the calling thread only, for libraries that call it for small blocks.
+
+    Its other threads would gain nothing there, and wait for more for tens of milliseconds, in which they take the cores
+    from the kernels that come next.
+    """
+    global _limited, _limit
+    with _lock:
+        _limited += 1
+        if _limited == 1:
+            _limit = _blas().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _limited -= 1
+            if not _limited:
+                _limit.restore_original_limits()
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 def _after_fork() -> None:
     """A child has none of its parent's threads: it makes its own pool when it needs one."""
-    global _lock, _pool
+    global _lock, _pool, _limited
     _lock, _pool = threading.Lock(), None
+    if _limited:
+        _limited = 0
+        _limit.restore_original_limits()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,8 +15,7 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
-from finelu.ordering import with_little_fill
-from finelu.preconditioners import OWN, Recipe
+from finelu.preconditioners import OWN, Recipe, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
 
@@ -93,6 +92,6 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
 
 
 def _order(symmetric: CSR, general: CSR) -> None:
-    with_little_fill(general)  # systems as small as these are factored without it
+    SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)
     matching(symmetric, symmetric=True)

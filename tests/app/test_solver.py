@@ -1,6 +1,7 @@
 """solve: the answer is right or not claimed, the ladder falls back and changes, limits hold, explain tells it all."""
 
 import math
+import threading
 import time
 
 import numpy as np
@@ -11,11 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu
-from finelu import IC0, ICT, ILU0, ILUT, MILU0, Jacobi, MultilevelILU, SparseLU, device, gallery, krylov, solve
+from finelu import (
+    IC0,
+    ICT,
+    ILU0,
+    ILUT,
+    MILU0,
+    Jacobi,
+    MultilevelILU,
+    SparseLU,
+    device,
+    gallery,
+    krylov,
+    ordering,
+    solve,
+    threads,
+)
 from finelu.auto import choose, cost, ladder, monitor
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
 from finelu.matrix.traits import traits
+from finelu.ordering import with_little_fill
 from finelu.result import Status
 
 POISSON = gallery.poisson5(34, 33)  # 5476 entries: the direct solve does not come first
@@ -32,8 +49,9 @@ def costs(everywhere, monkeypatch):
 
     def expected(analysis=1e-15, **seconds):
         everywhere("worth", worth)
-        for name, value in {"seconds": lambda self, rung: seconds.get(rung, 1e9), "analysis_seconds": analysis}.items():
-            monkeypatch.setattr(cost.Costs, name, value)
+        monkeypatch.setattr(cost.Costs, "seconds", lambda self, rung: seconds.get(rung, 1e9))
+        monkeypatch.setattr(cost, "ANALYSIS_ROW", analysis / N)
+        monkeypatch.setattr(cost, "ANALYSIS", 0.0)
 
     return expected
 
@@ -690,3 +708,51 @@ def test_a_rung_that_found_no_memory_is_not_preferred(monkeypatch):
     monkeypatch.setattr(ladder.Ladder, "_improve", sometimes)
     solution = solve(POISSON, values((N, 3), "float64"))
     assert solution.converged and [a.outcome for a in solution.attempts].count("no memory for its iterations") == 1
+
+
+def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterations_go_on(monkeypatch, everywhere):
+    everywhere("worth", worth)
+    threads.set_num_threads(2)
+    try:
+        A = finelu.as_csr(gallery.poisson5(60))
+        costs = ladder.Ladder(A, 1e-8).costs
+        aside = costs.analysis_seconds
+        assert costs.counting() == pytest.approx(aside)
+        assert monitor.better(costs, ["direct"], aside, aside / 2) is None and costs.begun is None  # not worth it
+        release, order = threading.Event(), ordering._amd
+        monkeypatch.setattr(ordering, "_amd", lambda *given: release.wait(60) and order(*given))
+        assert monitor.better(costs, ["direct"], 0.0, 1e9) is None
+        assert costs.begun is not None and not costs.begun.over and costs.counting() == np.inf
+        release.set()
+        costs.begun.found()
+        assert costs.counting() == 0 and monitor.better(costs, ["direct"], 0.0, 1e9) == "direct"
+        assert costs.fill == with_little_fill(A)[1]
+        costs.end_count()
+        assert costs.begun is None
+    finally:
+        threads.set_num_threads(threads.available_cores())
+
+
+def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):
+    costs()
+    ended, end = [], ordering.Begun.end
+    monkeypatch.setattr(ordering.Begun, "end", lambda self: (end(self), ended.append(self.over)))
+    A = gallery.poisson5(60)
+    solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-12)
+    assert solution.converged and ended == [True]
+
+
+def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_nothing_is_compiled(monkeypatch):
+    small, large = finelu.as_csr(gallery.poisson5(60)), finelu.as_csr(gallery.poisson7(40))
+    assert small.nnz < cost.BESIDES < large.nnz
+    try:
+        for A, count, compiled in ((small, 1, True), (large, 2, True), (small, 2, False), (small, 2, True)):
+            threads.set_num_threads(count)
+            monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda compiled=compiled: compiled)
+            costs = ladder.Ladder(A, 1e-8).costs
+            costs.begin_count()
+            assert (costs.begun is not None) == (A is small and count == 2 and compiled)
+            assert costs.begun is not None or costs.counting() == costs.analysis_seconds
+            costs.end_count()
+    finally:
+        threads.set_num_threads(threads.available_cores())

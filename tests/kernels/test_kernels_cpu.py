@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from checks import DTYPES, in_dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import finelu as fl
 from finelu import gallery, threads
@@ -778,3 +779,19 @@ def test_kernels_of_several_threads_keep_none_of_their_arrays(threads):
     del F, plans, owners
     gc.collect()
     assert [array() for array in kept] == [None] * len(kept)
+
+
+def test_blas_has_one_thread_while_any_caller_wants_it_so():
+    def counts():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with threadpool_limits(2, "blas"):
+        assert set(counts()) == {2}
+        with threads.one_blas_thread():
+            with threads.one_blas_thread():
+                assert set(counts()) == {1}
+            assert set(counts()) == {1}
+            with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
+                raise KeyboardInterrupt
+            assert set(counts()) == {1}
+        assert set(counts()) == {2}

@@ -1,4 +1,4 @@
-"""Transposes, symmetric graphs and their cores: the CPU's form against the specification, and by definition."""
+"""Transposes, other orders, symmetric graphs, minimum degree: against the specification, and by definition."""
 
 import numpy as np
 import pytest
@@ -50,16 +50,48 @@ def test_the_graph_of_a_and_its_transpose(index, A):
     np.testing.assert_array_equal(S, (stored + stored.T > 0) & ~np.eye(A.shape[0], dtype=bool))
 
 
+@pytest.mark.parametrize("index", ["int32", "int64"])
 @PATTERNS
-@given(A=patterns(), least=st.integers(0, 5), data=st.data())
-def test_what_is_left_after_peeling_is_the_core(A, least, data):
-    starts, columns = graph_of(cpu, A)
+@given(A=patterns(40), dense=st.integers(0, 40), halted=st.booleans())
+def test_minimum_degree_orders(index, A, dense, halted):
     n = A.shape[0]
-    before = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    left, want = before.copy(), before.copy()
-    cpu.graph.peel(starts, columns, left, least)
-    reference.graph.peel(starts, columns, want, least)
-    np.testing.assert_array_equal(left, want)
-    assert not (left & ~before).any()
-    S = sp.csr_matrix((np.ones(columns.size), columns, starts), A.shape)
-    assert (S[left][:, left].sum(axis=1) >= least).all()
+    starts, columns = graph_of(cpu, A, index)
+    halt, got, want = np.array([int(halted)]), np.full(n, -1, index), np.full(n, -1, index)
+    cpu.minimum_degree.minimum_degree(starts, columns, dense, halt, got)
+    reference.minimum_degree.minimum_degree(starts, columns, dense, halt, want)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.sort(got), np.full(n, -1) if halted else np.arange(n))
+
+
+def test_the_lists_of_a_minimum_degree_order_move_together_where_no_place_is_left(monkeypatch):
+    from finelu.kernels.cpu import minimum_degree
+
+    moves, moved = [], minimum_degree._moved
+    A = sp.random(300, 300, 0.03, rng=np.random.default_rng(1), format="csr")
+    starts, columns = graph_of(cpu, A)
+    got, want = np.empty(300, np.int32), np.empty(300, np.int32)
+    minimum_degree.minimum_degree(starts, columns, 300, np.zeros(1, int), want)
+    monkeypatch.setattr(minimum_degree, "_moved", lambda *lists: moves.append(1) or moved(*lists))
+    monkeypatch.setattr(minimum_degree, "_order", minimum_degree._order.py_func)
+    minimum_degree.minimum_degree(starts, columns, 300, np.zeros(1, int), got)
+    assert moves
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_a_matrix_in_another_order_by_columns(dtype, A, seed):
+    n, rng = A.shape[0], np.random.default_rng(seed)
+    A = A.astype(dtype)
+    rows, columns = rng.permutation(n), rng.permutation(n)
+    scales = [rng.uniform(0.5, 2, n).astype(A.data.real.dtype) for _ in range(2)]
+    found = []
+    for form in (cpu, reference):
+        starts, places, values = np.empty(n + 1, np.int32), np.empty(A.nnz, np.int32), np.empty(A.nnz, A.dtype)
+        form.graph.arranged_columns(A.indptr, A.indices, A.data, rows, columns, *scales, starts, places, values)
+        found.append((starts, places, values))
+    for mine, its in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    want = (A.toarray()[np.ix_(rows, columns)] * scales[0][:, None] * scales[1]).astype(dtype)
+    np.testing.assert_array_equal(sp.csc_matrix((values, places, starts), A.shape).toarray(), want)

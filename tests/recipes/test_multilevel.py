@@ -344,14 +344,12 @@ def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
     np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
 
 
-def test_the_default_order_is_minimum_degree_but_rcm_without_small_separators(backend):
-    n = 6000
-    random = sp.random(n, n, 10 / n, rng=np.random.default_rng(0)) + 30 * sp.identity(n)
-    for A, taken, other in ((gallery.poisson5(40), "mmd", "rcm"), (sp.csr_matrix(random), "rcm", None)):
-        F, G, H = (MultilevelILU(**o).factor(backend.move(A)) for o in ({}, {"ordering": taken}, {"ordering": other}))
-        assert MultilevelILU().ordering == "auto" and F.nnz == G.nnz != H.nnz
-        b = backend.move(values(A.shape[0], "float64"))
-        np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(G.solve(b)))
+def test_the_default_order_is_approximate_minimum_degree(backend):
+    A = gallery.poisson5(40)
+    F, G, H = (MultilevelILU(**o).factor(backend.move(A)) for o in ({}, {"ordering": "amd"}, {"ordering": "rcm"}))
+    assert MultilevelILU().ordering == "auto" and F.nnz == G.nnz != H.nnz
+    b = backend.move(values(A.shape[0], "float64"))
+    np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(G.solve(b)))
 
 
 @pytest.mark.parametrize("ordering", [None, "rcm", "mmd", "nd"])

@@ -14,13 +14,16 @@ from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
-from finelu.ordering import Fill
-from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed
+from finelu.ordering import Begun, Fill
+from finelu.preconditioners.complete import nbklu
+from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed, needs_matching
 
 # Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
 # pace of the first attempt corrects them.
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
-ANALYSIS_ROW, ANALYSIS = 0.6e-6, 0.08e-6  # ordering, elimination tree and column counts of the direct solve
+ANALYSIS_ROW, ANALYSIS = 0.2e-6, 0.1e-6  # ordering, elimination tree and column counts of the direct solve
+METIS_ROW = 4e-6  # of nested dissection, which follows where much work is counted
+METIS_GAIN = 0.25  # part of the work, counted before, that it may be expected to leave
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of few rows, which are not counted: 0.15 to 0.8
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
@@ -32,6 +35,7 @@ ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
+BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -41,7 +45,9 @@ class Costs:
     rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
     deadline : of `perf_counter`.
     pace : how much slower this machine is than the one of the constants.  analysis : of the direct solve, once
-    `count_fill` has made it.  short : rows are so short that factors with columns ordered alone stay sparse.
+    `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
+    direct solve would take.  begun : that, by another thread.
+    short : rows are so short that factors with columns ordered alone stay sparse.
     fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     quick : whether it is not counted because it takes less time than that.
@@ -60,11 +66,36 @@ class Costs:
         self.fill: Fill | None = None
         self.counted = self.by_columns or self.quick
         self.no_room = False
+        self.begun: Begun | None = None
+        self._may_begin = "direct" in rungs and not traits.gpu and traits.nnz <= BESIDES
+        self.analysis_seconds = ANALYSIS_ROW * traits.n + ANALYSIS * traits.nnz
 
-    @property
-    def analysis_seconds(self) -> float:
-        """Seconds, on an idle machine, that it takes to order A and to count what the direct solve would take."""
-        return ANALYSIS_ROW * self.traits.n + ANALYSIS * self.traits.nnz
+    def begin_count(self) -> None:
+        """Let another thread begin what `count_fill` needs, where iterations are as fast without it; see `end_count`."""
+        if self._may_begin and not self.counted:
+            self._may_begin = False
+            recipe: Any = self.rungs["direct"].recipes[0]
+            if recipe.ordering == "auto" and nbklu() is None and Begun.possible() and not needs_matching(self.A):
+                self.begun = Begun(self.A)
+
+    def end_count(self) -> None:
+        """No thread is at work on A any more."""
+        if self.begun is not None:
+            self.begun.end()
+            self.begun, self._may_begin = None, True
+
+    def counting(self) -> float:
+        """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
+        seconds = self.analysis_seconds
+        if self.begun is not None:
+            if not self.begun.over:
+                return math.inf
+            try:
+                fill = self.begun.by_amd
+            except MemoryError:  # as `count_fill` will find
+                fill = None
+            seconds = METIS_ROW * self.traits.n + METIS_GAIN * self._of(fill) if fill else 0.0
+        return self.pace * seconds
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count what it takes."""
@@ -75,7 +106,8 @@ class Costs:
             if self.by_columns:
                 return
             try:
-                self.analysis, self._analysed_for = analysed(recipe, self.A, counted=True), recipe
+                self.analysis = analysed(recipe, self.A, counted=True, begun=self.begun)
+                self._analysed_for = recipe
                 self.fill = self.analysis.fill
                 return
             except (StructurallySingular, SingularMatrix):
@@ -108,12 +140,16 @@ class Costs:
                 return self.pace * QUICK_ENTRY * nnz
             if self.fill is None:
                 return self.pace * self.analysis_seconds
-            by_klu = self.analysis is not None and self.analysis.klu is not None
-            entry, flop = (KLU_ENTRY, KLU_FLOP) if by_klu else (DIRECT_ENTRY, DIRECT_FLOP)
-            return self.pace * (DIRECT_ROW * n + entry * self.fill.nnz + flop * self.fill.flops)
+            return self.pace * self._of(self.fill)
         typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
         seconds = typical.get(rung, 0.0) * nnz * self.pace
         return seconds * (ON_GPU if self.traits.gpu and rung == "threshold" else 1.0)
+
+    def _of(self, fill: Fill) -> float:
+        """Seconds of a direct solve with that fill, on an idle machine."""
+        by_klu = self.analysis is not None and self.analysis.klu is not None
+        entry, flop = (KLU_ENTRY, KLU_FLOP) if by_klu else (DIRECT_ENTRY, DIRECT_FLOP)
+        return DIRECT_ROW * self.traits.n + entry * fill.nnz + flop * fill.flops
 
     def room(self, rung: str) -> float:
         """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what

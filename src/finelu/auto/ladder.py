@@ -125,14 +125,18 @@ class Ladder:
         left = [rung for rung in self.rungs if rung not in self.broken]
         rung = self.preferred or self.next_rung(left)
         why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
-        while rung is not None and perf_counter() <= self.costs.deadline:
-            left.remove(rung)
-            change = self._attempt(column, rung, why, left)
-            if column.status in OVER or column.iterations >= self.most:
-                break
-            self.given_up.add(rung)
-            before, rung = rung, change or self.next_rung(left)
-            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        try:
+            while rung is not None and perf_counter() <= self.costs.deadline:
+                left.remove(rung)
+                change = self._attempt(column, rung, why, left)
+                if column.status in OVER or column.iterations >= self.most:
+                    break
+                self.given_up.add(rung)
+                before, rung = rung, change or self.next_rung(left)
+                why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        finally:
+            if self.costs.begun is not None:
+                self.costs.end_count()
         return self._solution(column, left)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:

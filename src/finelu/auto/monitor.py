@@ -106,12 +106,17 @@ class SwitchMonitor:
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
-    The fill of the direct solve is counted once its ordering costs little compared with the rest.
+    The fill of the direct solve is counted once its ordering costs little compared with the rest, by another thread
+    where that leaves the iterations as fast as they are.
     """
-    uncounted, analysis = "direct" in left and not costs.counted, costs.analysis_seconds
-    if uncounted and costs.in_time(analysis) and worth(2 * costs.pace * analysis, elapsed, rest):
-        costs.count_fill()
-        uncounted = False
+    uncounted = "direct" in left and not costs.counted
+    if uncounted:
+        if costs.begun is None and worth(costs.pace * costs.analysis_seconds, elapsed, rest):
+            costs.begin_count()
+        counting = costs.counting()
+        if costs.in_time(counting / costs.pace) and (counting == 0 or worth(2 * counting, elapsed, rest)):
+            costs.count_fill()
+            uncounted = False
     found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}
     found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds / costs.pace)}
     rung = min(found, key=lambda rung: found[rung], default=None)

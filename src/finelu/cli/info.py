@@ -12,12 +12,12 @@ from finelu.cli.output import console, print_json
 # module, the name to install it by, what it is for
 PACKAGES = (
     ("numpy", "numpy", "arrays"),
-    ("scipy", "scipy", "sparse matrices, SuperLU, minimum degree and column orderings"),
+    ("scipy", "scipy", "sparse matrices, SuperLU and its orderings"),
     ("numba", "numba", "the kernels of the CPU"),
+    ("threadpoolctl", "threadpoolctl", "one thread of BLAS inside SuperLU"),
     ("pymetis", "pymetis", "nested dissection: SparseLU of large meshes; without it their minimum degree serves"),
     ("nbklu", "nbklu", "KLU: SparseLU of circuits and networks, finelu[direct]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
-    ("sksparse", "scikit-sparse", "ordering='amd'"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),
     ("torch", "torch", "finelu.interop.torch"),

@@ -54,6 +54,16 @@ class Arrangement:
             S.data = S.data * np.repeat(row_scale, np.diff(S.indptr)) * column_scale[S.indices]
         return S[self.rows][:, self.columns]
 
+    def by_columns(self, A: CSR) -> Any:
+        """As `matrix`, but scipy.sparse CSC with 32-bit indices, its columns sorted; scalings are needed."""
+        starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
+        values = np.empty(A.nnz, A.dtype)
+        order = self.rows, self.columns, self.row_scale, self.column_scale
+        kernels_for(values).graph.arranged_columns(A.indptr, A.indices, A.data, *order, starts, places, values)
+        arranged = sp.csc_matrix((values, places, starts), shape=A.shape)
+        arranged.has_canonical_format = True
+        return arranged
+
     def row(self, i: int) -> int:
         """The row of A that is row i of the arranged matrix."""
         return int(self.rows[i])

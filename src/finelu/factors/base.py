@@ -14,7 +14,7 @@ from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr, dense_numbers, on_pattern
+from finelu.matrix import as_csr, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7
@@ -178,7 +178,7 @@ def probe(A: CSR, apply: Callable[[Any], Any]) -> tuple[float, bool]:
         if not size > 0:
             return 0.0, True
         x = apply(v)
-        found = float(xp.linalg.norm((S @ x - v) / size) / xp.linalg.norm(v / size))
+        found = norm((S @ x - v) / size) / norm(v / size)
         return found if found < np.inf else np.inf, bool(xp.isfinite(x).all())
 
 

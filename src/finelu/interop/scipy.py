@@ -48,7 +48,7 @@ def spilu(
     fill_factor : 10 by default, at least 1. L + U get at most fill_factor times A's entries: where drop_tol leaves
         more, a search of about 7 attempts looks for a larger one that leaves at least 3/4 of them.
     drop_rule : "basic,area", the default: by drop_tol and fill_factor; "basic": by drop_tol alone.
-    permc_spec : None, the best guess of `finelu.ordering.automatic`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's
+    permc_spec : None, that of `finelu.ordering.amd`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's
         orderings, "mmd", "amd", "nd", "rcm", "auto". It orders rows and columns alike, so "COLAMD" is refused.
     diag_pivot_thresh : None: rows are permuted so that the product of the diagonal is the largest that can be, once
         and before the elimination; 0: rows are not permuted, apart from their order.

@@ -139,8 +139,8 @@ FAMILIES: dict[str, Family] = {
         | _all("elimination_tree postorder column_counts", cuda=SET_UP),
     ),
     "graph": Family(
-        "Transposes; the graph of A + A^T and its cores.",
-        _all("transposed symmetric_graph permuted_graph peel", cuda=SET_UP),
+        "Transposes; matrices in another order, by columns; the graph of A + A^T.",
+        _all("transposed arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
     ),
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
@@ -162,6 +162,11 @@ FAMILIES: dict[str, Family] = {
         _all("empty reusing_memory", reference="arrays of any values: there is nothing to specify"),
         helpers={"cuda": "set_bytes set_zero set_pending new_bad"},
         module="runtime.memory",
+    ),
+    "minimum_degree": Family(
+        "The approximate minimum degree order of a symmetric pattern.",
+        _all("minimum_degree", cuda=SET_UP),
+        helpers={"cpu": "is_compiled"},
     ),
     "pattern": Family(
         "The pattern of the factors grows and shrinks; magnitudes; a triangle by columns.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -18,6 +19,7 @@ from scipy.sparse.linalg import splu
 
 from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.ordering import Fill
+from finelu.threads import one_blas_thread
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
@@ -29,7 +31,8 @@ class SuperLU:
     def __init__(self, columns: sp.csc_matrix, singular: str, **options: Any):
         """singular : what the error says where A is."""
         try:
-            self._lu: Any = splu(columns, **options)
+            with one_blas_thread():
+                self._lu: Any = splu(columns, **options)
         except RuntimeError as error:
             if "singular" not in str(error):
                 raise FineluError(f"SparseLU: SuperLU gave up: {error}") from error
@@ -37,7 +40,8 @@ class SuperLU:
         self.nnz = int(self._lu.nnz) - columns.shape[0]
 
     def solve(self, r: Any, trans: str) -> Any:
-        return self._lu.solve(r, trans)
+        with one_blas_thread() if r.ndim == 1 else nullcontext():
+            return self._lu.solve(r, trans)
 
 
 @cache

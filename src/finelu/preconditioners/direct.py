@@ -15,7 +15,7 @@ from finelu.errors import FineluError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
-from finelu.ordering import ORDERINGS, Fill, complete_fill, with_little_fill
+from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, PIVOT, SuperLU
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
@@ -184,15 +184,16 @@ class SparseLUFactors(Factors):
 
     def _superlu(self) -> SuperLU:
         columns = self._factored
-        how: dict[str, Any] = {"permc_spec": "COLAMD"}
+        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # by the tree of A + A^T
         if self._quick:
-            symmetric = {"options": {"SymmetricMode": True}, "permc_spec": "MMD_AT_PLUS_A"}
-            how = symmetric | {"diag_pivot_thresh": PIVOT, "relax": 1, "panel_size": 1}
+            how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
         elif not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
             relax = 1 if self.recipe.ordering is None else RELAX
-            how = {"permc_spec": "NATURAL", "diag_pivot_thresh": PIVOT, "relax": relax, "panel_size": self._panel()}
-        elif columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
-            how |= {"relax": 1, "panel_size": 1}
+            how = symmetric | {"permc_spec": "NATURAL", "relax": relax, "panel_size": self._panel()}
+        else:
+            how = {"permc_spec": "COLAMD"}
+            if columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
+                how |= {"relax": 1, "panel_size": 1}
         return SuperLU(columns, self._singular(), **how)
 
     def _panel(self) -> int | None:
@@ -211,10 +212,10 @@ class SparseLUFactors(Factors):
         )
 
 
-def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
+def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
     """Matching and ordering of A, wherever it is, and the fill that they lead to.
 
-    counted : whether the fill of few rows, too, is counted.
+    counted : whether the fill of few rows, too, is counted.  begun : an order that was begun for A, for "auto".
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
     start = perf_counter()
@@ -230,7 +231,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
             return Analysis(plain, False, klu.expected, perf_counter() - start, klu)
     by_klu = recipe.backend == "klu"
     if matched is None and not by_klu:
-        matched = not by_columns and (A.missing > 0 or _weak(A) > FEW * A.n)
+        matched = not by_columns and needs_matching(A)
     if matched:
         try:
             found = matching(A)
@@ -245,7 +246,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False) -> Analysis:
     if recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted:
         return Analysis(arranged, bool(matched), None, perf_counter() - start, quick=True)
     if not by_columns and not (by_klu and recipe.ordering in ("auto", None)):
-        order, fill = _ordered(recipe, arranged.matrix(A) if matched else A)
+        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, begun)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
     klu = None
     if by_klu:
@@ -271,17 +272,19 @@ def _klu_if_better(A: CSR) -> KLU | None:
     return found if expected is not None and expected.flops <= KLU_WORK * expected.nnz else None
 
 
-def _weak(A: CSR) -> float:
-    """How many columns have a diagonal that is small compared with their largest entry; Inf where one is 0."""
+def needs_matching(A: CSR) -> bool:
+    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns."""
+    if A.missing > 0:
+        return True
     diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
     np.maximum.at(largest, A.indices, abs(A.data))
-    return float(np.count_nonzero(diagonal < WEAK * largest)) if diagonal.all() else np.inf
+    return not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n
 
 
-def _ordered(recipe: SparseLU, A: Any) -> tuple[np.ndarray, Fill]:
+def _ordered(recipe: SparseLU, A: Any, begun: Begun | None) -> tuple[np.ndarray, Fill]:
     if recipe.ordering is None:
         return np.arange(A.shape[0]), complete_fill(A)
-    return with_little_fill(A, recipe.ordering)
+    return with_little_fill(A, recipe.ordering, begun)
 
 
 def _require_room(recipe: SparseLU, what: str, nnz: int) -> None:
@@ -303,11 +306,11 @@ def _partial_matching(A: CSR) -> np.ndarray:
 
 def _columns(recipe: SparseLU, arranged: Arrangement, A: CSR) -> Any:
     """What is factored: A in its order, scaled and shifted, by columns."""
-    S = arranged.matrix(A)
+    S = arranged.by_columns(A)
     if recipe.shift:
         d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
-        S = S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype))
-    return _narrow(S.tocsc())
+        S = _narrow(S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc"))
+    return S
 
 
 def _narrow(S: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Transposes; the graph of A + A^T, and what is left of it without its rim. On one thread."""
+"""Transposes; matrices in another order, by columns; the graph of A + A^T. On one thread."""
 
 from __future__ import annotations
 
@@ -30,6 +30,36 @@ def _transpose(indptr, indices, data, starts, rows, values):
             place[indices[p]] = q + 1
             rows[q] = i
             values[q] = data[p]
+
+
+@compiled
+def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_scale, starts, places, values):
+    """A with its rows and columns in another order, scaled, by columns, in places and values[:starts[n]].
+
+    indptr, indices, data : of A, by rows.  rows, columns (n,) : row i and column j are rows[i] and columns[j] of A.
+    row_scale, column_scale (n,) : in the new order; rows are scaled before columns.
+    starts (n + 1,), places (nnz,), the rows of each column, ascending, values (nnz,) : out. Cost: two passes over A.
+    """
+    n = rows.size
+    to = np.empty(n, np.int64)
+    for j in range(n):
+        to[columns[j]] = j
+    for j in range(n + 1):
+        starts[j] = 0
+    for p in range(indptr[n]):
+        starts[to[indices[p]] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    for i in range(n):
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            j = to[indices[p]]
+            q = starts[j]
+            starts[j] = q + 1
+            places[q] = i
+            values[q] = data[p] * row_scale[i] * column_scale[j]
+    for j in range(n, 0, -1):
+        starts[j] = starts[j - 1]
+    starts[0] = 0
 
 
 @compiled
@@ -79,33 +109,3 @@ def permuted_graph(indptr, indices, order, starts, columns):
             columns[found] = place[indices[p]]
             found += 1
         starts[i + 1] = found
-
-
-@compiled
-def peel(indptr, indices, left, least):
-    """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
-
-    left (n,) : in, the rows that count; out, those that remain.
-    """
-    n = left.size
-    degree, waiting, count = np.zeros(n, np.int64), np.empty(n, np.int64), 0
-    for i in range(n):
-        if not left[i]:
-            continue
-        for p in range(indptr[i], indptr[i + 1]):
-            if left[indices[p]]:
-                degree[i] += 1
-        if degree[i] < least:
-            waiting[count] = i
-            count += 1
-    while count:
-        count -= 1
-        i = waiting[count]
-        left[i] = False
-        for p in range(indptr[i], indptr[i + 1]):
-            j = indices[p]
-            if left[j]:
-                degree[j] -= 1
-                if degree[j] == least - 1:
-                    waiting[count] = j
-                    count += 1

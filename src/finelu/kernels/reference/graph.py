@@ -1,4 +1,4 @@
-"""Transposes; the graph of A + A^T and its cores. The specification."""
+"""Transposes; matrices in another order, by columns; the graph of A + A^T. The specification."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ def transposed(indptr, indices, data):
     starts = np.cumsum([0, *(len(column) for column in columns)])
     rows, values = ([entry[part] for column in columns for entry in column] for part in (0, 1))
     return starts.astype(np.int64), np.array(rows, indices.dtype), np.array(values, data.dtype)
+
+
+def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_scale, starts, places, values):
+    """A with its rows and columns in another order, scaled, by columns, in places and values[:starts[n]].
+
+    indptr, indices, data : of A, by rows.  rows, columns (n,) : row i and column j are rows[i] and columns[j] of A.
+    row_scale, column_scale (n,) : in the new order; rows are scaled before columns.
+    starts (n + 1,), places (nnz,), the rows of each column, ascending, values (nnz,) : out.
+    """
+    where = {(i, int(indices[p])): p for i in range(len(rows)) for p in range(indptr[i], indptr[i + 1])}
+    found = 0
+    starts[0] = 0
+    for j, column in enumerate(columns):
+        for i, row in enumerate(rows):
+            p = where.get((int(row), int(column)))
+            if p is not None:
+                places[found], values[found] = i, data[p] * row_scale[i] * column_scale[j]
+                found += 1
+        starts[j + 1] = found
 
 
 def symmetric_graph(indptr, indices, starts, columns):
@@ -44,18 +63,3 @@ def permuted_graph(indptr, indices, order, starts, columns):
     rows = [[place[int(j)] for j in indices[indptr[row] : indptr[row + 1]]] for row in order]
     starts[:] = np.cumsum([0, *(len(row) for row in rows)])
     columns[:] = [j for row in rows for j in row]
-
-
-def peel(indptr, indices, left, least):
-    """Take rows with fewer than `least` neighbours out of a symmetric graph until there are none.
-
-    left (n,) : in, the rows that count; out, those that remain.
-    """
-    sparse = [-1]
-    while sparse:
-        sparse = [
-            i
-            for i in range(left.size)
-            if left[i] and np.count_nonzero(left[indices[indptr[i] : indptr[i + 1]]]) < least
-        ]
-        left[sparse] = False

@@ -49,11 +49,8 @@ class MultilevelILU(Recipe):
         float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
         float("inf"): no limit.
-    ordering : of each level: "auto", "mmd" (minimum degree of SciPy's SuperLU), "amd" (needs scikit-sparse), "nd"
-        (nested dissection, needs pymetis), "rcm", or None. "auto" is "mmd", but "rcm" where the pattern has no small
-        separators, so that minimum degree would be slow and save nothing: if, of the graph without rows of over 10
-        mean lengths and then without those of fewer than 8 neighbours, one level of a breadth-first search from the
-        periphery holds w rows, at least a twelfth of all, and w^2 is over 20 times the entries (`ordering.automatic`).
+    ordering : of each level: "amd" (approximate minimum degree), which "auto" is; "mmd" (minimum degree of SciPy's
+        SuperLU), "nd" (nested dissection, needs pymetis), "rcm", or None.
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
         variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
     symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,

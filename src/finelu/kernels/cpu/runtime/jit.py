@@ -101,6 +101,10 @@ class Cache(FunctionCache):
             if locator is not None and locator.get_cache_path() != self.cache_path
         ]
 
+    def holds_any(self) -> bool:
+        """Whether code of any dtypes is on the disk."""
+        return any(file._load_index() for file in (self._cache_file, *self._others))
+
     def save_overload(self, sig, data):
         try:
             with _alone(Path(self.cache_path)) as alone:
@@ -185,6 +189,11 @@ def compiled(function: Callable, **options) -> Callable:
     except RuntimeError:  # none of the folders that it knows can be written
         compiling.not_kept()
     return kernel
+
+
+def ready(kernel) -> bool:
+    """Whether a kernel is compiled for some dtypes, in this process or on the disk."""
+    return bool(kernel.signatures) or (isinstance(kernel._cache, Cache) and kernel._cache.holds_any())
 
 
 # Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's
