@@ -71,7 +71,7 @@ class Costs:
         self.analysis_seconds = ANALYSIS_ROW * traits.n + ANALYSIS * traits.nnz
 
     def begin_count(self) -> None:
-        """Let another thread begin what `count_fill` needs, where iterations are as fast without it; see `end_count`."""
+        """Let another thread begin `count_fill`, where iterations are as fast without it; `end_count` ends that."""
         if self._may_begin and not self.counted:
             self._may_begin = False
             recipe: Any = self.rungs["direct"].recipes[0]

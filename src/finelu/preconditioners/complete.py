@@ -22,6 +22,7 @@ from finelu.ordering import Fill
 from finelu.threads import one_blas_thread
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
+BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
 
 
@@ -31,7 +32,7 @@ class SuperLU:
     def __init__(self, columns: sp.csc_matrix, singular: str, **options: Any):
         """singular : what the error says where A is."""
         try:
-            with one_blas_thread():
+            with self._alone(columns.nnz > BLAS_SHARES):
                 self._lu: Any = splu(columns, **options)
         except RuntimeError as error:
             if "singular" not in str(error):
@@ -40,8 +41,12 @@ class SuperLU:
         self.nnz = int(self._lu.nnz) - columns.shape[0]
 
     def solve(self, r: Any, trans: str) -> Any:
-        with one_blas_thread() if r.ndim == 1 else nullcontext():
+        with self._alone(r.ndim == 1 and self.nnz > BLAS_SHARES):
             return self._lu.solve(r, trans)
+
+    @staticmethod
+    def _alone(wanted: bool) -> Any:
+        return one_blas_thread() if wanted else nullcontext()
 
 
 @cache

@@ -22,7 +22,7 @@ from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching, require_matching
 from finelu.validation import choice, flag
 
-COLAMD = "colamd"
+COLAMD, MMD = "colamd", "mmd"
 BACKENDS = ("auto", "superlu", "klu")
 QUICK = 2000  # rows up to which SuperLU orders by itself: a count takes longer there than the factorization
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
@@ -30,6 +30,7 @@ SHORT = 12  # mean entries a row, up to which factors with columns ordered alone
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
+MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
 
@@ -45,8 +46,9 @@ class SparseLU(Recipe):
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
-        entry, since SuperLU would exchange rows then, which fills in more than was counted. Where no matching is
-        complete, and shift > 0, it is as large as can be, and nothing is scaled.
+        entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows of at
+        most 20 entries in the mean are left to its COLAMD and its exchanges, which takes less time. Where no matching
+        is complete, and shift > 0, it is as large as can be, and nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
         `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows, its own minimum degree of A + A^T,
         without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for patterns that are
@@ -102,8 +104,8 @@ class Analysis:
     """What precedes a factorization.
 
     arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
-    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.  quick : whether SuperLU
-    finds the order of A + A^T as it factors.
+    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.  by_itself : the order
+    that SuperLU finds as it factors: COLAMD, of the columns alone, or MMD, of A + A^T; "" for none.
     """
 
     arranged: Arrangement
@@ -111,7 +113,7 @@ class Analysis:
     fill: Fill | None
     seconds: float
     klu: KLU | None = None
-    quick: bool = False
+    by_itself: str = ""
 
 
 class SparseLUFactors(Factors):
@@ -138,7 +140,7 @@ class SparseLUFactors(Factors):
         """
         super().__init__(recipe, A, report=DirectReport())
         known = known or analysed(recipe, A)
-        self._probed, self._by_columns, self._quick = probed, recipe.ordering == COLAMD, known.quick
+        self._probed, self._by_itself = probed, known.by_itself
         self._arranged, self.report.matched, fill = known.arranged, known.matched, known.fill
         self._klu, self.report.backend = known.klu, "superlu" if known.klu is None else "klu"
         self._klu_ordering = None if known.klu is None else known.klu.ordering
@@ -158,6 +160,8 @@ class SparseLUFactors(Factors):
         if self._klu_ordering is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
+                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # in the place of a matching
+                    require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
         self._lu = self._made()
@@ -185,9 +189,9 @@ class SparseLUFactors(Factors):
     def _superlu(self) -> SuperLU:
         columns = self._factored
         symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # by the tree of A + A^T
-        if self._quick:
+        if self._by_itself == MMD:
             how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
-        elif not self._by_columns:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+        elif not self._by_itself:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
             relax = 1 if self.recipe.ordering is None else RELAX
             how = symmetric | {"permc_spec": "NATURAL", "relax": relax, "panel_size": self._panel()}
         else:
@@ -223,15 +227,18 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     A = as_csr(A.on(np), diagonal=False)
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
-    by_columns, matched = recipe.ordering == COLAMD, recipe.matching
+    by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
     if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
         klu = _klu_if_better(A)
         if klu is not None:
             plain = Arrangement(rows, columns, row_scale, column_scale)
             return Analysis(plain, False, klu.expected, perf_counter() - start, klu)
     by_klu = recipe.backend == "klu"
+    few = recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted
     if matched is None and not by_klu:
-        matched = not by_columns and needs_matching(A)
+        matched = not by_itself and needs_matching(A)
+        if matched and few and A.nnz <= MODERATE * A.n:
+            matched, by_itself = False, COLAMD
     if matched:
         try:
             found = matching(A)
@@ -243,9 +250,9 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
             rows = np.argsort(found.columns)  # row of A that is matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
-    if recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted:
-        return Analysis(arranged, bool(matched), None, perf_counter() - start, quick=True)
-    if not by_columns and not (by_klu and recipe.ordering in ("auto", None)):
+    if few:
+        return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
+    if not by_itself and not (by_klu and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, begun)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
     klu = None
@@ -257,7 +264,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
             require_matching(A)  # says which rows
             raise
         fill = klu.expected or fill
-    return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu)
+    return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
 def _klu_if_better(A: CSR) -> KLU | None:
@@ -278,7 +285,7 @@ def needs_matching(A: CSR) -> bool:
         return True
     diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
     np.maximum.at(largest, A.indices, abs(A.data))
-    return not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n
+    return bool(not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n)
 
 
 def _ordered(recipe: SparseLU, A: Any, begun: Begun | None) -> tuple[np.ndarray, Fill]:
