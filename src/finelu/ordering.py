@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -193,7 +193,7 @@ def _metis_for(S: Any, fill: Fill) -> Any:
 
 
 class Begun:
-    """What `with_little_fill` begins with, `amd` and its fill, found by another thread while the caller goes on.
+    """What `with_little_fill` begins with, `amd` and its fill: found at once, or by another thread meanwhile.
 
     `end` it before A may change.
     """
@@ -203,10 +203,12 @@ class Begun:
         """Whether there is another thread, and the kernel need not be compiled first."""
         return threads.get_num_threads() > 1 and kernels_for(np.empty(0)).minimum_degree.is_compiled()
 
-    def __init__(self, A: CSR):
-        """A : on the host."""
+    def __init__(self, A: CSR, *, aside: bool = True):
+        """A : on the host.  aside : by another thread; else the calling one does it now."""
         self._halt = np.zeros(1, np.int64)
-        self._future = threads.begin(_begin, A, self._halt)
+        self._future = threads.begin(_begin, A, self._halt) if aside else Future()
+        if not aside:
+            self._future.set_result(_begin(A))
 
     @property
     def over(self) -> bool:

@@ -727,19 +727,28 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         costs.begun.found()
         assert costs.counting() == 0 and monitor.better(costs, ["direct"], 0.0, 1e9) == "direct"
         assert costs.fill == with_little_fill(A)[1]
-        costs.end_count()
-        assert costs.begun is None
     finally:
         threads.set_num_threads(threads.available_cores())
 
 
 def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):
     costs()
+    monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda: True)
     ended, end = [], ordering.Begun.end
+
+    def until_halted(S, halt):
+        while not halt[0]:
+            time.sleep(1e-3)
+
+    monkeypatch.setattr(ordering, "_amd", until_halted)
     monkeypatch.setattr(ordering.Begun, "end", lambda self: (end(self), ended.append(self.over)))
-    A = gallery.poisson5(60)
-    solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-12)
-    assert solution.converged and ended == [True]
+    threads.set_num_threads(2)
+    try:
+        A = gallery.poisson5(60)
+        solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-12)
+    finally:
+        threads.set_num_threads(threads.available_cores())
+    assert solution.converged and [a.outcome for a in solution.attempts] == ["solved"] and ended == [True]
 
 
 def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_nothing_is_compiled(monkeypatch):
@@ -747,12 +756,16 @@ def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_n
     assert small.nnz < cost.BESIDES < large.nnz
     try:
         for A, count, compiled in ((small, 1, True), (large, 2, True), (small, 2, False), (small, 2, True)):
+            aside = A is small and count == 2 and compiled
             threads.set_num_threads(count)
             monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda compiled=compiled: compiled)
             costs = ladder.Ladder(A, 1e-8).costs
-            costs.begin_count()
-            assert (costs.begun is not None) == (A is small and count == 2 and compiled)
-            assert costs.begun is not None or costs.counting() == costs.analysis_seconds
+            costs.begin_count(now=False)
+            assert (costs.begun is not None) is aside
+            assert aside or costs.counting() == costs.analysis_seconds
+            costs.end_count()
+            costs.begin_count(now=not aside)
+            assert aside or (costs.begun.over and costs.begun.found()[2] == with_little_fill(A, "amd")[1])
             costs.end_count()
     finally:
         threads.set_num_threads(threads.available_cores())

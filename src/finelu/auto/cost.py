@@ -22,7 +22,7 @@ from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, Sparse
 # pace of the first attempt corrects them.
 STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
 ANALYSIS_ROW, ANALYSIS = 0.2e-6, 0.1e-6  # ordering, elimination tree and column counts of the direct solve
-METIS_ROW = 4e-6  # of nested dissection, which follows where much work is counted
+METIS = 1.5e-6  # of nested dissection, which follows where much work is counted
 METIS_GAIN = 0.25  # part of the work, counted before, that it may be expected to leave
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of few rows, which are not counted: 0.15 to 0.8
@@ -67,22 +67,31 @@ class Costs:
         self.counted = self.by_columns or self.quick
         self.no_room = False
         self.begun: Begun | None = None
-        self._may_begin = "direct" in rungs and not traits.gpu and traits.nnz <= BESIDES
         self.analysis_seconds = ANALYSIS_ROW * traits.n + ANALYSIS * traits.nnz
 
-    def begin_count(self) -> None:
-        """Let another thread begin `count_fill`, where iterations are as fast without it; `end_count` ends that."""
-        if self._may_begin and not self.counted:
-            self._may_begin = False
-            recipe: Any = self.rungs["direct"].recipes[0]
-            if recipe.ordering == "auto" and nbklu() is None and Begun.possible() and not needs_matching(self.A):
+    def begin_count(self, *, now: bool) -> None:
+        """Begin `count_fill`: by another thread, where iterations are as fast without it, else here, if it may be now.
+
+        `end_count` ends it.
+        """
+        if self.begun is None and self._by_amd:
+            if self.traits.nnz <= BESIDES and Begun.possible():
                 self.begun = Begun(self.A)
+            elif now:
+                self.begun = Begun(self.A, aside=False)
+
+    @cached_property
+    def _by_amd(self) -> bool:
+        """Whether `count_fill` begins with `amd`."""
+        recipe: Any = self.rungs["direct"].recipes[0]
+        automatic = recipe.ordering == "auto" and nbklu() is None and not self.traits.gpu
+        return automatic and not needs_matching(self.A)
 
     def end_count(self) -> None:
         """No thread is at work on A any more."""
-        if self.begun is not None:
+        if self.begun is not None and not self.begun.over:
             self.begun.end()
-            self.begun, self._may_begin = None, True
+            self.begun = None
 
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
@@ -94,7 +103,7 @@ class Costs:
                 fill = self.begun.by_amd
             except MemoryError:  # as `count_fill` will find
                 fill = None
-            seconds = METIS_ROW * self.traits.n + METIS_GAIN * self._of(fill) if fill else 0.0
+            seconds = METIS * self.traits.nnz + METIS_GAIN * self._of(fill) if fill else 0.0
         return self.pace * seconds
 
     def count_fill(self) -> None:

@@ -111,8 +111,9 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     """
     uncounted = "direct" in left and not costs.counted
     if uncounted:
-        if costs.begun is None and worth(costs.pace * costs.analysis_seconds, elapsed, rest):
-            costs.begin_count()
+        analysis = costs.pace * costs.analysis_seconds
+        if worth(analysis, elapsed, rest):
+            costs.begin_count(now=costs.in_time(costs.analysis_seconds) and worth(2 * analysis, elapsed, rest))
         counting = costs.counting()
         if costs.in_time(counting / costs.pace) and (counting == 0 or worth(2 * counting, elapsed, rest)):
             costs.count_fill()
