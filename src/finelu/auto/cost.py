@@ -96,7 +96,9 @@ class Costs:
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
         seconds = self.analysis_seconds
-        if self.begun is not None:
+        if self.begun is None:
+            seconds += 0.0 if self._by_amd else METIS * self.traits.nnz  # or a matching, in about the same time
+        else:
             if not self.begun.over:
                 return math.inf
             try:
