@@ -179,7 +179,7 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
     A = as_csr(A, diagonal=False)
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
-    S, order, fill = (begun and begun.found()) or _begin(A)
+    S, order, fill = (begun or Begun(A, aside=False)).found()
     if metis := _metis_for(S, fill):
         other = _postordered(S, _nested_dissection(metis, S))
         if other[1].flops < fill.flops:
@@ -205,25 +205,31 @@ class Begun:
 
     def __init__(self, A: CSR, *, aside: bool = True):
         """A : on the host.  aside : by another thread; else the calling one does it now."""
-        self._halt = np.zeros(1, np.int64)
-        self._future = threads.begin(_begin, A, self._halt) if aside else Future()
-        if not aside:
-            self._future.set_result(_begin(A))
+        self._A, self._halt = A, np.zeros(1, np.int64)
+        self._future = threads.begin(_begin, A, self._halt) if aside else self._here()
+
+    def _here(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(_begin(self._A))
+        return future
 
     @property
     def over(self) -> bool:
         """Whether `found` has no need to wait."""
         return self._future.done()
 
-    def found(self) -> Any:
-        """(graph of A, order, fill), or None: it has not begun yet, and all is left to the caller."""
-        return None if self._future.cancel() else self._future.result()
+    def found(self) -> tuple[Any, np.ndarray, Fill]:
+        """(graph of A, order, fill); what no thread has begun yet is done here."""
+        if self._future.cancel():
+            self._future = self._here()
+        found: tuple[Any, np.ndarray, Fill] = self._future.result()
+        return found
 
     @property
-    def by_amd(self) -> Fill | None:
-        """The fill, where `with_little_fill` goes on to METIS; else None, as all is done."""
-        found = self.found()
-        return found[2] if found and _metis_for(found[0], found[2]) else None
+    def goes_on(self) -> bool:
+        """Whether `with_little_fill` goes on to METIS."""
+        S, _, fill = self.found()
+        return _metis_for(S, fill) is not None
 
     def end(self) -> None:
         """No thread is at work on it any more."""

@@ -1,7 +1,8 @@
-"""SparseLU by libraries that are not always installed: KLU, through nbklu."""
+"""SparseLU by libraries that are not always installed: KLU, through nbklu, and feral."""
 
 import copy
 import gc
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ import finelu as fl
 from finelu import gallery
 from finelu.auto.choose import rungs
 from finelu.auto.ladder import Ladder
-from finelu.errors import ParameterError, SingularMatrix, StructurallySingular
+from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
 from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
@@ -25,6 +26,12 @@ try:
 except ImportError:
     nbklu = None
 
+try:
+    import feral
+except ImportError:
+    feral = None
+
+ldl = pytest.mark.skipif(feral is None, reason="feral-solver is not installed")
 klu = pytest.mark.skipif(nbklu is None, reason="nbklu is not installed")
 
 
@@ -156,7 +163,7 @@ def test_an_analysis_is_taken_by_the_recipe_that_it_was_made_for_alone():
     costs = Ladder(A, 1e-8).costs
     costs.count_fill()
     first, *others = costs.rungs["direct"].recipes
-    assert costs.known(first) is costs.analysis and costs.analysis.klu is not None
+    assert costs.known(first) is costs.analysis and costs.analysis.library is not None
     assert [costs.known(other) for other in others] == [None, None]
     empty = sp.csr_matrix(network(3000))
     empty.data[empty.indptr[7] : empty.indptr[8]] = 0
@@ -194,3 +201,125 @@ def test_a_backend_that_is_none():
     with pytest.raises(ParameterError) as error:
         fl.SparseLU(backend="umfpack").factor(network())
     assert "superlu" in one_line(error)
+
+
+def indefinite(n=14):
+    """Real symmetric, of both signs, with gaps on the diagonal."""
+    return sp.csr_matrix(gallery.stokes(n) + sp.diags(np.r_[np.zeros(gallery.stokes(n).shape[0] - 1), 1.0]))
+
+
+@ldl
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("A", [gallery.poisson7(9), indefinite()], ids=["definite", "indefinite"])
+def test_feral_solves_symmetric_systems_in_every_direction(A, dtype, trans):
+    A = A.astype(dtype)
+    F = fl.SparseLU(backend="feral").factor(A)
+    assert F.report.backend == "feral" and F.report.expected_nnz == with_little_fill(A, "amd")[1].nnz
+    assert A.shape[0] <= F.nnz <= F.report.expected_nnz * 2 and F.report.probe < 1e4 * np.finfo(dtype).eps
+    for shape in ((A.shape[0],), (A.shape[0], 3)):
+        b = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+        x = F.solve(b, trans)
+        assert x.dtype == A.dtype and x.shape == b.shape
+        assert np.linalg.norm(A @ x - b) <= 1e6 * np.finfo(dtype).eps * np.linalg.norm(b)
+    z = F.solve(np.full(A.shape[0], 1 + 2j), trans)
+    assert np.linalg.norm(A @ z - (1 + 2j)) <= 1e7 * np.finfo(dtype).eps * np.sqrt(A.shape[0])
+
+
+@ldl
+@PATTERNS
+@given(A=dominant_matrices(), ordering=st.sampled_from(["auto", "amd", "nd"]), shift=st.sampled_from([0.0, 0.25]))
+def test_feral_with_every_ordering(A, ordering, shift):
+    A = sp.csr_matrix(A + A.T)
+    F = fl.SparseLU(backend="feral", ordering=ordering, shift=shift).factor(A)
+    b = np.arange(1.0, A.shape[0] + 1)
+    for S in (A, 2 * A):
+        want = S.toarray() + shift * np.diag(S.diagonal())
+        assert_close(F.update(S).solve(b), np.linalg.solve(want, b), ulps=1e5)
+
+
+@ldl
+def test_auto_takes_feral_for_symmetric_matrices_that_take_much_work():
+    light, heavy = gallery.poisson5(50), gallery.poisson7(20)
+    assert heavy.shape[0] > 2000 < light.shape[0]
+    assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy)] == ["superlu", "feral"]
+    for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
+        assert recipe.factor(heavy).report.backend == "superlu"
+    for A in (heavy.astype(complex), gallery.convection_diffusion(20)):
+        assert fl.SparseLU().factor(A).report.backend == "superlu"
+    costs = Ladder(fl.as_csr(heavy), 1e-8).costs
+    costs.count_fill()
+    first = costs.rungs["direct"].recipes[0]
+    assert costs.known(first) is costs.analysis and costs.analysis.library.name == "feral"
+
+
+@ldl
+def test_an_update_that_is_not_symmetric_is_refused_or_left_to_superlu():
+    A, b = gallery.poisson7(20), np.ones(8000)
+    other = sp.csr_matrix(A, copy=True)
+    other.data[1] *= 1.5
+    F, G = fl.SparseLU().factor(A), fl.SparseLU(backend="feral").factor(A)
+    assert F.report.backend == G.report.backend == "feral"
+    F.update(other)
+    assert F.report.backend == "superlu" and np.linalg.norm(other @ F.solve(b) - b) < 1e-8
+    with pytest.raises(MatrixError, match=r"not symmetric; backend='superlu'") as error:
+        G.update(other)
+    one_line(error)
+    with pytest.raises(NoFactors):
+        G.solve(b)
+    assert np.linalg.norm(A @ G.update(A).solve(b) - b) < 1e-8
+
+
+@ldl
+def test_copies_and_threads_of_feral():
+    A = gallery.poisson7(12)
+    F = fl.SparseLU(backend="feral").factor(A)
+    b = np.random.default_rng(2).standard_normal((A.shape[0], 16))
+    want = F.solve(b)
+    for other in (copy.copy(F), pickle.loads(pickle.dumps(F))):
+        assert_close(other.solve(b), want, ulps=1e3)
+        assert other.report.backend == "feral"
+        assert_close(2 * other.update(2 * A).solve(b), want, ulps=1e5)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda k: F.solve(b[:, k]), range(16)))
+    assert_close(np.column_stack(found), want, ulps=1e3)
+
+
+@ldl
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_makes_its_own_factors_by_feral():
+    A, b = gallery.poisson7(8), np.ones(512)
+    F = fl.SparseLU(backend="feral").factor(A)
+    child = os.fork()
+    if child == 0:
+        solved = abs(A @ F.solve(b) - b).max() < 1e-10
+        updated = abs(2 * A @ F.update(2 * A).solve(b) - b).max() < 1e-10
+        os._exit(0 if solved and updated else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert abs(A @ F.solve(b) - b).max() < 1e-10
+
+
+@ldl
+def test_what_feral_cannot_take_is_named():
+    A = gallery.poisson5(6)
+    singular = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 3]]))
+    for recipe, S, kind, words in (
+        ({}, A.astype(complex), ParameterError, "takes real matrices"),
+        ({}, gallery.convection_diffusion(6), MatrixError, "not symmetric"),
+        ({"matching": True}, A, ParameterError, "takes no matching=True"),
+        ({"ordering": "rcm"}, A, ParameterError, "takes no ordering='rcm'"),
+        ({}, singular, SingularMatrix, "singular"),
+    ):
+        with pytest.raises(kind, match=words) as error:
+            fl.SparseLU(backend="feral", **recipe).factor(S)
+        one_line(error)
+
+
+def test_without_feral_it_is_named_and_auto_does_without(monkeypatch):
+    monkeypatch.setattr("finelu.preconditioners.complete.feral", lambda: None)
+    A = gallery.poisson7(20)
+    with pytest.raises(ParameterError, match="pip install 'finelu\\[direct\\]'") as error:
+        fl.SparseLU(backend="feral").factor(A)
+    one_line(error)
+    assert fl.SparseLU().factor(A).report.backend == "superlu"

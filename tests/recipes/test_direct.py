@@ -249,7 +249,7 @@ def test_nested_dissection_is_taken_where_it_pays_and_is_installed(monkeypatch):
     dissected, degree = with_little_fill(A, "nd")[1], with_little_fill(A, "amd")[1]
     assert dissected.flops < degree.flops  # what makes the rest say something
     assert with_little_fill(A)[1] == dissected
-    assert finelu.SparseLU().factor(A).report.expected_nnz == dissected.nnz
+    assert SparseLU(backend="superlu").factor(A).report.expected_nnz == dissected.nnz
     monkeypatch.setattr(finelu.ordering, "_installed", lambda module: None)
     assert with_little_fill(A)[1] == degree
     small = gallery.poisson5(20, 20)  # is done before METIS would be
@@ -312,7 +312,7 @@ def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(m
     ]
     for A, ordering, columns in cases:
         b = values(A.shape[0], "float64")
-        x = SparseLU(ordering=ordering).factor(A).solve(b)
+        x = SparseLU(ordering=ordering, backend="superlu").factor(A).solve(b)
         assert seen[-1].get("panel_size") == columns
         assert_close(A @ x, b, ulps=1e5)
     b = values(box.shape[0], "float64")

@@ -16,7 +16,7 @@ from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
 from finelu.preconditioners.complete import nbklu
-from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed, needs_matching
+from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed, may_be_ldl, needs_matching
 
 # Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
 # pace of the first attempt corrects them.
@@ -27,8 +27,11 @@ METIS_GAIN = 0.25  # part of the work, counted before, that it may be expected t
 THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
 QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of few rows, which are not counted: 0.15 to 0.8
 COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
-DIRECT_ROW, DIRECT_ENTRY, DIRECT_FLOP = 0.5e-6, 25e-9, 0.09e-9  # of the complete factors
-KLU_ENTRY, KLU_FLOP = 20e-9, 1.0e-9  # the same of KLU, which has no supernodes
+SECONDS = {  # of complete factors by a library: a row of A, an entry of L and U, a flop
+    "superlu": (0.5e-6, 25e-9, 0.09e-9),
+    "klu": (0.5e-6, 20e-9, 1.0e-9),  # it has no supernodes
+    "feral": (3.0e-6, 20e-9, 0.03e-9),  # with its own order, on two threads
+}
 DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
 OVERHEAD = 1e-4  # seconds of an iteration whatever its size
 ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
@@ -102,10 +105,13 @@ class Costs:
             if not self.begun.over:
                 return math.inf
             try:
-                fill = self.begun.by_amd
+                fill, more = self.begun.found()[2], self.begun.goes_on
             except MemoryError:  # as `count_fill` will find
-                fill = None
-            seconds = METIS * self.traits.nnz + METIS_GAIN * self._of(fill) if fill else 0.0
+                return 0.0
+            symmetric = self.traits.kind == "hermitian" and not self.traits.complex
+            if not more or may_be_ldl(self.traits.n, symmetric=symmetric, fill=fill):
+                return 0.0
+            seconds = METIS * self.traits.nnz + METIS_GAIN * self._of(fill)
         return self.pace * seconds
 
     def count_fill(self) -> None:
@@ -133,7 +139,7 @@ class Costs:
         if found is None or other is None:
             return None
         alike = (recipe.ordering, recipe.backend) == (other.ordering, other.backend)
-        plain = alike and found.klu is None and not found.matched and not recipe.matching
+        plain = alike and found.library is None and not found.matched and not recipe.matching
         return found if plain or recipe is other else None
 
     def seconds(self, rung: str) -> float:
@@ -158,9 +164,9 @@ class Costs:
 
     def _of(self, fill: Fill) -> float:
         """Seconds of a direct solve with that fill, on an idle machine."""
-        by_klu = self.analysis is not None and self.analysis.klu is not None
-        entry, flop = (KLU_ENTRY, KLU_FLOP) if by_klu else (DIRECT_ENTRY, DIRECT_FLOP)
-        return DIRECT_ROW * self.traits.n + entry * fill.nnz + flop * fill.flops
+        library = self.analysis.library if self.analysis is not None else None
+        row, entry, flop = SECONDS["superlu" if library is None else library.name]
+        return row * self.traits.n + entry * fill.nnz + flop * fill.flops
 
     def room(self, rung: str) -> float:
         """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what

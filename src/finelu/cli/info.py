@@ -17,6 +17,7 @@ PACKAGES = (
     ("threadpoolctl", "threadpoolctl", "one thread of BLAS inside SuperLU"),
     ("pymetis", "pymetis", "nested dissection: SparseLU of large meshes; without it their minimum degree serves"),
     ("nbklu", "nbklu", "KLU: SparseLU of circuits and networks, finelu[direct]"),
+    ("feral", "feral-solver", "L D L^T: SparseLU of symmetric matrices, finelu[direct]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),

@@ -1,16 +1,22 @@
-"""The libraries that make a complete L U for `SparseLU`: SciPy's SuperLU, and KLU where nbklu is installed.
+"""The libraries that make a complete L U, or L D L^T, for `SparseLU`: SciPy's SuperLU; KLU where nbklu is installed,
+feral where feral-solver is.
 
-Each is an object with `nnz`, the entries of L and U without the unit diagonal, and `solve(r, trans)` for r (n,) or
-(n, k) on the host. Both work by columns, with 32-bit indices.
+Each makes an object with `nnz`, the entries of the factors without a unit diagonal, and `solve(r, trans)` for r (n,) or
+(n, k) on the host. All work by columns. Those that can be missing analyse a pattern first: `name`, `ordering`,
+`expected` (the fill, or None), `holds_for(columns)`, and `factor(columns, singular)`, which may come again.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,10 +25,11 @@ from scipy.sparse.linalg import splu
 
 from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.ordering import Fill
-from finelu.threads import one_blas_thread
+from finelu.threads import get_num_threads, one_blas_thread
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
+_lock = threading.Lock()
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
 
 
@@ -52,9 +59,19 @@ class SuperLU:
 @cache
 def nbklu() -> Any:
     """The package, or None where it is not installed, or not as it is needed."""
+    return _installed("nbklu", "KLUSolver")
+
+
+@cache
+def feral() -> Any:
+    """The package, or None where it is not installed, or not as it is needed."""
+    return _installed("feral", "Solver")
+
+
+def _installed(package: str, solver: str) -> Any:
     try:
-        library = import_module("nbklu")
-        return library if callable(library.KLUSolver) else None
+        library = import_module(package)
+        return library if callable(getattr(library, solver)) else None
     except (ImportError, OSError, AttributeError):
         return None
 
@@ -65,6 +82,8 @@ class KLU:
     It computes in double precision. T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for
     circuit simulation problems, 2010.
     """
+
+    name = "klu"
 
     def __init__(self, columns: sp.csc_matrix, ordering: int):
         """Analyse a pattern; `factor` makes the factors.
@@ -122,3 +141,130 @@ class KLU:
         with self._turns:
             x = self._solver.solve_(b) if trans == "N" else self._solver.tsolve_(b, conj_solve=int(trans == "H"))
         return x.T.astype(r.dtype, copy=False)
+
+
+class _Owner:
+    """A thread that does one call after the other. Unlike a pool, it takes calls from where an object is finalized,
+    which may be within any other."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
+        threading.Thread(target=self._run, name="finelu-feral", daemon=True).start()
+
+    def begin(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((future, function, args))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, function, args = self._calls.get()
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:  # a panic of feral is one
+                future.set_exception(error)
+            del future, function, args  # nothing is kept while it waits
+
+
+class LDL:
+    """feral: L D L^T of a real symmetric matrix, with pivots of one or two rows, by dense fronts, on all cores.
+
+    J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
+    for calculating inertia and solving symmetric linear systems, 1977.
+    A solver of feral lives on one thread: all of them do on the same one, which also drops them.
+    """
+
+    name = "feral"
+    expected = None
+    _owner: _Owner | None = None
+
+    def __init__(self, columns: sp.csc_matrix, ordering: str):
+        """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
+
+        Raises ParameterError where feral-solver is not installed, or for complex values.
+        """
+        self._library = feral()
+        if self._library is None:
+            raise ParameterError(
+                "backend='feral' needs feral-solver, which is not installed: pip install 'finelu[direct]', or use "
+                "'superlu'."
+            )
+        if columns.dtype.kind == "c":
+            raise ParameterError("backend='feral' takes real matrices, but A is complex; use 'superlu'.")
+        self.ordering, self._pattern = ordering, (columns.indptr, columns.indices)
+        n = columns.shape[0]
+        self._lower = np.flatnonzero(columns.indices >= np.repeat(np.arange(n), np.diff(columns.indptr)))
+        starts = np.searchsorted(self._lower, columns.indptr)
+        self._triangle = n, starts.astype(np.int64), columns.indices[self._lower].astype(np.int64)
+        self._values: Any = None  # of the lower triangle
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty place for a solver; that of the parent of a forked process stays where it is."""
+        self._solver: list[Any] = []
+        self._process = os.getpid()
+        weakref.finalize(self, self._drop, self._solver, self._process).atexit = False
+
+    @classmethod
+    def _drop(cls, solver: list[Any], process: int) -> None:
+        if cls._owner is not None and process == os.getpid():
+            cls._owner.begin(solver.clear)
+
+    @classmethod
+    def _call(cls, function: Callable[..., Any], *args: Any) -> Any:
+        """function(*args) on the thread of the solvers."""
+        with _lock:
+            owner = cls._owner = cls._owner or _Owner()
+        return owner.begin(function, *args).result()
+
+    def holds_for(self, columns: sp.csc_matrix) -> bool:
+        """Whether the analysis is one of this pattern."""
+        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
+        return all(np.array_equal(a, b) for a, b in same)
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> LDL:
+        """Factor a symmetric matrix of the pattern that was analysed. singular : what the error says where A is."""
+        self._values = columns.data[self._lower].astype(np.float64)
+        self._is_forked()
+        inertia, self.nnz = self._call(self._factored)
+        if inertia is None or inertia.n_zero:
+            raise SingularMatrix(singular)
+        return self
+
+    def _factored(self) -> tuple[Any, int]:
+        """Its inertia, None where that is not known, and how many entries it has."""
+        if not self._solver:
+            self._solver.append(self._library.Solver(ordering=self.ordering, parallel=get_num_threads() > 1))
+        solver = self._solver[0]
+        try:
+            solver.factor(self._library.CscMatrix(*self._triangle, self._values))
+        except (self._library.FeralError, ValueError) as error:
+            raise FineluError(f"SparseLU: feral gave up: {error}") from error
+        return solver.inertia, int(solver.factor_nnz or 0)
+
+    def solve(self, r: Any, trans: str) -> Any:
+        if self._is_forked():
+            self._call(self._factored)
+        if r.dtype.kind == "c":
+            return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
+        return self._call(self._of, r).astype(r.dtype, copy=False)
+
+    def _is_forked(self) -> bool:
+        """Whether the solver was made in another process, whose thread is not in this one: then it needs a new one."""
+        forked = self._process != os.getpid()
+        if forked:
+            self._kept = self._solver  # to be dropped here is what it does not allow
+            self._begin()
+        return forked
+
+    def _of(self, r: Any) -> Any:
+        return self._solver[0].solve(np.ascontiguousarray(r, np.float64))
+
+
+def _after_fork() -> None:
+    global _lock
+    LDL._owner, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

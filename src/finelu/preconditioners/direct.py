@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -11,22 +11,25 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
 
 from finelu.device import namespace, to_host
-from finelu.errors import FineluError, SingularMatrix, StructurallySingular
+from finelu.errors import FineluError, MatrixError, ParameterError, SingularMatrix, StructurallySingular
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
+from finelu.matrix.traits import is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete
-from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, PIVOT, SuperLU
+from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import matching, require_matching
 from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
-BACKENDS = ("auto", "superlu", "klu")
+BACKENDS = ("auto", "superlu", "klu", "feral")
 QUICK = 2000  # rows up to which SuperLU orders by itself: a count takes longer there than the factorization
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
+LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
+FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
@@ -36,13 +39,17 @@ FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as p
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
-    """Complete L U of A by SuperLU or KLU, after a maximum product matching, its scaling and a fill-reducing ordering.
+    """Complete L U of A by SuperLU or KLU, after a maximum product matching, its scaling and a fill-reducing ordering;
+    or L D L^T by feral.
 
     backend : "superlu", which comes with SciPy; "klu", for circuits, networks and other matrices whose factors stay
-        sparse, in double precision (needs nbklu: `pip install 'finelu[direct]'`); or "auto": KLU where it is installed,
-        ordering is "auto", neither matching nor shift is asked for, and KLU's analysis counts at most 65 flops for
-        each entry of the factors; else SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says
-        nothing else, and chooses pivots by itself: it matches rows only where matching is True.
+        sparse, and "feral", for real symmetric matrices, definite or not, whose factors do not, both in double
+        precision (`pip install 'finelu[direct]'` brings nbklu and feral-solver); or "auto". Where neither matching,
+        shift nor an ordering is asked for, "auto" is KLU, if it is installed and counts at most 65 flops for each entry
+        of the factors, else feral, if it is installed, A is symmetric and at least 10000 flops a row are counted; in
+        all other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral
+        takes the one that it finds the best, "amd" or "nd". Both choose pivots by themselves: KLU matches rows only
+        where matching is True, feral never.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -84,8 +91,8 @@ class SparseLU(Recipe):
 
 @dataclass(eq=False, repr=False)
 class DirectReport(Report):
-    """backend : "superlu" or "klu".  expected_nnz, expected_flops : counted before the factorization; None where
-    SuperLU takes its own order, and where KLU does not.
+    """backend : "superlu", "klu" or "feral".  expected_nnz, expected_flops : of L and U, counted before the
+    factorization (for feral by minimum degree); None where SuperLU takes its own order, and where KLU does not.
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering.  probe : see
     `finelu.factors.probe`; a warning where it is beyond 10.
@@ -104,15 +111,16 @@ class Analysis:
     """What precedes a factorization.
 
     arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
-    fill : counted, or None.  seconds : that it took.  klu : what KLU found, where it is used.  by_itself : the order
-    that SuperLU finds as it factors: COLAMD, of the columns alone, or MMD, of A + A^T; "" for none.
+    fill : counted, or None.  seconds : that it took.
+    library : KLU's or feral's analysis, where one of them is used.
+    by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
     """
 
     arranged: Arrangement
     matched: bool
     fill: Fill | None
     seconds: float
-    klu: KLU | None = None
+    library: KLU | LDL | None = None
     by_itself: str = ""
 
 
@@ -122,7 +130,7 @@ class SparseLUFactors(Factors):
     The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits.
     """
 
-    _bound = ("_lock", "_lu", "_klu")
+    _bound = ("_lock", "_lu", "_library")
     report: DirectReport
 
     def __init__(
@@ -139,25 +147,32 @@ class SparseLUFactors(Factors):
         probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
-        known = known or analysed(recipe, A)
-        self._probed, self._by_itself = probed, known.by_itself
-        self._arranged, self.report.matched, fill = known.arranged, known.matched, known.fill
-        self._klu, self.report.backend = known.klu, "superlu" if known.klu is None else "klu"
-        self._klu_ordering = None if known.klu is None else known.klu.ordering
-        if fill is not None:
-            _require_room(recipe, "the factors", fill.nnz)
-            if fill.nnz > most:
-                raise MemoryError(
-                    f"{recipe!r}: the factors would have {fill.nnz} entries; there is room for {most:.3g}."
-                )
-            self.report.expected_nnz, self.report.expected_flops = fill.nnz, fill.flops
-        self.report.analysis_seconds = known.seconds
+        self._probed, self._most = probed, most
+        self._take(known or analysed(recipe, A))
         self._refresh(A)
+
+    def _take(self, known: Analysis) -> None:
+        self._by_itself, self._arranged, fill = known.by_itself, known.arranged, known.fill
+        self._library, self.report.matched = known.library, known.matched
+        self._how = None if known.library is None else (type(known.library), known.library.ordering)
+        self.report.backend = "superlu" if known.library is None else known.library.name
+        if fill is not None:
+            _require_room(self.recipe, "the factors", fill.nnz)
+            if fill.nnz > self._most:
+                raise MemoryError(
+                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; there is room for {self._most:.3g}."
+                )
+        self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
+        self.report.analysis_seconds = known.seconds
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
+        if self.report.backend == "feral" and not is_hermitian(A):
+            if self.recipe.backend == "feral":
+                raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
+            self._take(analysed(replace(self.recipe, backend="superlu"), A))
         columns = _columns(self.recipe, self._arranged, A.on(np))
-        if self._klu_ordering is None:
+        if self._how is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # in the place of a matching
@@ -171,20 +186,21 @@ class SparseLUFactors(Factors):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._klu = None
+        self._library = None
         if self._valid:
             self._lu = self._made()
 
     def _singular(self) -> str:
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
 
-    def _made(self) -> SuperLU | KLU:
+    def _made(self) -> SuperLU | KLU | LDL:
         """The factors of what is kept as factored."""
-        if self._klu_ordering is None:
+        if self._how is None:
             return self._superlu()
-        if self._klu is None or not self._klu.holds_for(self._factored):
-            self._klu = KLU(self._factored, self._klu_ordering)
-        return self._klu.factor(self._factored, self._singular())
+        if self._library is None or not self._library.holds_for(self._factored):
+            library, ordering = self._how
+            self._library = library(self._factored, ordering)  # type: ignore[arg-type]  # its own
+        return self._library.factor(self._factored, self._singular())
 
     def _superlu(self) -> SuperLU:
         columns = self._factored
@@ -228,11 +244,14 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
+    plain = Arrangement(rows, columns, row_scale, column_scale)
     if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
-        klu = _klu_if_better(A)
-        if klu is not None:
-            plain = Arrangement(rows, columns, row_scale, column_scale)
-            return Analysis(plain, False, klu.expected, perf_counter() - start, klu)
+        library, fill, begun = _library_if_better(A, begun)
+        if library is not None:
+            return Analysis(plain, False, fill, perf_counter() - start, library)
+    if recipe.backend == "feral":
+        ldl, fill = LDL(_columns(recipe, plain, A), _of_feral(recipe)), with_little_fill(A, "amd")[1]
+        return Analysis(plain, False, fill, perf_counter() - start, ldl)
     by_klu = recipe.backend == "klu"
     few = recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted
     if matched is None and not by_klu:
@@ -267,16 +286,42 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
-def _klu_if_better(A: CSR) -> KLU | None:
-    """KLU's analysis of A, where nbklu is installed and factors of so little work are expected that KLU is faster."""
-    if complete.nbklu() is None:
-        return None
-    try:
-        found = KLU(_narrow(A.tosparse().tocsc()), AMD)
-    except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
-        return None
-    expected = found.expected
-    return found if expected is not None and expected.flops <= KLU_WORK * expected.nnz else None
+def _library_if_better(A: CSR, begun: Begun | None) -> tuple[KLU | LDL | None, Fill | None, Begun | None]:
+    """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
+    what is begun of an order."""
+    fill = None
+    if complete.nbklu() is not None:
+        try:
+            klu = KLU(_narrow(A.tosparse().tocsc()), AMD)
+        except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
+            return None, None, begun
+        fill = klu.expected
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz:
+            return klu, fill, begun
+    if not may_be_ldl(A.n, symmetric=A.dtype.kind != "c" and is_hermitian(A)):
+        return None, None, begun
+    if fill is None:
+        begun = begun or Begun(A, aside=False)
+        fill = begun.found()[2]
+    if not may_be_ldl(A.n, symmetric=True, fill=fill):
+        return None, None, begun
+    return LDL(_narrow(A.tosparse().tocsc()), "auto"), fill, begun
+
+
+def may_be_ldl(n: int, *, symmetric: bool, fill: Fill | None = None) -> bool:
+    """Whether "auto" is feral for a symmetric A with this fill, None for any.  symmetric : and real."""
+    return symmetric and complete.feral() is not None and n > QUICK and (fill is None or fill.flops >= LDL_WORK * n)
+
+
+def _of_feral(recipe: SparseLU) -> str:
+    """The ordering, by the name that feral has for it."""
+    if recipe.matching or recipe.ordering not in FERAL_ORDERINGS:
+        given = "matching=True" if recipe.matching else f"ordering={recipe.ordering!r}"
+        raise ParameterError(
+            f"{recipe!r}: backend='feral' takes no {given}; it orders by {', '.join(map(repr, FERAL_ORDERINGS))}, and "
+            "chooses its pivots by itself."
+        )
+    return FERAL_ORDERINGS[recipe.ordering or "auto"]
 
 
 def needs_matching(A: CSR) -> bool:
