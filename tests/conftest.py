@@ -15,6 +15,9 @@ from checks import without_gpu
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
 
+os.environ.setdefault("FINELU_RATES", os.devnull)  # no rates that this user has measured: the shipped ones
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
 

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,8 +51,7 @@ def costs(everywhere, monkeypatch):
     def expected(analysis=1e-15, **seconds):
         everywhere("worth", worth)
         monkeypatch.setattr(cost.Costs, "seconds", lambda self, rung: seconds.get(rung, 1e9))
-        monkeypatch.setattr(cost, "ANALYSIS_ROW", analysis / N)
-        monkeypatch.setattr(cost, "ANALYSIS", 0.0)
+        monkeypatch.setattr(cost, "RATES", replace(cost.RATES, analysis_row=analysis / N, analysis=0.0))
 
     return expected
 

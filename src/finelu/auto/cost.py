@@ -10,31 +10,30 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.choose import Rung
+from finelu.auto.rates import current
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
 from finelu.preconditioners.complete import nbklu
-from finelu.preconditioners.direct import COLAMD, QUICK, SHORT, Analysis, SparseLU, analysed, may_be_ldl, needs_matching
+from finelu.preconditioners.direct import (
+    COLAMD,
+    QUICK,
+    SHORT,
+    Analysis,
+    SparseLU,
+    analysed,
+    may_be_ldl,
+    needs_matching,
+)
 
-# Seconds per entry of A, measured on one core of an Intel Xeon; only their ratios to the iterations matter, since the
-# pace of the first attempt corrects them.
-STEP = {"cg": 4e-9, "bicgstab": 5e-9, "gmres": 8e-9}  # an iteration with factors of A's own pattern
-ANALYSIS_ROW, ANALYSIS = 0.2e-6, 0.1e-6  # ordering, elimination tree and column counts of the direct solve
-METIS = 1.5e-6  # of nested dissection, which follows where much work is counted
-METIS_GAIN = 0.25  # part of the work, counted before, that it may be expected to leave
-THRESHOLD, MULTILEVEL = 1.5e-6, 5.0e-6  # set-up and iterations together
-QUICK_ENTRY = 0.4e-6  # of A, of the direct solve of few rows, which are not counted: 0.15 to 0.8
-COLUMNWISE = 0.5e-6  # SuperLU with its column ordering, for short rows
-SECONDS = {  # of complete factors by a library: a row of A, an entry of L and U, a flop
-    "superlu": (0.5e-6, 25e-9, 0.09e-9),
-    "klu": (0.5e-6, 20e-9, 1.0e-9),  # it has no supernodes
-    "feral": (3.0e-6, 20e-9, 0.03e-9),  # with its own order, on two threads
-}
-DENSE_FLOP = 0.2e-9  # of SuperLU, where its factors turn out to be dense
-OVERHEAD = 1e-4  # seconds of an iteration whatever its size
-ON_GPU = 0.1  # part of THRESHOLD that a factorization on the GPU takes
+# Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
+RATES = current()
+STEP = {"cg": RATES.cg, "bicgstab": RATES.bicgstab, "gmres": RATES.gmres}  # an iteration, for each entry of A
+SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral")}
+METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
+ON_GPU = 0.1  # part of the threshold rung's time that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
@@ -70,7 +69,7 @@ class Costs:
         self.counted = self.by_columns or self.quick
         self.no_room = False
         self.begun: Begun | None = None
-        self.analysis_seconds = ANALYSIS_ROW * traits.n + ANALYSIS * traits.nnz
+        self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
     def begin_count(self, *, now: bool) -> None:
         """Begin `count_fill`: by another thread, where iterations are as fast without it, else here, if it may be now.
@@ -100,7 +99,7 @@ class Costs:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
         seconds = self.analysis_seconds
         if self.begun is None:
-            seconds += 0.0 if self._by_amd else METIS * self.traits.nnz  # or a matching, in about the same time
+            seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
         else:
             if not self.begun.over:
                 return math.inf
@@ -111,7 +110,7 @@ class Costs:
             symmetric = self.traits.kind == "hermitian" and not self.traits.complex
             if not more or may_be_ldl(self.traits.n, symmetric=symmetric, fill=fill):
                 return 0.0
-            seconds = METIS * self.traits.nnz + METIS_GAIN * self._of(fill)
+            seconds = RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
         return self.pace * seconds
 
     def count_fill(self) -> None:
@@ -150,15 +149,15 @@ class Costs:
         seconds: float
         if rung == "direct":
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
-                sparse, dense = COLUMNWISE * nnz, DENSE_FLOP * 2 / 3 * float(n) ** 3
+                sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
                 few = min(sparse, dense) if n <= QUICK else dense
                 return self.pace * (sparse if self.short else few)
             if self.quick:
-                return self.pace * QUICK_ENTRY * nnz
+                return self.pace * RATES.quick * nnz
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"cheap": STEP["bicgstab"] * 20, "threshold": THRESHOLD, "multilevel": MULTILEVEL}
+        typical = {"cheap": STEP["bicgstab"] * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
         seconds = typical.get(rung, 0.0) * nnz * self.pace
         return seconds * (ON_GPU if self.traits.gpu and rung == "threshold" else 1.0)
 

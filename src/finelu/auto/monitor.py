@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from finelu.auto.cost import OVERHEAD, STEP, Costs
+from finelu.auto.cost import RATES, STEP, Costs
 from finelu.result import Status
 
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
@@ -81,7 +81,7 @@ class SwitchMonitor:
             return False
         self.next = 1.1 * elapsed
         if self.rung == "cheap" and not self.costs.traits.gpu:
-            self.costs.pace = min(max(elapsed / iteration / (self.expected + OVERHEAD), 1.0), SLOWEST)
+            self.costs.pace = min(max(elapsed / iteration / (self.expected + RATES.overhead), 1.0), SLOWEST)
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)

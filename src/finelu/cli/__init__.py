@@ -1,4 +1,4 @@
-"""finelu solve | compare | inspect | warmup | bench: from a matrix file to a solution in the terminal.
+"""finelu solve | compare | inspect | info | warmup | calibrate | bench: from a matrix file to a solution.
 
 Exit status: 0 converged; 1 not converged, or A is singular and has no solution (of warmup: no folder keeps the
 kernels); 2 bad input, or an output that cannot be written; 70 an error in finelu itself; 130 interrupted.

@@ -13,6 +13,7 @@ import typer
 import finelu
 from finelu.cli.arguments import BAD_INPUT, CONVERGED, INTERNAL_ERROR, INTERRUPTED
 from finelu.cli.bench import bench
+from finelu.cli.calibrate import calibrate
 from finelu.cli.compare import compare
 from finelu.cli.info import info
 from finelu.cli.inspect import inspect
@@ -42,6 +43,7 @@ app.command(cls=RecipeHelp)(compare)
 app.command()(inspect)
 app.command()(info)
 app.command()(warmup)
+app.command()(calibrate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 
 

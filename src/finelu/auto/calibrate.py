@@ -1,0 +1,162 @@
+"""What the rungs of `solve` take on this machine, measured on systems of the gallery; see `finelu.auto.rates`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu import gallery, krylov
+from finelu.auto.rates import SHIPPED, Rates
+from finelu.matrix import CSR, as_csr
+from finelu.ordering import with_little_fill
+from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, SparseLU, complete
+
+RUNS = 3  # of which the fastest counts
+STEPS = 30  # of a method
+PATIENCE = 1e9  # a tolerance that no residual reaches: 1 / PATIENCE of b
+
+
+def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
+    """Measure the rates of this machine, with the threads that are set. tell(what, done, of) comes before each piece.
+
+    Each part of a rung keeps the form that is shipped and gets one factor, the geometric mean over some systems; a
+    complete L U gets one for light factors and one for operations. Libraries that are not installed keep the shipped
+    rates. Cost: about ten seconds, and as long as it takes where kernels are to be compiled.
+    """
+    pieces = (_iterations, _analysis, _superlu, _libraries, _threshold, _multilevel, _few_rows)
+    found = SHIPPED
+    for done, piece in enumerate(pieces):
+        tell(piece.__name__.strip("_").replace("_", " "), done, len(pieces))
+        found = replace(found, **piece())
+    return found
+
+
+def _iterations() -> dict[str, float]:
+    small, large = _system("poisson5:12"), _system("poisson7:32")
+    wind = _system("convection_diffusion:32")
+    overhead = _of_a_step("cg", small, IC0())
+    found = {"overhead": overhead}
+    for method, A, recipe in (("cg", large, IC0()), ("bicgstab", wind, ILU0()), ("gmres", wind, ILU0())):
+        found[method] = max((_of_a_step(method, A, recipe) - overhead) / A.nnz, 0.01 * getattr(SHIPPED, method))
+    return found
+
+
+def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
+    """Seconds of an iteration."""
+    b, F = _right_hand_side(A), recipe.factor(A)
+    function: Any = getattr(krylov, method)
+    taken = function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).iterations
+    seconds = _seconds(lambda: function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS))
+    return seconds / max(int(taken), 1)
+
+
+def _analysis() -> dict[str, float]:
+    factors = []
+    for name in ("poisson5:200", "poisson7:20", "stokes:40"):
+        A = _system(name)
+        expected = SHIPPED.analysis_row * A.n + SHIPPED.analysis * A.nnz
+        factors.append(_seconds(lambda A=A: with_little_fill(A, "amd")) / expected)  # type: ignore[misc]
+    return _scaled(_mean(factors), "analysis_row", "analysis", "metis")
+
+
+def _superlu() -> dict[str, float]:
+    light = _mean([_of_complete("superlu", name, SHIPPED) for name in ("poisson5:60", "poisson5:150", "stokes:30")])
+    found = replace(SHIPPED, **_scaled(light, "superlu_row", "superlu_entry"))
+    A, heavy = _system("poisson7:20"), SparseLU(backend="superlu", ordering="amd")
+    fill = with_little_fill(A, "amd")[1]
+    rest = _of_direct(heavy, A) - found.superlu_row * A.n - found.superlu_entry * fill.nnz
+    flop = max(rest / fill.flops, 0.1 * SHIPPED.superlu_flop)
+    dense = SHIPPED.dense_flop * flop / SHIPPED.superlu_flop
+    of_columns = _seconds_of_direct("poisson5:120", SparseLU(ordering="colamd")) / _system("poisson5:120").nnz
+    return {
+        "superlu_row": found.superlu_row,
+        "superlu_entry": found.superlu_entry,
+        "superlu_flop": flop,
+        "dense_flop": dense,
+        "columnwise": of_columns,
+    }
+
+
+def _libraries() -> dict[str, float]:
+    found: dict[str, float] = {}
+    for library, package, name in (("klu", complete.nbklu, "poisson5:60"), ("feral", complete.feral, "poisson7:20")):
+        if package() is not None:
+            factor = _of_complete(library, name, SHIPPED)
+            found |= _scaled(factor, *(f"{library}_{part}" for part in ("row", "entry", "flop")))
+    return found
+
+
+def _threshold() -> dict[str, float]:
+    return {"threshold": _of_rung(ILUT(), "convection_diffusion:28")}
+
+
+def _multilevel() -> dict[str, float]:
+    return {"multilevel": _of_rung(MultilevelILU(), "convection_diffusion:16")}
+
+
+def _few_rows() -> dict[str, float]:
+    names = ("poisson5:40", "poisson7:10", "convection_diffusion:40,40,1")
+    return {
+        "quick": _mean([_seconds_of_direct(name, SparseLU(backend="superlu")) / _system(name).nnz for name in names])
+    }
+
+
+def _of_complete(library: str, name: str, rates: Rates) -> float:
+    """How many times longer complete factors take than expected."""
+    A = _system(name)
+    fill = with_little_fill(A, "amd")[1]
+    row, entry, flop = rates.of(library)
+    recipe = SparseLU(backend=library, ordering="auto" if library == "klu" else "amd")
+    return _of_direct(recipe, A) / (row * A.n + entry * fill.nnz + flop * fill.flops)
+
+
+def _seconds_of_direct(name: str, recipe: SparseLU) -> float:
+    A = _system(name)
+    return _of_direct(recipe, A, analysis=True)
+
+
+def _of_direct(recipe: SparseLU, A: CSR, *, analysis: bool = False) -> float:
+    """Seconds of complete factors and one solve."""
+    b = _right_hand_side(A)
+    if analysis or recipe.backend == "feral":  # its own analysis is a part of it
+        return _seconds(lambda: recipe.factor(A).solve(b))
+    F = recipe.factor(A)
+    return _seconds(lambda: F.update(A).solve(b))
+
+
+def _of_rung(recipe: Any, name: str) -> float:
+    """Seconds an entry of A, for factors and the iterations to 1e-8."""
+    A = _system(name)
+    b = _right_hand_side(A)
+    return _seconds(lambda: krylov.gmres(A, b, M=recipe.factor(A), rtol=1e-8, maxiter=200)) / A.nnz
+
+
+def _system(name: str) -> CSR:
+    return as_csr(gallery.problem(name), diagonal=False)
+
+
+def _right_hand_side(A: CSR) -> Any:
+    return np.random.default_rng(0).uniform(-0.5, 0.5, A.n)
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    """Of the fastest of some runs, after one that may compile."""
+    taken = []
+    for _ in range(1 + RUNS):
+        start = perf_counter()
+        function()
+        taken.append(perf_counter() - start)
+    return min(taken[1:])
+
+
+def _scaled(factor: float, *names: str) -> dict[str, float]:
+    return {field.name: factor * getattr(SHIPPED, field.name) for field in fields(Rates) if field.name in names}
+
+
+def _mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))

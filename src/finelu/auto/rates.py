@@ -1,0 +1,136 @@
+"""The seconds that `solve` expects its rungs to take: those that `finelu calibrate` has measured here, or shipped ones.
+
+What was measured is kept in the user's cache, one file for each kind of processor, so that a home that several machines
+share keeps them apart. `FINELU_RATES` names another folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from finelu.threads import available_cores
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds, of an entry of A where nothing else is said; by default those of an Intel Xeon.
+
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern.  overhead : of an iteration, whatever its size.
+    analysis_row, analysis : ordering, elimination tree and column counts of a direct solve.  metis : nested dissection.
+    threshold, multilevel : set-up and iterations together.
+    quick : a direct solve of few rows.  columnwise : SuperLU with its column ordering, for short rows.
+    superlu_row, superlu_entry, superlu_flop : complete factors, for each row, entry of L and U, and operation; klu and
+        feral likewise.  dense_flop : of SuperLU, where its factors turn out to be dense.
+    """
+
+    cg: float = 4e-9
+    bicgstab: float = 5e-9
+    gmres: float = 8e-9
+    overhead: float = 1e-4
+    analysis_row: float = 0.2e-6
+    analysis: float = 0.1e-6
+    metis: float = 1.5e-6
+    threshold: float = 1.5e-6
+    multilevel: float = 5e-6
+    quick: float = 0.5e-6
+    columnwise: float = 0.5e-6
+    superlu_row: float = 0.5e-6
+    superlu_entry: float = 36e-9
+    superlu_flop: float = 0.11e-9
+    klu_row: float = 0.5e-6
+    klu_entry: float = 20e-9
+    klu_flop: float = 1e-9
+    feral_row: float = 3e-6
+    feral_entry: float = 20e-9
+    feral_flop: float = 0.03e-9
+    dense_flop: float = 0.2e-9
+
+    def of(self, library: str) -> tuple[float, float, float]:
+        """A row, an entry and an operation of "superlu", "klu" or "feral"."""
+        row, entry, flop = (getattr(self, f"{library}_{part}") for part in ("row", "entry", "flop"))
+        return row, entry, flop
+
+
+SHIPPED = Rates()
+
+
+def current() -> Rates:
+    """The rates of this machine; the shipped ones where none were measured, or they are damaged, which is told."""
+    try:
+        file = kept_in()
+        return _read(file)
+    except (OSError, RuntimeError):  # there is no file, no home (RuntimeError), or none that this user may read
+        return SHIPPED
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        warnings.warn(
+            f"{file} is not what `finelu calibrate` writes ({reason}); run it again, or `finelu calibrate --reset`. "
+            "Meanwhile `solve` takes the rates that are shipped.",
+            stacklevel=2,
+        )
+        return SHIPPED
+
+
+def keep(rates: Rates) -> Path:
+    """Keep rates for later processes; returns the file. Raises OSError where it cannot be written."""
+    file = kept_in()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(asdict(rates), indent=1) + "\n", encoding="utf-8")
+    partial.replace(file)
+    return file
+
+
+def forget() -> Path | None:
+    """Go back to the shipped rates; returns the file that is gone, None where there was none."""
+    file = kept_in()
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return None
+    return file
+
+
+def kept_in() -> Path:
+    """The file for this kind of machine."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{processor()} {available_cores()} cores".lower()).strip("-")
+    return _folder() / f"rates-{name}.json"
+
+
+def processor() -> str:
+    """The name of the processor, as the system has it."""
+    name = ""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return name or platform.processor() or platform.machine()
+
+
+def _folder() -> Path:
+    if given := os.environ.get("FINELU_RATES"):
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "finelu"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "finelu"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "finelu"
+
+
+def _read(file: Path) -> Rates:
+    found: Any = json.loads(file.read_text(encoding="utf-8"))
+    names = [field.name for field in fields(Rates)]
+    if not isinstance(found, dict) or sorted(found) != sorted(names):
+        raise ValueError("it has other names")
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}")
+    return Rates(**{name: float(value) for name, value in found.items()})

@@ -1,0 +1,121 @@
+"""`finelu calibrate`: what it measures, where that is kept, and what `solve` makes of it."""
+
+import json
+import os
+import warnings
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+import finelu as fl
+from finelu import gallery
+from finelu.auto import calibrate, cost, monitor, rates
+from finelu.auto.ladder import Ladder
+from finelu.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FINELU_RATES", str(tmp_path / "rates"))
+    return tmp_path / "rates"
+
+
+def test_rates_are_kept_for_later_processes_and_forgotten(folder):
+    assert rates.current() is rates.SHIPPED and rates.forget() is None
+    found = replace(rates.SHIPPED, cg=1e-7, feral_row=2.5e-6)
+    file = rates.keep(found)
+    assert file.parent == folder and os.listdir(folder) == [file.name]
+    assert rates.current() == found and found.of("feral") == (2.5e-6, 20e-9, 0.03e-9)
+    assert rates.forget() == file and rates.current() is rates.SHIPPED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        "{}",
+        json.dumps(asdict(rates.SHIPPED) | {"cg": 0.0}),
+        json.dumps(asdict(rates.SHIPPED) | {"cg": "1"}),
+        json.dumps(asdict(rates.SHIPPED) | {"cg": True}),
+        json.dumps(asdict(rates.SHIPPED) | {"more": 1.0}),
+        json.dumps(asdict(rates.SHIPPED) | {"cg": 1.0}).replace("1.0", "NaN", 1),
+    ],
+)
+def test_a_damaged_file_is_named_and_not_taken(folder, text):
+    file = rates.keep(rates.SHIPPED)
+    file.write_text(text)
+    with pytest.warns(UserWarning, match="calibrate --reset") as warned:
+        assert rates.current() is rates.SHIPPED
+    assert str(file) in str(warned[0].message) and "\n" not in str(warned[0].message)
+
+
+def test_machines_have_files_of_their_own_and_need_no_home(folder, monkeypatch):
+    here = rates.kept_in()
+    monkeypatch.setattr(rates, "processor", lambda: "Another (R) CPU @ 1 GHz")
+    assert rates.kept_in() != here and "another-r-cpu-1-ghz" in rates.kept_in().name
+    monkeypatch.delenv("FINELU_RATES")
+
+    def homeless():
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(rates.Path, "home", homeless)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rates.current() is rates.SHIPPED
+
+
+def test_solve_expects_what_was_measured(monkeypatch):
+    A = fl.as_csr(gallery.poisson5(60))
+    slow = replace(rates.SHIPPED, superlu_entry=1.0, analysis=1.0, threshold=1.0, multilevel=2.0)
+    before = Ladder(A, 1e-8).costs
+    before.count_fill()
+    assert before.seconds("direct") < 1
+    monkeypatch.setattr(cost, "RATES", slow)
+    monkeypatch.setattr(cost, "SECONDS", {"superlu": slow.of("superlu")})
+    costs = Ladder(A, 1e-8).costs
+    assert costs.analysis_seconds == pytest.approx(A.nnz + slow.analysis_row * A.n)
+    costs.count_fill()
+    assert costs.seconds("direct") == pytest.approx(costs.fill.nnz, rel=1e-3)
+    assert (costs.seconds("threshold"), costs.seconds("multilevel")) == (A.nnz, 2 * A.nnz)
+    assert monitor.better(costs, ["threshold", "multilevel"], 1e9, 1.5 * A.nnz) == "threshold"
+
+
+def test_what_is_measured_is_the_time_of_what_it_is_for(monkeypatch):
+    """With a clock that advances by one second a look, each run takes one second."""
+    ticks = iter(np.arange(1e6))
+    monkeypatch.setattr(calibrate, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(calibrate, "RUNS", 1)
+    monkeypatch.setattr(calibrate.gallery, "problem", lambda name: gallery.poisson5(30))
+    A, seen = gallery.poisson5(30), []
+    found = calibrate.calibrate(lambda *given: seen.append(given))
+    for name in ("quick", "columnwise", "threshold", "multilevel"):
+        assert getattr(found, name) == pytest.approx(1 / A.nnz)
+    assert found.overhead == 1 / calibrate.STEPS and found.cg == 0.01 * rates.SHIPPED.cg  # nothing is left for entries
+    factor = found.analysis / rates.SHIPPED.analysis
+    assert factor * (rates.SHIPPED.analysis_row * A.shape[0] + rates.SHIPPED.analysis * A.nnz) == pytest.approx(1)
+    fill = fl.ordering.with_little_fill(A, "amd")[1]
+    row, entry, flop = found.of("superlu")
+    light = (row, entry, rates.SHIPPED.superlu_flop * row / rates.SHIPPED.superlu_row)  # which has one factor for all
+    assert light[0] * A.shape[0] + light[1] * fill.nnz + light[2] * fill.flops == pytest.approx(1)
+    assert flop >= 0.1 * rates.SHIPPED.superlu_flop
+    assert [(done, of) for _, done, of in seen] == [(k, len(seen)) for k in range(len(seen))]
+
+
+def test_the_command_measures_keeps_shows_and_resets(folder, monkeypatch, capsys):
+    found = replace(rates.SHIPPED, cg=8e-9)
+    monkeypatch.setattr(calibrate, "calibrate", lambda tell: found)
+    assert main(["calibrate"]) == 0
+    out = capsys.readouterr().out
+    assert "cg               8.00e-09    2.00" in out and str(rates.kept_in()) in out and rates.current() == found
+    assert main(["calibrate", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(rates.kept_in()), "rates": asdict(found)}
+    assert main(["calibrate", "--reset"]) == 0 and "is gone" in capsys.readouterr().out
+    assert main(["calibrate", "--reset"]) == 0 and "no rates were kept" in capsys.readouterr().out
+    folder.rmdir()
+    folder.write_text("a file")
+    assert main(["calibrate"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
