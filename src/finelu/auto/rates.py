@@ -65,7 +65,7 @@ SHIPPED = Rates()
 
 
 def current() -> Rates:
-    """The rates of this machine; the shipped ones where none were measured, or they are damaged, which is told."""
+    """The rates of this machine; the shipped ones where none were measured or, with a warning, what is kept is damaged."""
     try:
         file = kept_in()
         return _read(file)
