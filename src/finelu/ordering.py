@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from importlib import import_module
@@ -205,7 +206,7 @@ class Begun:
 
     def __init__(self, A: CSR, *, aside: bool = True):
         """A : on the host.  aside : by another thread; else the calling one does it now."""
-        self._A, self._halt = A, np.zeros(1, np.int64)
+        self._A, self._halt, self._process = A, np.zeros(1, np.int64), os.getpid()
         self._future = threads.begin(_begin, A, self._halt) if aside else self._here()
 
     def _here(self) -> Future[Any]:
@@ -216,11 +217,11 @@ class Begun:
     @property
     def over(self) -> bool:
         """Whether `found` has no need to wait."""
-        return self._future.done()
+        return self._future.done() or self._process != os.getpid()
 
     def found(self) -> tuple[Any, np.ndarray, Fill]:
         """(graph of A, order, fill); what no thread has begun yet is done here."""
-        if self._future.cancel():
+        if self._future.cancel() or not (self._future.done() or self._process == os.getpid()):  # a fork has no thread
             self._future = self._here()
         found: tuple[Any, np.ndarray, Fill] = self._future.result()
         return found
@@ -234,8 +235,13 @@ class Begun:
     def end(self) -> None:
         """No thread is at work on it any more."""
         self._halt[0] = 1
-        if not self._future.cancel():
-            wait([self._future])
+        running = self._process == os.getpid() and not self._future.cancel()
+        while running:
+            try:
+                wait([self._future])
+                running = False
+            except KeyboardInterrupt:  # one more, while the first is on its way
+                pass
 
 
 def _begin(A: CSR, halt: Any = None) -> Any:

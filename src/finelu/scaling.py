@@ -148,6 +148,18 @@ def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tup
     return tuple(np.exp2(np.clip(np.rint(x), low, high)).astype(dtype) for x in (u, v))
 
 
+def by_largest(A: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row, and then of each
+    column, to between 1/2 and 1; 1 for rows and columns of zeros. Cost: two passes over the entries; on the host."""
+    rows, indices, logs = _logarithms(A)
+    empty = ~np.isfinite(_largest(logs, rows, A.n)), ~np.isfinite(_largest(logs, indices, A.n))
+    u = np.where(empty[0], 0.0, -_largest(logs, rows, A.n))
+    u, v = _clipped(u, rows, indices, logs, A.data.real.dtype, whole=True)
+    scales = (np.exp2(np.where(none, 0.0, x)).astype(A.data.real.dtype) for none, x in zip(empty, (u, v), strict=True))
+    row_scale, column_scale = scales
+    return row_scale, column_scale
+
+
 def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweeps: int) -> tuple[Any, Any]:
     """u, v (n,) for which the largest logs + u + v of each row and column are about 0; see `equilibrate`."""
     u, v = np.zeros(n), np.zeros(n)

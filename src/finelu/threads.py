@@ -109,17 +109,19 @@ def one_blas_thread() -> Iterator[None]:
     from the kernels that come next.
     """
     global _limited, _limit
-    with _lock:
-        _limited += 1
-        if _limited == 1:
-            _limit = _blas().limit(limits=1, user_api="blas")
+    counted = False
     try:
+        with _lock:
+            if _limit is None:
+                _limit = _blas().limit(limits=1, user_api="blas")
+            _limited, counted = _limited + 1, True
         yield
     finally:
         with _lock:
-            _limited -= 1
-            if not _limited:
+            _limited -= counted
+            if not _limited and _limit is not None:
                 _limit.restore_original_limits()
+                _limit = None
 
 
 @cache
@@ -131,11 +133,11 @@ def _blas() -> Any:
 
 def _after_fork() -> None:
     """A child has none of its parent's threads: it makes its own pool when it needs one."""
-    global _lock, _pool, _limited
-    _lock, _pool = threading.Lock(), None
-    if _limited:
-        _limited = 0
+    global _lock, _pool, _limited, _limit
+    _lock, _pool, _limited = threading.Lock(), None, 0
+    if _limit is not None:
         _limit.restore_original_limits()
+        _limit = None
 
 
 if hasattr(os, "register_at_fork"):

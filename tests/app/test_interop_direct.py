@@ -4,6 +4,8 @@ import copy
 import gc
 import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -268,6 +270,45 @@ def test_an_update_that_is_not_symmetric_is_refused_or_left_to_superlu():
     with pytest.raises(NoFactors):
         G.solve(b)
     assert np.linalg.norm(A @ G.update(A).solve(b) - b) < 1e-8
+
+
+@ldl
+def test_auto_leaves_what_is_symmetric_but_for_more_than_rounding_to_superlu():
+    A = sp.csr_matrix(sp.block_diag([1e8 * sp.identity(1), gallery.poisson7(20)]))
+    assert fl.SparseLU().factor(A).report.backend == "feral"
+    A.data[2] *= 1 + 1e-12  # nothing compared with the largest entry
+    assert fl.SparseLU().factor(A).report.backend == "superlu"
+    assert fl.SparseLU(backend="feral").factor(A).report.backend == "feral"
+
+
+@ldl
+def test_factors_that_live_to_the_end_of_a_process_leave_quietly():
+    text = """
+import finelu as fl, numpy as np
+A = fl.gallery.poisson7(10)
+F, G = (fl.SparseLU(backend="feral").factor(A) for _ in range(2))
+F.again = F  # a cycle
+print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+@ldl
+def test_an_interrupt_of_feral_is_one(tmp_path):
+    text = """
+import finelu as fl, os, signal, threading
+from finelu.preconditioners import complete
+fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
+own = complete.LDL._factored
+complete.LDL._factored = lambda self: os.kill(os.getpid(), signal.SIGINT) or own(self)
+try:
+    fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(16))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
 @ldl

@@ -795,3 +795,15 @@ def test_blas_has_one_thread_while_any_caller_wants_it_so():
                 raise KeyboardInterrupt
             assert set(counts()) == {1}
         assert set(counts()) == {2}
+
+
+def test_blas_is_limited_again_after_a_limit_that_was_interrupted(monkeypatch):
+    class Interrupted:
+        def limit(self, **_):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_blas", Interrupted)
+        with pytest.raises(KeyboardInterrupt), threads.one_blas_thread():
+            pass
+    test_blas_has_one_thread_while_any_caller_wants_it_so()

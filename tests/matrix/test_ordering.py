@@ -1,5 +1,6 @@
 """Orderings and scalings, and the kernels that scale: by definition, by twin, by bad input."""
 
+import os
 import sys
 import threading
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from finelu.kernels import kernels_for, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.ordering import (
     Begun,
+    _amd,
     _graph,
     _separator,
     amd,
@@ -240,6 +242,26 @@ def test_an_order_is_begun_by_another_thread_and_ended(monkeypatch):
     threading.Timer(0.1, goes_on.set).start()
     busy.end()
     assert busy.over and busy.found() is None  # after a halt
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_orders_by_itself(monkeypatch):
+    A = as_csr(gallery.poisson7(9))
+    want, own = with_little_fill(A)[0], _amd
+    begins, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr("finelu.ordering._amd", lambda *given: begins.set() or (goes_on.wait(60) and own(*given)))
+    begun = Begun(A)
+    assert begins.wait(60)
+    child = os.fork()
+    if child == 0:
+        goes_on.set()
+        order = begun.found()[1]
+        begun.end()
+        os._exit(0 if np.array_equal(order, want) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    goes_on.set()
+    np.testing.assert_array_equal(begun.found()[1], want)
 
 
 @PATTERNS

@@ -14,6 +14,7 @@ from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
 from finelu.preconditioners import complete, direct
+from finelu.scaling import by_largest
 
 ORDERINGS = ("auto", "mmd", "rcm", None, "colamd")
 
@@ -72,6 +73,33 @@ def test_a_missing_diagonal_is_matched_but_where_exchanges_take_less_time(monkey
             singular.data[singular.indptr[3] : singular.indptr[4]] = 0
             with pytest.raises(StructurallySingular, match="row 3"):
                 SparseLU().factor(singular)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exchanges_in_few_rows_work_on_scaled_ones(dtype):
+    rng = np.random.default_rng(0)
+    n = 200
+    B = sp.random(n, n, 4 / n, rng=rng) + 2 * sp.csr_matrix(sp.identity(n))[rng.permutation(n)]
+    A = sp.csr_matrix(sp.diags(10.0 ** rng.uniform(-6, 6, n)) @ B).astype(dtype)
+    x = rng.standard_normal(n)
+    b = (A.astype(float) @ x).astype(dtype)
+    F = SparseLU().factor(A)
+    assert not F.report.matched and F.report.backend == "superlu"
+    assert np.linalg.norm(F.solve(b) - x) <= 100 * np.finfo(dtype).eps * np.linalg.norm(x)
+    assert SparseLU(shift=1e-6).factor(A).report.matched  # a shift is one of the matched diagonal
+
+
+@given(A=dominant_matrices(), seed=st.integers(0, 99))
+def test_scales_by_the_largest_entries(A, seed):
+    rng = np.random.default_rng(seed)
+    n = A.shape[0]
+    S = sp.csr_matrix(sp.diags(10.0 ** rng.uniform(-100, 100, n)) @ A @ sp.diags(rng.integers(0, 2, n).astype(float)))
+    S.eliminate_zeros()
+    rows, columns = by_largest(finelu.as_csr(S, diagonal=False))
+    scaled = abs(np.diag(rows) @ S.toarray() @ np.diag(columns))
+    assert scaled.max() <= 1 and (np.frexp(np.concatenate([rows, columns]))[0] == 0.5).all()
+    assert ((scaled.max(axis=0) >= 0.5) | ~S.toarray().any(axis=0)).all()
+    assert (columns[~S.toarray().any(axis=0)] == 1).all() and (rows[~S.toarray().any(axis=1)] == 1).all()
 
 
 def test_scales_of_many_magnitudes():

@@ -65,7 +65,7 @@ SHIPPED = Rates()
 
 
 def current() -> Rates:
-    """The rates of this machine; the shipped ones where none were measured or, with a warning, what is kept is damaged."""
+    """The rates of this machine; the shipped ones where none were measured or, with a warning, the file is damaged."""
     try:
         file = kept_in()
         return _read(file)

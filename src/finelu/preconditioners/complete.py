@@ -8,6 +8,7 @@ Each makes an object with `nnz`, the entries of the factors without a unit diago
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -17,7 +18,7 @@ from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -144,26 +145,39 @@ class KLU:
 
 
 class _Owner:
-    """A thread that does one call after the other. Unlike a pool, it takes calls from where an object is finalized,
-    which may be within any other."""
+    """The thread that makes, uses and drops the solvers of feral, as these want it: one call after the other.
+
+    Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
+    """
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
-        threading.Thread(target=self._run, name="finelu-feral", daemon=True).start()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="finelu-feral", daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
 
     def begin(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         self._calls.put((future, function, args))
         return future
 
+    def end(self) -> None:
+        """Before the process ends: the thread does what it has been asked for, drops all solvers, and is no more."""
+        if self is LDL._owner:
+            LDL._owner = None
+            self._calls.put(None)
+            self._thread.join()
+
     def _run(self) -> None:
-        while True:
-            future, function, args = self._calls.get()
+        while (call := self._calls.get()) is not None:
+            future, function, args = call
             try:
                 future.set_result(function(*args))
-            except BaseException as error:  # a panic of feral is one
+            except BaseException as error:
                 future.set_exception(error)
-            del future, function, args  # nothing is kept while it waits
+            del call, future, function, args  # nothing is kept while it waits
+        for solver in LDL._alive.values():
+            solver.clear()
 
 
 class LDL:
@@ -177,6 +191,7 @@ class LDL:
     name = "feral"
     expected = None
     _owner: _Owner | None = None
+    _alive: ClassVar[dict[int, list[Any]]] = {}  # by the place of each solver: in a forked child they stay for good
 
     def __init__(self, columns: sp.csc_matrix, ordering: str):
         """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
@@ -200,15 +215,21 @@ class LDL:
         self._begin()
 
     def _begin(self) -> None:
-        """An empty place for a solver; that of the parent of a forked process stays where it is."""
+        """A place for a solver."""
         self._solver: list[Any] = []
         self._process = os.getpid()
+        self._alive[id(self._solver)] = self._solver
         weakref.finalize(self, self._drop, self._solver, self._process).atexit = False
 
     @classmethod
     def _drop(cls, solver: list[Any], process: int) -> None:
         if cls._owner is not None and process == os.getpid():
-            cls._owner.begin(solver.clear)
+            cls._owner.begin(cls._forget, solver)
+
+    @classmethod
+    def _forget(cls, solver: list[Any]) -> None:
+        del cls._alive[id(solver)]
+        solver.clear()
 
     @classmethod
     def _call(cls, function: Callable[..., Any], *args: Any) -> Any:
@@ -238,27 +259,30 @@ class LDL:
         solver = self._solver[0]
         try:
             solver.factor(self._library.CscMatrix(*self._triangle, self._values))
-        except (self._library.FeralError, ValueError) as error:
+        except BaseException as error:  # a panic of Rust is no Exception; nothing else can come on this thread
             raise FineluError(f"SparseLU: feral gave up: {error}") from error
         return solver.inertia, int(solver.factor_nnz or 0)
 
     def solve(self, r: Any, trans: str) -> Any:
-        if self._is_forked():
-            self._call(self._factored)
+        self._is_forked()
         if r.dtype.kind == "c":
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
 
-    def _is_forked(self) -> bool:
-        """Whether the solver was made in another process, whose thread is not in this one: then it needs a new one."""
-        forked = self._process != os.getpid()
-        if forked:
-            self._kept = self._solver  # to be dropped here is what it does not allow
-            self._begin()
-        return forked
+    def _is_forked(self) -> None:
+        """A solver that was made in another process, whose thread is not in this one, is left where it is."""
+        if self._process != os.getpid():
+            with _lock:
+                if self._process != os.getpid():
+                    self._begin()
 
     def _of(self, r: Any) -> Any:
-        return self._solver[0].solve(np.ascontiguousarray(r, np.float64))
+        if not self._solver:
+            self._factored()
+        try:
+            return self._solver[0].solve(np.ascontiguousarray(r, np.float64))
+        except BaseException as error:
+            raise FineluError(f"SparseLU: feral gave up: {error}") from error
 
 
 def _after_fork() -> None:

@@ -20,7 +20,7 @@ from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_f
 from finelu.preconditioners import complete
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
-from finelu.scaling import matching, require_matching
+from finelu.scaling import by_largest, matching, require_matching
 from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
@@ -30,6 +30,7 @@ KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time th
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
+ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
@@ -54,8 +55,9 @@ class SparseLU(Recipe):
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
         entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows of at
-        most 20 entries in the mean are left to its COLAMD and its exchanges, which takes less time. Where no matching
-        is complete, and shift > 0, it is as large as can be, and nothing is scaled.
+        most 20 entries in the mean, if shift is 0, are scaled by their largest entries and left to its COLAMD and its
+        exchanges, which takes less time. Where no matching is complete, and shift > 0, it is as large as can be, and
+        nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
         `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows, its own minimum degree of A + A^T,
         without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for patterns that are
@@ -152,25 +154,28 @@ class SparseLUFactors(Factors):
         self._refresh(A)
 
     def _take(self, known: Analysis) -> None:
-        self._by_itself, self._arranged, fill = known.by_itself, known.arranged, known.fill
-        self._library, self.report.matched = known.library, known.matched
-        self._how = None if known.library is None else (type(known.library), known.library.ordering)
-        self.report.backend = "superlu" if known.library is None else known.library.name
+        """Raises MemoryError where the factors find no room."""
+        fill = known.fill
         if fill is not None:
             _require_room(self.recipe, "the factors", fill.nnz)
             if fill.nnz > self._most:
                 raise MemoryError(
                     f"{self.recipe!r}: the factors would have {fill.nnz} entries; there is room for {self._most:.3g}."
                 )
+        self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
+        self._how = None if known.library is None else (type(known.library), known.library.ordering)
+        self.report.backend = "superlu" if known.library is None else known.library.name
+        self.report.matched = known.matched
         self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
         self.report.analysis_seconds = known.seconds
 
     def _refresh(self, A: CSR) -> None:
         start = perf_counter()
-        if self.report.backend == "feral" and not is_hermitian(A):
-            if self.recipe.backend == "feral":
+        if self.report.backend == "feral":
+            if self.recipe.backend == "feral" and not is_hermitian(A):
                 raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
-            self._take(analysed(replace(self.recipe, backend="superlu"), A))
+            if self.recipe.backend == "auto" and not _is_mirrored(A.on(np)):
+                self._take(analysed(replace(self.recipe, backend="superlu"), A))
         columns = _columns(self.recipe, self._arranged, A.on(np))
         if self._how is None:
             columns.eliminate_zeros()
@@ -204,7 +209,7 @@ class SparseLUFactors(Factors):
 
     def _superlu(self) -> SuperLU:
         columns = self._factored
-        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # by the tree of A + A^T
+        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # no postorder of SuperLU's own
         if self._by_itself == MMD:
             how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
         elif not self._by_itself:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
@@ -256,8 +261,9 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     few = recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted
     if matched is None and not by_klu:
         matched = not by_itself and needs_matching(A)
-        if matched and few and A.nnz <= MODERATE * A.n:
+        if matched and few and not recipe.shift and A.nnz <= MODERATE * A.n:
             matched, by_itself = False, COLAMD
+            row_scale, column_scale = by_largest(A)
     if matched:
         try:
             found = matching(A)
@@ -298,7 +304,7 @@ def _library_if_better(A: CSR, begun: Begun | None) -> tuple[KLU | LDL | None, F
         fill = klu.expected
         if fill is not None and fill.flops <= KLU_WORK * fill.nnz:
             return klu, fill, begun
-    if not may_be_ldl(A.n, symmetric=A.dtype.kind != "c" and is_hermitian(A)):
+    if not may_be_ldl(A.n, symmetric=A.dtype.kind != "c") or not _is_mirrored(A):
         return None, None, begun
     if fill is None:
         begun = begun or Begun(A, aside=False)
@@ -313,15 +319,21 @@ def may_be_ldl(n: int, *, symmetric: bool, fill: Fill | None = None) -> bool:
     return symmetric and complete.feral() is not None and n > QUICK and (fill is None or fill.flops >= LDL_WORK * n)
 
 
+def _is_mirrored(A: CSR) -> bool:
+    """Whether each entry is that on the other side of the diagonal, but for rounding of the entry itself."""
+    return A.mirrored()[3] <= ALIKE * float(np.finfo(A.dtype).eps)
+
+
 def _of_feral(recipe: SparseLU) -> str:
     """The ordering, by the name that feral has for it."""
-    if recipe.matching or recipe.ordering not in FERAL_ORDERINGS:
+    ordering = recipe.ordering or ""
+    if recipe.matching or ordering not in FERAL_ORDERINGS:
         given = "matching=True" if recipe.matching else f"ordering={recipe.ordering!r}"
         raise ParameterError(
             f"{recipe!r}: backend='feral' takes no {given}; it orders by {', '.join(map(repr, FERAL_ORDERINGS))}, and "
             "chooses its pivots by itself."
         )
-    return FERAL_ORDERINGS[recipe.ordering or "auto"]
+    return FERAL_ORDERINGS[ordering]
 
 
 def needs_matching(A: CSR) -> bool:
