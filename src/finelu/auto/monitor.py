@@ -109,11 +109,9 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     The fill of the direct solve is counted once its ordering costs little compared with the rest, by another thread
     where that leaves the iterations as fast as they are.
     """
-    uncounted = "direct" in left and not costs.counted
-    if uncounted:
-        analysis = costs.pace * costs.analysis_seconds
-        if worth(analysis, elapsed, rest):
-            costs.begin_count(now=costs.in_time(costs.analysis_seconds) and worth(2 * analysis, elapsed, rest))
+    uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
+    if uncounted and worth(analysis, elapsed, rest):
+        costs.begin_count(now=costs.in_time(costs.analysis_seconds) and worth(2 * analysis, elapsed, rest))
         counting = costs.counting()
         if costs.in_time(counting / costs.pace) and (counting == 0 or worth(2 * counting, elapsed, rest)):
             costs.count_fill()
