@@ -79,7 +79,7 @@ def test_klu_with_every_ordering(A, ordering, matching):
 
 @klu
 def test_auto_takes_klu_where_factors_stay_sparse_and_superlu_where_they_do_not():
-    light, heavy = network(), gallery.poisson7(14, 14, 14)  # with more rows than are left uncounted
+    light, heavy = network(), gallery.convection_diffusion(14)  # with more rows than are left uncounted; not symmetric
     F, G = fl.SparseLU().factor(light), fl.SparseLU().factor(heavy)
     assert (F.report.backend, G.report.backend) == ("klu", "superlu")
     assert G.report.expected_nnz == with_little_fill(heavy)[1].nnz
@@ -244,7 +244,7 @@ def test_feral_with_every_ordering(A, ordering, shift):
 def test_auto_takes_feral_for_symmetric_matrices_that_take_much_work():
     light, heavy = gallery.poisson5(50), gallery.poisson7(20)
     assert heavy.shape[0] > 2000 < light.shape[0]
-    assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy)] == ["superlu", "feral"]
+    assert fl.SparseLU().factor(heavy).report.backend == "feral" != fl.SparseLU().factor(light).report.backend
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
         assert recipe.factor(heavy).report.backend == "superlu"
     for A in (heavy.astype(complex), gallery.convection_diffusion(20)):
