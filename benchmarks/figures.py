@@ -43,8 +43,8 @@ BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<
 NOT_SYMMETRIC = """
 For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
 This record of `fl.solve` does not have `splu` with that setting. A later one (`solve-2-core-intel-xeon-2026-11-23.md`)
-does: SciPy's best of three settings takes 1.54 times as long as `fl.solve` on 38 systems of 2,000 rows or more
-(geometric mean), and less than 0.7 of its time on 10 of them, at worst 0.23 (memplus).
+does: SciPy's best of three settings takes 1.77 times as long as `fl.solve` on 40 systems of 2,000 rows or more
+(geometric mean), and less than 0.7 of its time on 4 of them, at worst 0.49 (trilinos_nsjac_1).
 """
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
