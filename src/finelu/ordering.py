@@ -97,8 +97,7 @@ def amd(A: Any) -> np.ndarray:
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The order is on the host. Rows with
     more than 10 sqrt(n) entries, 16 at least, come last.
-    Cost: nearly O(nnz) for short rows; measured, 0.01 to 0.25 us an entry of A + A^T on meshes and circuits, 0.4 us on
-    graphs without small separators.
+    Cost: nearly O(nnz) for short rows, O(n nnz) at worst.
     Source: P. R. Amestoy, T. A. Davis, I. S. Duff: An approximate minimum degree ordering algorithm, 1996.
     """
     return _amd(_graph(as_csr(A, diagonal=False)))

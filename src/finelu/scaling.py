@@ -152,8 +152,9 @@ def by_largest(A: Any) -> tuple[np.ndarray, np.ndarray]:
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row, and then of each
     column, to between 1/2 and 1; 1 for rows and columns of zeros. Cost: two passes over the entries; on the host."""
     rows, indices, logs = _logarithms(A)
-    empty = ~np.isfinite(_largest(logs, rows, A.n)), ~np.isfinite(_largest(logs, indices, A.n))
-    u = np.where(empty[0], 0.0, -_largest(logs, rows, A.n))
+    by_row = _largest(logs, rows, A.n)
+    empty = ~np.isfinite(by_row), ~np.isfinite(_largest(logs, indices, A.n))
+    u = np.where(empty[0], 0.0, -by_row)
     u, v = _clipped(u, rows, indices, logs, A.data.real.dtype, whole=True)
     scales = (np.exp2(np.where(none, 0.0, x)).astype(A.data.real.dtype) for none, x in zip(empty, (u, v), strict=True))
     row_scale, column_scale = scales

@@ -65,7 +65,7 @@ def _analysis() -> dict[str, float]:
 
 
 def _superlu() -> dict[str, float]:
-    light = _mean([_of_complete("superlu", name, SHIPPED) for name in ("poisson5:60", "poisson5:150", "stokes:30")])
+    light = _mean([_of_complete("superlu", name) for name in ("poisson5:60", "poisson5:150", "stokes:30")])
     found = replace(SHIPPED, **_scaled(light, "superlu_row", "superlu_entry"))
     A, heavy = _system("poisson7:20"), SparseLU(backend="superlu", ordering="amd")
     fill = with_little_fill(A, "amd")[1]
@@ -86,7 +86,7 @@ def _libraries() -> dict[str, float]:
     found: dict[str, float] = {}
     for library, package, name in (("klu", complete.nbklu, "poisson5:60"), ("feral", complete.feral, "poisson7:20")):
         if package() is not None:
-            factor = _of_complete(library, name, SHIPPED)
+            factor = _of_complete(library, name)
             found |= _scaled(factor, *(f"{library}_{part}" for part in ("row", "entry", "flop")))
     return found
 
@@ -106,11 +106,11 @@ def _few_rows() -> dict[str, float]:
     }
 
 
-def _of_complete(library: str, name: str, rates: Rates) -> float:
+def _of_complete(library: str, name: str) -> float:
     """How many times longer complete factors take than expected."""
     A = _system(name)
     fill = with_little_fill(A, "amd")[1]
-    row, entry, flop = rates.of(library)
+    row, entry, flop = SHIPPED.of(library)
     recipe = SparseLU(backend=library, ordering="auto" if library == "klu" else "amd")
     return _of_direct(recipe, A) / (row * A.n + entry * fill.nnz + flop * fill.flops)
 
