@@ -32,6 +32,10 @@ from finelu.errors import FileError
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
 SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
 CALLS: str | None = "calls-2-core-intel-xeon-2026-11-23"  # of benchmarks.claims.calls
+CALLS_16: str | None = "calls-16-core-intel-xeon-2026-11-23"
+SOLVE_DIRECT = (
+    "solve-2-of-16-core-intel-xeon-with-extras-2026-11-23"  # with nbklu, feral-solver and pypardiso installed
+)
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
@@ -114,18 +118,25 @@ def solve_figures() -> Iterator[Figure]:
     yield Figure("`fl.solve(A, b)`, any size", where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY, 0))
     others = solve.ratios(everybody, solve.peers(everybody), 0)
     yield Figure("`fl.solve(A, b)`, any size", where(everybody), peer, SOLVE, others)
+    direct = load(SOLVE_DIRECT)
+    called = "`fl.solve(A, b)` with `finelu[direct,mkl]`, 2,000 rows or more"
+    scipy = "SciPy, the faster of `splu` (COLAMD) and `splu` (MMD_AT_PLUS_A, SymmetricMode), limit 3 s"
+    yield Figure(called, where(direct), scipy, SOLVE_DIRECT, solve.ratios(direct, solve.SCIPY, 0))
+    peer = "the fastest of SciPy's, nbklu, feral and pypardiso (also with a triangle of symmetric A), limit 3 s"
+    yield Figure(called, where(direct), peer, SOLVE_DIRECT, solve.ratios(direct, solve.peers(direct), 0))
 
 
 def call_figures() -> Iterator[Figure]:
-    if CALLS is None:
-        return
-    run = load(CALLS)
-    for work in calls.PEERS:
-        for variant in calls.PEERS[work]:
-            found = calls.ratios(run, work, variant)
-            if found:
-                front = variant == calls.MKL and work in calls.WORKS
-                yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], CALLS, found, front=front)
+    for name in (CALLS, CALLS_16):
+        if name is None:
+            continue
+        run = load(name)
+        for work in calls.PEERS:
+            for variant in calls.PEERS[work]:
+                found = calls.ratios(run, work, variant)
+                if found:
+                    front = name == CALLS and variant == calls.MKL and work in calls.WORKS
+                    yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], name, found, front=front)
 
 
 def bar(name: str, work: str) -> dict[str, float]:

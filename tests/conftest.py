@@ -1,6 +1,10 @@
 """What all tests share: the devices, and the real matrices where they are at hand."""
 
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes: threads of BLAS would wait for one another's turn
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import re
 import sys
 from functools import partial
@@ -63,7 +67,7 @@ def pytest_generate_tests(metafunc):
 
 LATER = {"float32": {"float64", "complex64"}, "complex128": {"complex64"}}  # a dtype, and what stands for it
 DTYPE = "float32|float64|complex64|complex128"
-FOLDERS = {"contract", "kernels", "krylov", "recipes"}  # whose tests are repeated for every dtype
+PLACES = {"contract", "kernels", "krylov", "recipes", "test_spilu.py"}  # whose tests are repeated for every dtype
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose
@@ -71,7 +75,8 @@ def pytest_collection_modifyitems(items):
     """On the CPU, which compiles each dtype anew, a test that runs in another one that stands for it is a slow one."""
     tests = {}
     for item in items:
-        if item.path.parent.name in FOLDERS and hasattr(item, "callspec") and not item.get_closest_marker("gpu"):
+        repeated = hasattr(item, "callspec") and {item.path.parent.name, item.path.name} & PLACES
+        if repeated and not item.get_closest_marker("gpu"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for same in tests.values():
         there = set().union(*map(dtypes_of, same))
@@ -81,12 +86,13 @@ def pytest_collection_modifyitems(items):
 
 
 def dtypes_of(item):
-    """The names of the dtypes that a test is for: `single` where it factors in that one, or `dtype`, or a problem's."""
+    """The names of the dtypes of a test: `single` where it factors in that one, or `dtype`, or its matrix's."""
     given = item.callspec.params
     if "single" in given:
         return {given["single"]}
     found = {name for text in given.values() if isinstance(text, str) for name in re.findall(DTYPE, text)}
-    kinds = (v for v in given.values() if isinstance(v, type) and issubclass(v, np.generic))
+    kinds = [v for v in given.values() if isinstance(v, type) and issubclass(v, np.generic)]
+    kinds += [v.A.dtype for v in given.values() if type(v).__name__ in ("Problem", "Case")]
     return found | {np.dtype(kind).name for kind in kinds}
 
 
@@ -205,3 +211,4 @@ def embedded_direct_solver(request, monkeypatch):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers."""
     if request.path.name != "test_interop_direct.py":
         monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)

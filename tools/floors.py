@@ -49,7 +49,7 @@ def allowed() -> frozenset[tuple[str, str]]:
     """The pairs of modules of which the page, or the catalogue of kernels, says why the first imports the second."""
     pairs = set(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
     for name, family in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["FAMILIES"].items():
-        pairs |= {(f"kernels.{form}.{family.module or name}", f"kernels.{form}.{other}") for form, other in family.uses}
+        pairs |= {(f"kernels.{form}.{name}", f"kernels.{form}.{other}") for form, other in family.uses}
     return frozenset(pairs)
 
 

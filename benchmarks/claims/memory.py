@@ -31,16 +31,20 @@ from benchmarks.harness.table import mean, table
 NAMES = ("ani7", "cage11", "topopt3d_060", "of_squareBend_p", "poisson7:60")
 SMALL = "poisson7:8"
 RECIPES: dict[str, Callable[[int], Any]] = {  # of the number of A's entries
+    "Jacobi()": lambda nnz: finelu.Jacobi(),
     "ILU0()": lambda nnz: finelu.ILU0(),
     "IC0()": lambda nnz: finelu.IC0(),
     "MILU0()": lambda nnz: finelu.MILU0(),
     "ILUK(level=1)": lambda nnz: finelu.ILUK(level=1),
+    "ILUT()": lambda nnz: finelu.ILUT(),
     "ILUT(nnz=A.nnz)": lambda nnz: finelu.ILUT(nnz=nnz),
+    "ICT()": lambda nnz: finelu.ICT(),
     "ICT(nnz=A.nnz)": lambda nnz: finelu.ICT(nnz=nnz),
     "ParILU()": lambda nnz: finelu.ParILU(),
     "ParIC()": lambda nnz: finelu.ParIC(),
     "ParILUT()": lambda nnz: finelu.ParILUT(),
     "ParICT()": lambda nnz: finelu.ParICT(),
+    "BlockILU0(block_size=4)": lambda nnz: finelu.BlockILU0(block_size=4),
     "BlockJacobi(block_size=4)": lambda nnz: finelu.BlockJacobi(block_size=4),
     "MultilevelILU()": lambda nnz: finelu.MultilevelILU(),
     "SparseLU()": lambda nnz: finelu.SparseLU(),
@@ -72,6 +76,8 @@ def measure(run: Run, name: str, folder: Path | None) -> None:
     for recipe in RECIPES:
         if recipe.startswith(("IC", "ParIC")) and not run.matrices[name]["spd"]:
             continue
+        if recipe.startswith("BlockILU0") and run.matrices[name]["n"] % 4:
+            continue  # no blocks of 4
         arguments = [sys.executable, "-m", "benchmarks.claims.memory", "--one", recipe, name]
         arguments += ["--matrix-folder", str(folder)] if folder else []
         with run.attempt(name, recipe):

@@ -3,7 +3,9 @@
 Every matrix of a folder (FINELU_MATRICES, or ../shared/matrices) with b uniform in [-0.5, 0.5], a limit of seconds for
 everything, ||b - A x||_2 <= 1e-8 ||b||_2 by the matrix as it was read: `finelu.solve` with defaults; SciPy's splu with
 defaults (COLAMD), "splu symmetric" with permc_spec="MMD_AT_PLUS_A" and options={"SymmetricMode": True}, and spilu with
-defaults and its own gmres(50); pyamg's `solve`; ilupp's multilevel ILU and ILU(0) with defaults and finelu's gmres(50).
+defaults and its own gmres(50); pyamg's `solve`; ilupp's multilevel ILU and ILU(0) with defaults and finelu's gmres(50);
+nbklu's KLU; feral's L D L^T of symmetric matrices; MKL's PARDISO by pypardiso, with a general matrix and "pypardiso
+symmetric" with the upper triangle of a symmetric one. finelu uses the last three libraries, too, if they are installed.
 What takes less than a second, or compiled kernels, runs again; the median of up to five warm runs counts.
 The solvers run in a process of their own, which a crash or the limit ends. Then `import finelu` in fresh processes,
 and the first solve with and without compiled kernels in the cache.
@@ -12,7 +14,7 @@ and the first solve with and without compiled kernels in the cache.
     python -m benchmarks.claims.solve --parts systems --limit 20 --solvers "finelu.solve,splu,splu symmetric,spilu"
     python -m benchmarks.claims.solve --parts systems --limit 5
 
-The second of these takes 8 minutes, the third 12.
+The second of these takes 8 minutes, the third 20.
 
 A peer that --limit stops has not solved the system and is in no ratio, so a small limit leaves out what peers lose.
 """
@@ -23,6 +25,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -107,6 +110,77 @@ def splu_symmetric(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> d
     return scipy_splu(S, b, end, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
 
 
+def nbklu_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
+    import nbklu
+
+    columns = S.tocsc()
+    with nbklu.KLUSolver(index_bits=32, complex_values=False, singular_as_error=True) as solver:
+        solver.analyze(S.shape[0], columns.indptr, columns.indices)
+        solver.factor(columns.data)
+        return {"x": solver.solve_(b.copy()), "iterations": 0, "status": ""}
+
+
+def feral_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
+    """With its own choice of ordering, on all cores. That A is symmetric its user knows."""
+    import feral
+
+    if not _is_symmetric(S):
+        return {"x": None, "iterations": 0, "status": "not symmetric"}
+    lower = sp.tril(S, format="csc")
+    solver = feral.Solver(ordering="auto", parallel=True)
+    starts, rows = lower.indptr.astype(np.int64), lower.indices.astype(np.int64)
+    solver.factor(feral.CscMatrix(S.shape[0], starts, rows, lower.data))
+    return {"x": solver.solve(b), "iterations": 0, "status": ""}
+
+
+def pypardiso_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
+    return _by_pardiso(S, b, GENERAL)
+
+
+def pypardiso_symmetric(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
+    """Positive definite where the diagonal allows for it, else indefinite. That A is symmetric its user knows."""
+    if not _is_symmetric(S):
+        return {"x": None, "iterations": 0, "status": "not symmetric"}
+    upper = sp.triu(S, format="csr")
+    if (S.diagonal() > 0).all():
+        try:
+            return _by_pardiso(upper, b, DEFINITE)
+        except Exception:  # pypardiso's error has no other base
+            pass
+    return _by_pardiso(upper, b, INDEFINITE)
+
+
+def _by_pardiso(S: sp.csr_matrix, b: Any, kind: int) -> dict[str, Any]:
+    solver = _pardiso(kind)
+    try:
+        return {"x": solver.solve(S, b), "iterations": 0, "status": ""}
+    finally:
+        solver.free_memory()
+
+
+@cache
+def _pardiso(kind: int) -> Any:
+    """With the settings that its guide has for such matrices; made once, as it looks for MKL on the disk."""
+    import pypardiso
+
+    solver = pypardiso.PyPardisoSolver(mtype=kind)
+    if kind == INDEFINITE:
+        for place, value in ((1, 1), (2, 2), (10, 8), (11, 1), (13, 1), (21, 1)):
+            solver.set_iparm(place, value)
+    return solver
+
+
+def _is_symmetric(S: sp.csr_matrix) -> bool:
+    """Found in the first run with a matrix, which the warm ones leave out."""
+    facts = S.shape[0], S.nnz, float(S.data.sum())
+    if facts not in KNOWN:
+        KNOWN[facts] = bool(abs(S - S.T).max() <= 1e-14 * abs(S.data).max())
+    return KNOWN[facts]
+
+
+GENERAL, DEFINITE, INDEFINITE = 11, 2, -2  # matrices of PARDISO
+KNOWN: dict[tuple[int, int, float], bool] = {}  # whether the matrix with this size, entries and sum is symmetric
+
 SOLVERS: dict[str, Solver] = {
     OURS: finelu_solve,
     "splu": scipy_splu,
@@ -115,6 +189,10 @@ SOLVERS: dict[str, Solver] = {
     "pyamg": pyamg_solve,
     "ilupp": ilupp_solve,
     "ilupp ILU0": ilupp_ilu0,
+    "nbklu": nbklu_solve,
+    "feral": feral_solve,
+    "pypardiso": pypardiso_solve,
+    "pypardiso symmetric": pypardiso_symmetric,
 }
 
 
@@ -197,6 +275,8 @@ def measure_one(run: Run, worker: Worker, name: str, path: Path, solvers: Sequen
         record.error, record.threads = found.pop("residual", None), run.options["threads"]
         record.detail = found
         run.records.append(record)
+        if who == "pypardiso":
+            time.sleep(0.25)  # idle threads of MKL spin for some 0.2 s
 
 
 def measured(options: argparse.Namespace, solvers: Sequence[str], parts: Sequence[str]) -> Run:

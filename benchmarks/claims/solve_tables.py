@@ -17,7 +17,7 @@ from benchmarks.peers.solvers import RESTART, RTOL
 
 OURS = "finelu.solve"
 SCIPY = ("splu", "splu symmetric", "spilu")
-ORDER = (OURS, *SCIPY, "pyamg", "ilupp", "ilupp ILU0")  # of the columns
+ORDER = (OURS, *SCIPY, "pyamg", "ilupp", "ilupp ILU0", "nbklu", "feral", "pypardiso", "pypardiso symmetric")  # columns
 SINGULAR = finelu.Status.SINGULAR.name.lower()
 ITERATIONS = 2000  # of gmres with spilu and ilupp, as many as an attempt of finelu.solve has
 CHEAP, AGAIN = 1.0, 3.0  # seconds up to which a solve runs again, how often, and seconds for all of that

@@ -45,15 +45,18 @@ def chosen_solvers(text: str, known: Mapping[str, Solver]) -> list[str]:
     return solvers
 
 
+PACKAGES = {"ilupp": "ilupp", "pyamg": "pyamg", "nbklu": "nbklu", "feral-solver": "feral", "pypardiso": "pypardiso"}
+
+
 def installed(run: Run, solvers: Iterable[str]) -> list[str]:
     """The solvers whose packages are installed; the run notes the versions of those, and which packages are missing."""
     solvers = list(solvers)
-    for package in ("ilupp", "pyamg"):
+    for package, prefix in PACKAGES.items():
         try:
             run.machine[package] = package_version(package)
         except PackageNotFoundError:
             run.left_out[package] = f"not installed (pip install {package})"
-            solvers = [s for s in solvers if not s.startswith(package)]
+            solvers = [s for s in solvers if not s.startswith(prefix)]
     return solvers
 
 

@@ -556,6 +556,7 @@ SMALL_SPD = (
     "g3_circuit_like:150",
     "arrow:70",
     "random_dominant:90,0.05,3,float32,hermitian=True",
+    "random_dominant:90,0.05,4,complex64,hermitian=True",
     "random_dominant:90,0.05,4,complex128,hermitian=True",
 )
 SMALL_GENERAL = (

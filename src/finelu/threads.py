@@ -71,21 +71,52 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     if threads == 1:
         kernel(*args)
         return
-    helpers: list[Future[Any]] = []
-    finished = False
+    team = _Team(kernel, args, min(threads, get_num_threads()) - 1)
     try:
-        for _ in range(min(threads, get_num_threads()) - 1):
-            helpers.append(_submit(kernel, args))
+        team.call()
         kernel(*args)
-        finished = True
+        team.over = True
     finally:
-        running = [helper for helper in helpers if not helper.cancel()]
-        while not finished:
+        team.end()
+
+
+class _Team:
+    """The helpers of a call. The calling thread calls the first, each helper up to two more: a call takes a thread as
+    long as a small kernel."""
+
+    def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], wanted: int):
+        self._kernel, self._args, self._wanted = kernel, args, wanted
+        self._helpers: list[Future[Any]] = []
+        self._lock = threading.Lock()
+        self.over = False  # all work is done
+
+    def call(self) -> None:
+        """Call one more helper, if one is wanted still."""
+        with self._lock:
+            if self._wanted and not self.over:
+                self._wanted -= 1
+                self._helpers.append(_submit(self._help, ()))
+
+    def _help(self) -> None:
+        self.call()
+        self.call()
+        if not self.over:
+            self._kernel(*self._args)
+
+    def end(self) -> None:
+        """No helper comes any more. Unless all work is done, those that have come are waited for."""
+        while True:
             try:
-                wait(running)
-                finished = True
-            except KeyboardInterrupt:  # one more, while the first is on its way
-                pass
+                with self._lock:
+                    self._wanted = 0
+                running = [helper for helper in self._helpers if not helper.cancel()]
+                if not self.over:
+                    wait(running)
+                return
+            except KeyboardInterrupt:
+                if self.over:
+                    raise
+                # else it is one more, while the first is on its way
 
 
 def begin(function: Callable[..., Any], *args: Any) -> Future[Any]:

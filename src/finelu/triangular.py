@@ -56,6 +56,7 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     place = xp.arange(entries, dtype=index) + (begin - (stops - counts))[row]
     column = A.indices[place]
     if xp is np:
+        del row
         T = sp.csr_matrix((place, column, np.concatenate([np.zeros(1, index), stops])), shape=A.shape).tocsc()
         indptr, rows, source = T.indptr, T.indices, T.data
     else:

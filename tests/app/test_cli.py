@@ -154,7 +154,7 @@ def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "none"])
 def test_every_recipe_by_its_name(capsys, recipe):
-    blocks = ("--set", "block_size=2") if recipe == "block_ilu0" else ()
+    blocks = ("--set", "block_size=3") if recipe == "block_ilu0" else ()
     status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe, *blocks)
     assert status == 0
     assert result["reason"] == "as asked"

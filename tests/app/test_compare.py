@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ from finelu.compare import (
     stages,
 )
 from finelu.compare.measure import GRACE, Worker
-from finelu.compare.worker import Share
+from finelu.compare.worker import Share, serve
 from finelu.matrix import as_csr
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
@@ -69,6 +71,34 @@ def run_json(capsys, *arguments):
     assert err == ""
     assert out.count("\n") == 1
     return status, json.loads(out)
+
+
+class Forked:
+    """In the place of `subprocess.Popen` in compare/measure.py: a child that need not import what this process has."""
+
+    def __init__(self, command, pass_fds, **_):
+        assert command[-1].endswith(f"serve({pass_fds[0]})")
+        self._process = multiprocessing.get_context("fork").Process(target=serve, args=pass_fds, daemon=True)
+        self._process.start()
+        self.kill = self._process.kill
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("serve", timeout)
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    means = {**vars(subprocess), "Popen": Forked}
+    monkeypatch.setattr("finelu.compare.measure.subprocess", SimpleNamespace(**means))
+
+
+FORKED = pytest.mark.usefixtures("forked")  # of tests of what is measured, not of the process that measures
 
 
 # Which to take
@@ -157,6 +187,7 @@ def test_pictures_of_the_factors(small):
     assert next(m for m in result.measurements if m.name == "jacobi").pictures is None
 
 
+@FORKED
 def test_what_does_not_apply_is_said():
     A = finelu.gallery.problem("convection_diffusion:5")
     result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["jacobi", "block_jacobi", "ic0", "ict"])
@@ -168,12 +199,14 @@ def test_what_does_not_apply_is_said():
     }
 
 
+@FORKED
 def test_a_matrix_with_blocks_has_its_block_size():
     A = sp.kron(sp.diags([1.0, 4.0, 1.0], [-1, 0, 1], shape=(12, 12)), np.ones((3, 3)) + 3 * np.eye(3)).tocsr()
     result = compare(A, np.ones(36), budget=60, device="cpu", recipes=["block_jacobi"])
     assert result.measurements[0].recipe == "BlockJacobi(block_size=3)"
 
 
+@FORKED
 def test_a_recipe_without_factors_is_a_row_that_says_why(capsys, tmp_path):
     A = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
     scipy.io.mmwrite(tmp_path / "A.mtx", A)
@@ -184,6 +217,7 @@ def test_a_recipe_without_factors_is_a_row_that_says_why(capsys, tmp_path):
     assert rows["ilu0"]["total"] is None and rows["splu"]["outcome"] == "converged"
 
 
+@FORKED
 def test_gmres_that_begins_anew_is_followed_by_bicgstab():
     A = finelu.gallery.problem("ani4")
     result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["parilu"])
@@ -192,6 +226,7 @@ def test_gmres_that_begins_anew_is_followed_by_bicgstab():
     assert result.measurements[0].memory == result.measurements[1].memory
 
 
+@FORKED
 def test_nothing_applies_to_a_singular_matrix_but_the_call_ends_well(capsys, tmp_path):
     scipy.io.mmwrite(tmp_path / "A.mtx", sp.csr_matrix((4, 4)))
     status, found = run_json(capsys, "compare", tmp_path / "A.mtx", "--device", "cpu")
@@ -200,6 +235,7 @@ def test_nothing_applies_to_a_singular_matrix_but_the_call_ends_well(capsys, tmp
     assert found["recommendation"][0]["for"] == "No recommendation"
 
 
+@FORKED
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_other_dtypes(dtype):
     A = finelu.gallery.problem("poisson7:5").astype(dtype)
@@ -229,6 +265,7 @@ def test_memory_counts_what_factors_of_another_package_hold():
     assert held_bytes(Foreign(), as_csr(finelu.gallery.problem("poisson7:6"))) == 216 * 8
 
 
+@FORKED
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_memory_counts_what_superlu_holds(precision):
     A = as_csr(finelu.gallery.problem("poisson7:6"))
@@ -269,6 +306,7 @@ def test_symmetric_mode_halves_what_splu_stores(small):
     assert theirs["MMD_AT_PLUS_A"].fill < theirs["COLAMD"].fill
 
 
+@FORKED
 def test_solve_is_measured_as_it_is_called():
     A = finelu.gallery.problem("convection_diffusion:8")
     b = np.ones(A.shape[0])
@@ -285,6 +323,7 @@ def test_solve_is_measured_as_it_is_called():
     assert comparison_facts(result, "A", None)["measurements"][0]["chosen"] == row.chosen
 
 
+@FORKED
 def test_scipys_rows_are_judged_as_ours_are():
     A = sp.csr_matrix(np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]]))
     b = np.array([1.0, 0.0, 0.0])
@@ -523,6 +562,7 @@ def test_a_process_that_dies_is_a_row(odd):
     assert rows["spilu"].solved
 
 
+@FORKED
 def test_errors_are_rows(odd):
     rows, _ = odd("defective", "greedy", "spilu")
     assert (rows["defective"].outcome, rows["defective"].reason) == ("error", "RuntimeError: can't go on")
@@ -539,6 +579,7 @@ def test_threads_reach_the_other_process(odd):
         finelu.set_num_threads(before)
 
 
+@FORKED
 def test_a_preconditioner_that_is_useless_is_not_called_solved(odd):
     rows, _ = odd("wrong")
     assert not rows["wrong"].solved and rows["wrong"].outcome != "error"
@@ -555,6 +596,7 @@ def test_a_solve_that_cannot_win_is_given_up(monkeypatch):
     assert milu0.residual > 1e-8 and milu0.iterations > 0
 
 
+@FORKED
 def test_watch_is_called_with_what_is_measured():
     reported = []
     A = finelu.gallery.problem("poisson7:6")
@@ -836,6 +878,7 @@ def test_the_recommendation_of_files_runs(capsys, tmp_path):
         np.testing.assert_allclose(space["x"], x, atol=1e-6)
 
 
+@FORKED
 def test_the_table_names_every_row_and_what_to_take(capsys):
     status, out, err = run(capsys, "compare", SMALL, "--recipes", "ic0,jacobi,splu", "--device", "cpu")
     assert (status, err) == (0, "")
@@ -859,6 +902,7 @@ def test_the_table_fits_the_terminal(width):
     assert "1.23 s" in text and "12.3 ms" in text
 
 
+@FORKED
 def test_json_has_everything(capsys):
     status, found = run_json(capsys, "compare", SMALL, "--recipes", "ic0,none", "--device", "cpu")
     assert status == 0
@@ -868,6 +912,7 @@ def test_json_has_everything(capsys):
     assert found["stages"][0]["from"] == 1 == found["measurements"][0]["pays_from"]
 
 
+@FORKED
 def test_rtol_reaches_the_methods(capsys):
     arguments = ("compare", SMALL, "--recipes", "none", "--device", "cpu")
     loose, tight = (run_json(capsys, *arguments, "--rtol", rtol)[1] for rtol in ("1e-2", "1e-10"))

@@ -1,4 +1,4 @@
-"""SparseLU by libraries that are not always installed: KLU, through nbklu, and feral."""
+"""SparseLU by libraries that are not always installed: KLU, through nbklu, feral, and PARDISO, through pypardiso."""
 
 import copy
 import gc
@@ -18,9 +18,14 @@ import finelu as fl
 from finelu import gallery
 from finelu.auto.choose import rungs
 from finelu.auto.ladder import Ladder
+from finelu.compare import held_bytes
 from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
-from finelu.ordering import with_little_fill
+from finelu.ordering import Begun, with_little_fill
+from finelu.preconditioners import pardiso
+from finelu.preconditioners.direct import analysed
+from finelu.preconditioners.pardiso import mkl
+from finelu.threads import available_cores
 from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
 
 try:
@@ -35,6 +40,17 @@ except ImportError:
 
 ldl = pytest.mark.skipif(feral is None, reason="feral-solver is not installed")
 klu = pytest.mark.skipif(nbklu is None, reason="nbklu is not installed")
+blocks = pytest.mark.skipif(mkl() is None, reason="pypardiso is not installed")
+BY_BLOCKS = pytest.mark.parametrize(
+    "backend", [pytest.param("feral", marks=ldl), pytest.param("pardiso", marks=blocks)]
+)
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_tested(request, monkeypatch):
+    """PARDISO would take what the tests of the others are about."""
+    if "pardiso" not in request.node.name:
+        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
 
 
 def network(n=600, seed=0):
@@ -311,27 +327,27 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
-@ldl
-def test_copies_and_threads_of_feral():
+@BY_BLOCKS
+def test_copies_and_threads_by_blocks(backend):
     A = gallery.poisson7(12)
-    F = fl.SparseLU(backend="feral").factor(A)
+    F = fl.SparseLU(backend=backend).factor(A)
     b = np.random.default_rng(2).standard_normal((A.shape[0], 16))
     want = F.solve(b)
     for other in (copy.copy(F), pickle.loads(pickle.dumps(F))):
         assert_close(other.solve(b), want, ulps=1e3)
-        assert other.report.backend == "feral"
+        assert other.report.backend == backend
         assert_close(2 * other.update(2 * A).solve(b), want, ulps=1e5)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda k: F.solve(b[:, k]), range(16)))
     assert_close(np.column_stack(found), want, ulps=1e3)
 
 
-@ldl
+@BY_BLOCKS
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_child_makes_its_own_factors_by_feral():
+def test_a_forked_child_has_factors_of_its_own(backend):
     A, b = gallery.poisson7(8), np.ones(512)
-    F = fl.SparseLU(backend="feral").factor(A)
+    F = fl.SparseLU(backend=backend).factor(A)
     child = os.fork()
     if child == 0:
         solved = abs(A @ F.solve(b) - b).max() < 1e-10
@@ -364,3 +380,215 @@ def test_without_feral_it_is_named_and_auto_does_without(monkeypatch):
         fl.SparseLU(backend="feral").factor(A)
     one_line(error)
     assert fl.SparseLU().factor(A).report.backend == "superlu"
+
+
+def skew(A):
+    """A with phases, Hermitian still."""
+    above = sp.triu(A, 1).tocsr()
+    above.data = above.data * np.exp(1j * np.arange(above.nnz))
+    return sp.csr_matrix(above + above.conj().T + sp.diags(A.diagonal()))
+
+
+@blocks
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("A", "symmetric"),
+    [(gallery.poisson7(9), True), (indefinite(), True), (gallery.convection_diffusion(9), False)],
+    ids=["definite", "indefinite", "general"],
+)
+def test_pardiso_solves_in_every_dtype_and_direction(A, symmetric, dtype, trans):
+    if np.dtype(dtype).kind == "c":
+        A = skew(A) if symmetric else sp.csr_matrix(A * 1j + sp.triu(A, 1))
+    A = A.astype(dtype)
+    F = fl.SparseLU(backend="pardiso").factor(A)
+    assert F.report.backend == "pardiso" and F.report.warning is None and F.report.probe < 1e3 * np.finfo(dtype).eps
+    with_both = fl.SparseLU(backend="superlu").factor(A).nnz
+    assert F.nnz < 0.8 * with_both if symmetric else F.nnz > 0.8 * with_both
+    op = {"N": A, "T": A.T, "H": A.conj().T}[trans]
+    for shape in ((A.shape[0],), (A.shape[0], 3)):
+        b = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+        x = F.solve(b, trans)
+        assert x.dtype == A.dtype and x.shape == b.shape
+        assert np.linalg.norm(op @ x - b) <= 1e6 * np.finfo(dtype).eps * np.linalg.norm(b)
+    z = F.solve(np.full(A.shape[0], 1 + 2j), trans)
+    assert np.linalg.norm(op @ z - (1 + 2j)) <= 1e7 * np.finfo(dtype).eps * np.sqrt(A.shape[0])
+
+
+@blocks
+@PATTERNS
+@given(A=dominant_matrices(), ordering=st.sampled_from(["auto", "mmd", "nd"]), symmetric=st.booleans())
+def test_pardiso_with_every_ordering_and_new_values(A, ordering, symmetric):
+    A = sp.csr_matrix(A + A.T) if symmetric else A
+    F = fl.SparseLU(backend="pardiso", ordering=ordering).factor(A)
+    b = np.arange(1.0, A.shape[0] + 1)
+    for S in (A, 2 * A, -A, perturbed(A)):  # the last two: no longer definite, and no longer symmetric
+        assert_close(F.update(S).solve(b), np.linalg.solve(S.toarray(), b), ulps=1e5)
+
+
+@blocks
+def test_auto_takes_pardiso_where_much_work_is_counted(monkeypatch):
+    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+    light, heavy, wind = gallery.poisson5(50), gallery.poisson7(20), gallery.convection_diffusion(20)
+    assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy, wind)] == ["superlu", "pardiso", "pardiso"]
+    for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
+        assert recipe.factor(heavy).report.backend == "superlu"
+    costs = Ladder(fl.as_csr(wind), 1e-8).costs
+    costs.count_fill()
+    first = costs.rungs["direct"].recipes[0]
+    assert costs.known(first) is costs.analysis and costs.analysis.library.name == "pardiso"
+    moved = sp.csr_matrix(wind)[np.roll(np.arange(8000), 1)]  # its diagonal is weak or missing
+    assert fl.SparseLU().factor(moved).report.backend == "superlu"
+
+
+@blocks
+def test_factors_of_pardiso_follow_what_values_are():
+    A, b = gallery.poisson7(20), np.ones(8000)
+    other = sp.csr_matrix(A, copy=True)
+    other.data[1] *= 1.5
+    F = fl.SparseLU().factor(A)
+    symmetric = F.nnz
+    F.update(other)
+    assert F.report.backend == "pardiso" and F.nnz > 1.5 * symmetric
+    assert np.linalg.norm(other @ F.solve(b) - b) < 1e-8
+
+
+@blocks
+def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
+    """Rows that are equal but for rounding: no exchange inside of a block helps."""
+    A = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1 - 4e-16, 0], [0, 0, 3]]))
+    F = fl.SparseLU(backend="pardiso").factor(A)
+    assert "replaced 1 pivots; backend='superlu'" in F.report.warning
+    A = sp.csr_matrix(sp.block_diag([A, gallery.convection_diffusion(14)]))
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "superlu"
+    b = A @ np.ones(A.shape[0])
+    assert np.linalg.norm(A @ F.solve(b) - b) < 1e-10 * np.linalg.norm(b)
+
+
+@blocks
+def test_memory_of_pardiso_is_freed(monkeypatch):
+    freed = []
+    free = pardiso._Called.free
+    monkeypatch.setattr(pardiso._Called, "free", lambda called: freed.append(called.kind) or free(called))
+    F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(16))
+    before = len(freed)
+    del F
+    gc.collect()
+    assert freed[before:] == [pardiso.DEFINITE]
+
+
+@blocks
+def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(monkeypatch):
+    openmp, seen, at = pardiso._openmp(), [], pardiso._at
+
+    def looked_at(array):  # inside of a call
+        seen.append((mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()))
+        return at(array)
+
+    before = mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()
+    F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(8))
+    monkeypatch.setattr(pardiso, "_at", looked_at)
+    fl.set_num_threads(1)
+    try:
+        F.update(gallery.poisson7(8))
+    finally:
+        fl.set_num_threads(available_cores())
+    assert seen and set(seen) == {(1, 0)} and (mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()) == before
+
+
+@blocks
+def test_what_pardiso_cannot_take_is_named():
+    A = gallery.poisson5(6)
+    gap = sp.csr_matrix(np.array([[1.0, 2, 0], [0, 0, 0], [0, 1, 3]]))
+    column = sp.csr_matrix(np.array([[1.0, 2, 0], [1, 3, 0], [0, 2, 0]]))
+    for recipe, S, kind, words in (
+        ({"matching": True}, A, ParameterError, "takes no matching=True"),
+        ({"ordering": "rcm"}, A, ParameterError, "takes no ordering='rcm'"),
+        ({}, gap, StructurallySingular, "singular"),
+        ({}, column, StructurallySingular, "singular"),
+    ):
+        with pytest.raises(kind, match=words) as error:
+            fl.SparseLU(backend="pardiso", **recipe).factor(S)
+        one_line(error)
+
+
+def test_without_pypardiso_it_is_named(monkeypatch):
+    monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+    with pytest.raises(ParameterError, match="pip install 'finelu\\[mkl\\]'") as error:
+        fl.SparseLU(backend="pardiso").factor(gallery.poisson7(6))
+    one_line(error)
+
+
+@blocks
+def test_updates_by_pardiso_that_fail_leave_nothing_behind(monkeypatch):
+    A, b = gallery.convection_diffusion(14), np.ones(14**3)
+    zero = sp.csr_matrix(A, copy=True)
+    zero.data[zero.indptr[5] : zero.indptr[6]] = 0
+    F = fl.SparseLU(backend="pardiso").factor(A)
+    with pytest.raises(StructurallySingular, match="row 5"):
+        F.update(zero)
+    assert np.linalg.norm(A @ F.update(A).solve(b) - b) < 1e-8
+    call = pardiso._Called._call
+    for fails in (lambda *_: -2, lambda *_: int("one")):  # no memory; any other way
+        with monkeypatch.context() as patch:
+            patch.setattr(pardiso._Called, "_call", lambda C, phase, f=fails: f() if phase > 0 else call(C, phase))
+            with pytest.raises((MemoryError, ValueError)):
+                F.update(2 * A)
+        assert np.linalg.norm(A @ F.update(A).solve(b) - b) < 1e-8
+
+
+@pytest.mark.parametrize("backend", ["klu", "feral", "pardiso"])
+def test_factors_of_every_library_count_as_memory(backend):
+    A = gallery.poisson7(8)
+    try:
+        F = fl.SparseLU(backend=backend).factor(A)
+    except ParameterError:
+        pytest.skip("it is not installed")
+    assert held_bytes(F, fl.as_csr(A)) >= 12 * F.nnz
+
+
+@blocks
+def test_values_far_from_those_that_pardiso_has_matched_lose_no_digits():
+    rng = np.random.default_rng(5)
+    A = gallery.convection_diffusion(14)
+    F = fl.SparseLU(backend="pardiso").factor(A)
+    other = sp.csr_matrix(A, copy=True)
+    other.data = rng.standard_normal(other.nnz)
+    other.setdiag(1e-6 * other.diagonal())
+    b = rng.standard_normal(A.shape[0])
+    F.update(other)
+    assert np.linalg.norm(other @ F.solve(b) - b) < 1e-9 * np.linalg.norm(b)
+    assert F.solve(np.ones((A.shape[0], 0))).shape == (A.shape[0], 0)
+
+
+@blocks
+def test_pardiso_takes_no_triangle_of_a_complex_symmetric_matrix():
+    A = gallery.helmholtz(30, 10.0)
+    assert abs(A - A.T).max() == 0 < abs(A - A.conj().T).max()
+    F, b = fl.SparseLU(backend="pardiso").factor(A), np.ones(A.shape[0])
+    for trans, op in (("N", A), ("T", A.T), ("H", A.conj().T)):
+        assert np.linalg.norm(op @ F.solve(b, trans) - b) < 1e-8
+
+
+@blocks
+def test_pardiso_does_not_try_again_what_was_not_definite(monkeypatch):
+    A = sp.csr_matrix(gallery.poisson7(12) - 1.5 * sp.identity(12**3))
+    F = fl.SparseLU(backend="pardiso").factor(A)
+    phases, call = [], pardiso._Called._call
+    monkeypatch.setattr(pardiso._Called, "_call", lambda C, phase, *r: phases.append(phase) or call(C, phase, *r))
+    F.update(1.01 * A)
+    assert phases[0] == pardiso.FACTOR and pardiso.ANALYSE_AND_FACTOR not in phases
+
+
+@blocks
+@klu
+def test_blocks_of_a_triangular_form_go_to_klu_even_with_pardiso():
+    """A count of the whole pattern, which does not see them, is large."""
+    rng = np.random.default_rng(3)
+    diagonal = sp.block_diag([gallery.tridiagonal(10)] * 400)
+    A = sp.csr_matrix(diagonal + sp.triu(sp.random(4000, 4000, 2e-3, random_state=rng), 11))
+    C = fl.as_csr(A, diagonal=False)
+    begun = Begun(C, aside=False)
+    assert begun.found()[2].flops > 1e4 * A.shape[0]
+    assert analysed(fl.SparseLU(), C, begun=begun).library.name == "klu" == analysed(fl.SparseLU(), C).library.name

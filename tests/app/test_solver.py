@@ -722,6 +722,7 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         release, order = threading.Event(), ordering._amd
         monkeypatch.setattr(ordering, "_amd", lambda *given: release.wait(60) and order(*given))
         assert monitor.better(costs, ["direct"], 0.0, 1e9) is None
+        assert monitor.better(costs, ["direct", "threshold"], 0.0, 1e9) is None  # not before it is counted
         assert costs.begun is not None and not costs.begun.over and costs.counting() == np.inf
         release.set()
         costs.begun.found()
@@ -729,6 +730,16 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         assert costs.fill == with_little_fill(A)[1]
     finally:
         threads.set_num_threads(threads.available_cores())
+
+
+def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
+    found = ladder.Ladder(finelu.as_csr(gallery.poisson5(60)), 1e-8)
+    seconds = {"threshold": 2.0, "multilevel": 3.0}
+    found.costs.seconds = seconds.__getitem__
+    assert found.next_rung(["threshold", "multilevel"]) == "threshold"
+    found.broken.add("cheap")
+    assert found.next_rung(["threshold", "multilevel"]) == "multilevel"
+    assert found.next_rung(["threshold"]) == "threshold"
 
 
 def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):

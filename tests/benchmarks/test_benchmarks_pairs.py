@@ -112,7 +112,7 @@ def test_a_tree_compared_with_itself(tmp_path, capsys):
     assert "by CPU time" in page_of(path).read_text()
 
 
-SMALL = {"selection": "2^12", "fgbilu": "3^3, 4"}
+SMALL = {"selection": "2^12", "fgbilu": "3^3, 3"}
 
 
 @pytest.mark.parametrize("part", pairs.PARTS)

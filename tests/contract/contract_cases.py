@@ -117,6 +117,11 @@ def singular(dtype="float64"):
 
 HERMITIAN_ONLY = {"skip": ("cg", "minres", "sqmr"), "reason": "A = A^H is needed, or A = A^T for sqmr"}
 DEFINITE_ONLY = {"skip": ("cg",), "reason": "A must be positive definite"}
+SINGLE_INDEFINITE = {
+    "skip": ("cg", "bicgstab"),
+    "reason": "A must be positive definite; bicgstab breaks down in single",
+}
+SYMMETRIC_ONLY = {"skip": ("cg", "minres"), "reason": "A = A^H is needed"}
 
 
 @cache
@@ -128,14 +133,17 @@ def systems() -> tuple[Case, ...]:
     neumann[0, 0] = neumann[-1, -1] = 1  # constants are in the kernel
     return (
         Case("positive", positive),
-        Case("positive, complex", in_dtype(positive, "complex128")),
+        Case("positive, complex", in_dtype(positive, "complex64")),
+        Case("positive, complex128", in_dtype(positive, "complex128")),
         Case("positive, float32", positive.astype("float32")),
         Case("indefinite", sp.csr_matrix(shifted), **DEFINITE_ONLY),
-        Case("indefinite, complex", in_dtype(shifted, "complex128"), **DEFINITE_ONLY),
+        Case("indefinite, complex", in_dtype(shifted, "complex64"), **SINGLE_INDEFINITE),
+        Case("indefinite, complex128", in_dtype(shifted, "complex128"), **DEFINITE_ONLY),
         Case("general", sp.csr_matrix(positive + skew), **HERMITIAN_ONLY),
-        Case("general, complex", sp.csr_matrix(positive + (1 + 0.5j) * skew), **HERMITIAN_ONLY),
-        Case("general, complex64", sp.csr_matrix(positive + (1 + 0.5j) * skew).astype("complex64"), **HERMITIAN_ONLY),
-        Case("complex symmetric", gallery.helmholtz(12, 5.0), skip=("cg", "minres"), reason="A = A^H is needed"),
+        Case("general, complex", sp.csr_matrix(positive + (1 + 0.5j) * skew).astype("complex64"), **HERMITIAN_ONLY),
+        Case("general, complex128", sp.csr_matrix(positive + (1 + 0.5j) * skew), **HERMITIAN_ONLY),
+        Case("complex symmetric", gallery.helmholtz(12, 5.0).astype("complex64"), **SYMMETRIC_ONLY),
+        Case("complex symmetric, complex128", gallery.helmholtz(12, 5.0), **SYMMETRIC_ONLY),
         Case("singular", neumann.tocsr(), b=neumann @ np.random.default_rng(2).standard_normal(30)),
         Case("few eigenvalues", sp.csr_matrix(sp.diags(np.repeat([1.0, 2.0, 5.0], 40)))),
         Case("one row", sp.csr_matrix([[2.0]])),

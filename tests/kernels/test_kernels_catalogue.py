@@ -23,7 +23,7 @@ def tree(path):
 
 
 def module_of(form, family):
-    return KERNELS / form / ((FAMILIES[family].module or family).replace(".", "/") + ".py")
+    return KERNELS / form / f"{family}.py"
 
 
 def arguments(node):
@@ -66,7 +66,7 @@ def imported(path):
 
 def test_every_module_is_a_family_and_the_other_way_round():
     there = {name.split(".")[1] for name in MODULES}
-    assert there | {"memory"} == set(FAMILIES)
+    assert there == set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -78,7 +78,7 @@ def test_what_a_family_has(family):
         expected = {name for name, kernel in entry.kernels.items() if form not in kernel.missing} | set(helpers)
         assert set(public(form, family)) == expected, form
         if form != "cuda" and expected:
-            module = import_module(f"finelu.kernels.{form}.{entry.module or family}")
+            module = import_module(f"finelu.kernels.{form}.{family}")
             assert all(callable(getattr(module, name)) for name in expected)
     for kernel in entry.kernels.values():
         assert all(kernel.missing.values()) and set(kernel.missing) < set(FORMS)

@@ -33,7 +33,7 @@ def test_transposed(dtype, A):
 
 
 def graph_of(form, A, index="int32"):
-    starts, columns = np.full(A.shape[0] + 1, -1, np.int64), np.empty(2 * A.nnz, index)
+    starts, columns = np.full(A.shape[0] + 1, -1, index), np.empty(2 * A.nnz, index)
     form.graph.symmetric_graph(A.indptr.astype(index), A.indices.astype(index), starts, columns)
     return starts, columns[: starts[-1]]
 

@@ -259,7 +259,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(A, threads):
             threads(count)
             for method in ("levels", "auto"):
                 solver = TriangularSolver(A, lower=lower, trans=trans, method=method)
-                assert method == "auto" or solver._plan.threads == count
+                assert method == "auto" or min(count, 2) <= solver._plan.threads <= count
                 for _ in range(3 if method == "levels" else cpu.triangular.PAYS + 1):
                     np.testing.assert_array_equal(solver.solve(b), want)
 

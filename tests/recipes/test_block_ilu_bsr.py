@@ -114,7 +114,7 @@ def test_where_nothing_is_dropped_one_solve_is_exact(backend, arrays):
         assert fl.gmres(A, backend.move(D @ x), M=F, rtol=1e-12).iterations <= 2
 
 
-@pytest.mark.parametrize("problem", gallery.small()[:12], ids=str)
+@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
 def test_blocks_of_one_number_are_ilu0(backend, problem):
     A, recipe = problem.A, BlockILU0(block_size=1)
     F, G = recipe.factor(backend.move(A)), ILU0().factor(A)

@@ -101,7 +101,7 @@ def test_the_norms_are_those_of_the_whole_rows():
         np.testing.assert_allclose(hermitian_norms(lower_triangle(A)[0]), row_norms(A), rtol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
 def test_the_solve_is_that_with_l_and_lh(backend, dtype):
     A = in_dtype(gallery.anisotropic_triangles(2), dtype)
     F = ICT(drop_tol=0.03).factor(backend.move(A))
@@ -177,6 +177,18 @@ def test_kernel_and_reference_stop_at_the_same_column():
         assert made.rows == 14 or (made.pivot <= 0 and made.stored >= made.rows and made.data.size == 0)
         stopped.add(made.rows)
     assert len(stopped) > 4
+
+
+def test_the_kernel_reads_the_lower_triangle_alone():
+    A = as_csr(gallery.poisson7(6))
+    upper = A.indices > np.repeat(np.arange(A.n), np.diff(A.indptr))
+    spoilt = A.with_values(np.where(upper, np.nan, A.data))
+    L, _ = lower_triangle(A)
+    tau = 1e-3 * hermitian_norms(L)
+    want, got = (cpu.threshold.ict(X, tau, 10.0, UNLIMITED) for X in (L, spoilt))
+    assert got.rows == A.n
+    for part in ("indptr", "indices", "data", "diag"):
+        np.testing.assert_array_equal(getattr(got, part), getattr(want, part))
 
 
 def test_the_kernel_stops_at_the_most_entries_it_may_store():

@@ -180,7 +180,7 @@ def test_the_report_says_what_ran_where(backend):
 # Update
 
 
-@pytest.mark.parametrize("problem", gallery.small()[::8], ids=str)
+@pytest.mark.parametrize("problem", gallery.small()[:24:8], ids=str)
 def test_update_is_a_fresh_factorization(backend, problem):
     B = perturbed(problem.A)
     F, G = (MILU0(relax=0.9).factor(backend.move(A)) for A in (problem.A, B))

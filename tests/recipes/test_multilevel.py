@@ -57,11 +57,11 @@ def backward_error(A, x, b):
 
 
 def iterations(backend, A, F, method=fl.gmres, **options):
-    b = values(A.shape[0], A.dtype)
-    solution = method(backend.move(A), backend.move(b), M=F, rtol=1e-8, maxiter=400, **options)
+    b, rtol = values(A.shape[0], A.dtype), 1e-8 if A.dtype.char in "dD" else 1e-4
+    solution = method(backend.move(A), backend.move(b), M=F, rtol=rtol, maxiter=400, **options)
     assert solution.converged
     x = backend.fetch(solution.x)
-    assert np.linalg.norm(b - A @ x) <= 2e-8 * np.linalg.norm(b)
+    assert np.linalg.norm(b - A @ x) <= 2 * rtol * np.linalg.norm(b)
     return solution.iterations
 
 
@@ -158,11 +158,12 @@ def test_a_symmetric_matrix_has_a_symmetric_preconditioner(backend, kind, dtype,
 
 
 def test_triangles_that_only_rounding_sets_apart_count_as_one():
-    for dtype in ("float64", "complex128"):
-        A = in_dtype(gallery.stokes(6), dtype)
+    for dtype in ("float64", "complex64"):
+        A, eps = in_dtype(gallery.stokes(6), dtype), np.finfo(dtype).eps
         B = A.copy()
-        B.data = A.data * (1 + np.finfo(dtype).eps * np.random.default_rng(0).uniform(-3, 3, A.nnz))
-        B = sp.csr_matrix(B + (sp.identity(A.shape[0]) * 1e-15j if dtype == "complex128" else 0 * A))
+        B.data = A.data * (1 + eps * np.random.default_rng(0).uniform(-3, 3, A.nnz))
+        imaginary = 4j * eps if dtype == "complex64" else 0
+        B = sp.csr_matrix(B + sp.identity(A.shape[0]) * imaginary, dtype=dtype)
         F = MultilevelILU(symmetric=True, **ROUGH).factor(B)
         assert F.report["kind"] == "hermitian"
         inverse = applied(Host, F)
@@ -221,7 +222,7 @@ def test_without_dropping_it_is_an_exact_lu(backend, kind, dtype, dense_size):
         assert backward_error(B, backend.fetch(F.solve(backend.move(b), trans=trans)), b) < 2000
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] != "float32"])
 def test_with_condest_1_most_is_deferred_and_it_still_solves(backend, kind, dtype):
     _, A = case(kind, dtype)
     F, G = (MultilevelILU(condest=c, dense_size=10).factor(backend.move(A)) for c in (1, NEVER))

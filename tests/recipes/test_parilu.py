@@ -215,10 +215,11 @@ def test_every_run_gives_the_same_bits(backend, Recipe):
 
 
 @BOTH
-def test_asynchronous_sweeps_converge(backend, Recipe, threads, small_blocks):
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_asynchronous_sweeps_converge(backend, Recipe, dtype, threads, small_blocks):
     threads(4)
     exact = {ParILU: ILU0, ParIC: IC0}[Recipe]
-    for A in (gallery.poisson7(7), in_dtype(gallery.poisson27(5), "complex128"), gallery.anisotropic_triangles(2)):
+    for A in (gallery.poisson7(7), in_dtype(gallery.poisson27(5), dtype), gallery.anisotropic_triangles(2)):
         F = Recipe(asynchronous=True, sweeps=200).factor(backend.move(A))
         assert_same_values_as(backend, F, exact().factor(backend.move(A)))
         assert F.report["variant"] == "asynchronous" and F.report["residual_norms"] == []
@@ -435,8 +436,9 @@ def test_triangular_and_triangular_sweeps_reach_the_solves(backend):
 
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"ordering": "rcm"}, {"level": 1}, {"pivots": "new", "shift": 0.01}], ids=str)
-def test_update_gives_the_bits_of_a_fresh_factorization(backend, Recipe, options):
-    A = in_dtype(gallery.anisotropic_triangles(2), "complex128")
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_update_gives_the_bits_of_a_fresh_factorization(backend, Recipe, dtype, options):
+    A = in_dtype(gallery.anisotropic_triangles(2), dtype)
     B = perturbed(A)
     F = Recipe(**options).factor(backend.move(A))
     solver = F.solvers()[0]
@@ -445,7 +447,7 @@ def test_update_gives_the_bits_of_a_fresh_factorization(backend, Recipe, options
     assert F.solvers()[0] is solver  # the pattern has not changed: no new analysis
     for mine, other in zip(fetched(backend, F), fetched(backend, G), strict=True):
         np.testing.assert_array_equal(mine.data, other.data)
-    r = backend.move(values(A.shape[0], "complex128"))
+    r = backend.move(values(A.shape[0], dtype))
     np.testing.assert_array_equal(backend.fetch(F.solve(r)), backend.fetch(G.solve(r)))
     assert F.report["residual_norms"] == G.report["residual_norms"]
 

@@ -38,7 +38,7 @@ SPREAD = {
     ParICT: ("poisson7:5,4,3", "arrow:70", "anisotropic_triangles:1"),
 }
 ALL = 1e3  # a fill that drops nothing
-SIZE = {"float64": 12, "complex128": 20}  # bytes of a candidate with its column
+SIZE = {"float64": 12, "complex64": 12, "complex128": 20}  # bytes of a candidate with its column
 
 
 def residual(backend, A, F):
@@ -114,7 +114,7 @@ def test_any_symmetric_pattern_is_factored_completely(backend, A):
 
 @BOTH
 @EITHER
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
 def test_the_residual_norms_are_those_of_the_factors(backend, Recipe, sweep, dtype):
     A = in_dtype(ANI, dtype)
     made = [Recipe(steps=s, sweep=sweep).factor(backend.move(A)) for s in range(4)]
@@ -123,11 +123,12 @@ def test_the_residual_norms_are_those_of_the_factors(backend, Recipe, sweep, dty
         assert all(abs(norms[k] / want[k] - 1) > 1e-6 for k in (1, 2))
         assert norms[1] == made[2].report["residual_norms"][1]
         norms, want = norms[::3], want[::3]
-    np.testing.assert_allclose(norms, want, rtol=1e-9)
+    rtol = 1e-3 if dtype == "complex64" else 1e-9  # of what is left where larger numbers cancel
+    np.testing.assert_allclose(norms, want, rtol=rtol)
     assert made[3].report["steps"] == 3 and made[3].report["stopped"] == "all steps done"
     L, U = fetched(backend, made[3])
     on_pattern = sp.csr_matrix(permuted(backend, A, made[3]) - L @ U).multiply(abs(L) + abs(U) > 0)
-    assert made[3].report["pattern_residual"] == pytest.approx(sp.linalg.norm(on_pattern) / sp.linalg.norm(A), rel=1e-9)
+    assert made[3].report["pattern_residual"] == pytest.approx(sp.linalg.norm(on_pattern) / sp.linalg.norm(A), rel=rtol)
     assert made[0].report["residual_norms"] == [] and made[0].nnz == (sp.tril(A) if Recipe is ParICT else A).nnz
 
 
@@ -226,12 +227,13 @@ def test_every_run_gives_the_same_bits(backend, Recipe):
 
 
 @BOTH
-def test_asynchronous_sweeps_converge(backend, Recipe, threads, small_blocks):
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_asynchronous_sweeps_converge(backend, Recipe, dtype, threads, small_blocks):
     threads(4)
     for name in SPREAD[Recipe]:
-        A = in_dtype(gallery.problem(name), "complex128")
+        A = in_dtype(gallery.problem(name), dtype)
         F = Recipe(sweep="asynchronous", steps=60, fill=ALL).factor(backend.move(A))
-        assert residual(backend, A, F) < 1e-13 and F.report["variant"] == "asynchronous"
+        assert residual(backend, A, F) < 450 * np.finfo(dtype).eps and F.report["variant"] == "asynchronous"
     F, G = (Recipe(sweep=s, steps=5).factor(backend.move(ANI)) for s in ("asynchronous", "synchronous"))
     assert residual(backend, ANI, F) == pytest.approx(residual(backend, ANI, G), rel=0.1)
     assert F.nnz == G.nnz
@@ -429,7 +431,7 @@ def test_a_last_step_may_leave_a_residual_that_is_larger_but_not_by_much(backend
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
 def test_memory_limit_bounds_the_candidates_and_what_is_left_out_is_reported(backend, Recipe, dtype):
     A = in_dtype(ANI, dtype)
     free = Recipe(memory_limit=None).factor(backend.move(A))

@@ -1,6 +1,5 @@
 """The building blocks of ParILU and ParILUT on every backend: by twin, by definition, by limit, by bad values."""
 
-import gc
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from finelu import gallery, threads
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import candidates, pattern, sweeps
-from finelu.kernels.cpu.runtime import memory, row_blocks
+from finelu.kernels.cpu.runtime import row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.matrix import CSR, as_csr
 
@@ -388,6 +387,8 @@ def test_sweep_in_place_refuses_as_sweep_does(backend):
 @IN_TYPES
 @pytest.mark.parametrize("least", [0.0, 0.05])
 def test_candidates_are_those_of_the_twin(backend, dtype, index, cholesky, least):
+    if backend.name == "cpu" and index == "int64" and least:
+        pytest.skip("on the CPU int32 takes the same path")
     indices = check_candidates(backend, *pair(dtype, index, cholesky), cholesky, least)[1]
     assert indices.size > 100
 
@@ -649,7 +650,7 @@ def test_a_value_that_is_not_a_number_stays():
     assert got.nnz == F.n + spoilt.size
 
 
-# ---------------------------------------------------------------------------------------------- threads, blocks, memory
+# ------------------------------------------------------------------------------------------------------ threads, blocks
 
 
 def everything(A, F, cholesky):
@@ -700,47 +701,3 @@ def test_columns_are_sorted_whether_few_or_many_near_or_far(count, n):
     sort_by_bitmap(columns, np.uint64(count), words, pages)
     np.testing.assert_array_equal(columns, want)
     assert not words.any() and not pages.any()
-
-
-def test_memory_is_used_again_only_when_nothing_refers_to_it():
-    large = 2 * memory.SMALL
-    with memory.reusing_memory():
-        first = memory.empty(large // 8, np.float64)
-        address, view = first.ctypes.data, first[5:].view(np.int64)
-        del first
-        gc.collect()
-        assert memory.empty(large // 8, np.float64).ctypes.data != address  # the view holds it
-        del view
-        gc.collect()
-        again = memory.empty(large // 8 - 7, np.float32)
-        assert again.size == large // 8 - 7 and again.dtype == np.float32
-        with memory.reusing_memory():
-            inner = memory.empty(large, np.uint8)
-            inner[:] = 1
-        again[:] = 2.0
-        assert (inner == 1).all()
-    outside = memory.empty(large // 8, np.float64)
-    outside[:] = 3.0
-    assert (again == 2.0).all() and (inner == 1).all()
-
-
-def test_the_loop_gives_the_same_bits_with_memory_used_again(monkeypatch):
-    monkeypatch.setattr(memory, "SMALL", 0)
-    A, F = pair(n=700, density=0.01)
-    want = everything(A, F, False)
-    with memory.reusing_memory():
-        for _ in range(3):
-            for got, expected in zip(everything(A, F, False), want, strict=True):
-                np.testing.assert_array_equal(got, expected)
-
-
-def test_no_memory_is_kept_after_its_use():
-    with memory.reusing_memory():
-        held = memory.empty(memory.SMALL, np.float64)
-        memory.empty(memory.SMALL, np.float64)
-        pool = memory._local.pool
-        assert pool.free
-    assert not pool.free
-    del held
-    gc.collect()
-    assert not pool.free

@@ -99,17 +99,35 @@ print(json.dumps([solution.converged, solution.recipe, *((m.name, m.method, m.ou
     assert "the recipe 'ghost' of ghost_package:Ghost cannot be loaded: ModuleNotFoundError" in ghost
 
 
+CALLS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from finelu.cli import main
+said = []
+for arguments in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        status = main(arguments)
+    said.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(said))
+"""
+
+
 def test_the_command_line_takes_it_with_its_options(installed):
-    command = ["-m", "finelu", "solve", "gallery:poisson5:20", "--device", "cpu", "--json", "--recipe", "spai0"]
-    status, out, err = process(installed, *command, "--set", "damping=0.5")
+    solve = ["solve", "gallery:poisson5:20"]
+    asked = [*solve, "--device", "cpu", "--json", "--recipe", "spai0"]
+    calls = [[*asked, "--set", "damping=0.5"], [*asked, "--set", "dampink=0.5"]]
+    calls += [[*solve, "--recipe", name] for name in ("ghost", "spai")]
+    status, out, err = process(installed, "-c", CALLS, json.dumps(calls))
+    assert status == 0, err
+    (status, out, err), misspelt, ghost, unknown = json.loads(out)
     assert status == 0, err
     found = json.loads(out)
     assert found["recipe"] == "SPAI0(damping=0.5)" and found["method"] == "cg" and found["converged"]
-    status, out, err = process(installed, *command, "--set", "dampink=0.5")
+    status, out, err = misspelt
     assert status == 2 and "recipe spai0 has no parameter 'dampink'; it has damping" in out + err
-    status, _, err = process(installed, "-m", "finelu", "solve", "gallery:poisson5:20", "--recipe", "ghost")
+    status, _, err = ghost
     assert status == 2 and "the recipe 'ghost' of ghost_package:Ghost cannot be loaded" in err
-    status, _, err = process(installed, "-m", "finelu", "solve", "gallery:poisson5:20", "--recipe", "spai")
+    status, _, err = unknown
     assert status == 2 and "Did you mean 'spai0'" in err
 
 

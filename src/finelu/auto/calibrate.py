@@ -14,7 +14,7 @@ from finelu import gallery, krylov
 from finelu.auto.rates import SHIPPED, Rates
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import with_little_fill
-from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, SparseLU, complete
+from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, SparseLU, complete, pardiso
 
 RUNS = 3  # of which the fastest counts
 STEPS = 30  # of a method
@@ -84,7 +84,12 @@ def _superlu() -> dict[str, float]:
 
 def _libraries() -> dict[str, float]:
     found: dict[str, float] = {}
-    for library, package, name in (("klu", complete.nbklu, "poisson5:60"), ("feral", complete.feral, "poisson7:20")):
+    libraries = (
+        ("klu", complete.nbklu, "poisson5:60"),
+        ("feral", complete.feral, "poisson7:20"),
+        ("pardiso", pardiso.mkl, "poisson7:20"),
+    )
+    for library, package, name in libraries:
         if package() is not None:
             factor = _of_complete(library, name)
             found |= _scaled(factor, *(f"{library}_{part}" for part in ("row", "entry", "flop")))
@@ -111,7 +116,7 @@ def _of_complete(library: str, name: str) -> float:
     A = _system(name)
     fill = with_little_fill(A, "amd")[1]
     row, entry, flop = SHIPPED.of(library)
-    recipe = SparseLU(backend=library, ordering="auto" if library == "klu" else "amd")
+    recipe = SparseLU(backend=library, ordering="amd" if library in ("superlu", "feral") else "auto")
     return _of_direct(recipe, A) / (row * A.n + entry * fill.nnz + flop * fill.flops)
 
 
@@ -123,7 +128,7 @@ def _seconds_of_direct(name: str, recipe: SparseLU) -> float:
 def _of_direct(recipe: SparseLU, A: CSR, *, analysis: bool = False) -> float:
     """Seconds of complete factors and one solve."""
     b = _right_hand_side(A)
-    if analysis or recipe.backend == "feral":  # its own analysis is a part of it
+    if analysis or recipe.backend in ("feral", "pardiso"):  # their own analysis is a part of it
         return _seconds(lambda: recipe.factor(A).solve(b))
     F = recipe.factor(A)
     return _seconds(lambda: F.update(A).solve(b))

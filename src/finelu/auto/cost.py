@@ -16,7 +16,6 @@ from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
-from finelu.preconditioners.complete import nbklu
 from finelu.preconditioners.direct import (
     COLAMD,
     QUICK,
@@ -24,14 +23,14 @@ from finelu.preconditioners.direct import (
     Analysis,
     SparseLU,
     analysed,
-    may_be_ldl,
+    may_be_by_blocks,
     needs_matching,
 )
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
 STEP = {"cg": RATES.cg, "bicgstab": RATES.bicgstab, "gmres": RATES.gmres}  # an iteration, for each entry of A
-SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral")}
+SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 ON_GPU = 0.1  # part of the threshold rung's time that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
@@ -86,7 +85,7 @@ class Costs:
     def _by_amd(self) -> bool:
         """Whether `count_fill` begins with `amd`."""
         recipe: Any = self.rungs["direct"].recipes[0]
-        automatic = recipe.ordering == "auto" and nbklu() is None and not self.traits.gpu
+        automatic = (recipe.ordering, recipe.backend) == ("auto", "auto") and not self.traits.gpu
         return automatic and not needs_matching(self.A)
 
     def end_count(self) -> None:
@@ -108,7 +107,7 @@ class Costs:
             except MemoryError:  # as `count_fill` will find
                 return 0.0
             symmetric = self.traits.kind == "hermitian" and not self.traits.complex
-            if not more or may_be_ldl(self.traits.n, symmetric=symmetric, fill=fill):
+            if not more or may_be_by_blocks(self.traits.n, symmetric=symmetric, fill=fill):
                 return 0.0
             seconds = RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
         return self.pace * seconds

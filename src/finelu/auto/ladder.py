@@ -36,6 +36,7 @@ from finelu.scaling import require_matching
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
+DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -97,8 +98,9 @@ class Ladder:
         if "direct" in left and costs.fits(costs.room("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
+        doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung] / costs.pace)]
-        return min(fits, key=lambda rung: seconds[rung]) if fits else None
+        return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     # a right-hand side
 

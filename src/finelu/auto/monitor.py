@@ -107,7 +107,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
     The fill of the direct solve is counted once its ordering costs little compared with the rest, by another thread
-    where that leaves the iterations as fast as they are.
+    where that leaves the iterations as fast as they are; until that is over, no other rung takes its place.
     """
     uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
     if uncounted and worth(analysis, elapsed, rest):
@@ -119,7 +119,10 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}
     found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds / costs.pace)}
     rung = min(found, key=lambda rung: found[rung], default=None)
-    return rung if rung is not None and worth(found[rung], elapsed, rest) else None
+    if rung is None or not worth(found[rung], elapsed, rest):
+        return None
+    counting = uncounted and costs.begun is not None and not costs.begun.over
+    return None if counting else rung
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:

@@ -29,8 +29,8 @@ class Rates:
     analysis_row, analysis : ordering, elimination tree and column counts of a direct solve.  metis : nested dissection.
     threshold, multilevel : set-up and iterations together.
     quick : a direct solve of few rows.  columnwise : SuperLU with its column ordering, for short rows.
-    superlu_row, superlu_entry, superlu_flop : complete factors, for each row, entry of L and U, and operation; klu and
-        feral likewise.  dense_flop : of SuperLU, where its factors turn out to be dense.
+    superlu_row, superlu_entry, superlu_flop : complete factors, for each row, entry of L and U, and operation; klu,
+        feral and pardiso likewise.  dense_flop : of SuperLU, where its factors turn out to be dense.
     """
 
     cg: float = 4e-9
@@ -53,10 +53,13 @@ class Rates:
     feral_row: float = 3e-6
     feral_entry: float = 20e-9
     feral_flop: float = 0.03e-9
+    pardiso_row: float = 5e-6
+    pardiso_entry: float = 20e-9
+    pardiso_flop: float = 0.025e-9
     dense_flop: float = 0.2e-9
 
     def of(self, library: str) -> tuple[float, float, float]:
-        """A row, an entry and an operation of "superlu", "klu" or "feral"."""
+        """A row, an entry and an operation of "superlu", "klu", "feral" or "pardiso"."""
         row, entry, flop = (getattr(self, f"{library}_{part}") for part in ("row", "entry", "flop"))
         return row, entry, flop
 

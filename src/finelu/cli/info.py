@@ -18,6 +18,7 @@ PACKAGES = (
     ("pymetis", "pymetis", "nested dissection: SparseLU of large meshes; without it their minimum degree serves"),
     ("nbklu", "nbklu", "KLU: SparseLU of circuits and networks, finelu[direct]"),
     ("feral", "feral-solver", "L D L^T: SparseLU of symmetric matrices, finelu[direct]"),
+    ("pypardiso", "pypardiso", "PARDISO of MKL: SparseLU where factors fill in, finelu[mkl]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),

@@ -12,6 +12,8 @@ from scipy.sparse.linalg import SuperLU
 
 from finelu.device import on_gpu
 from finelu.matrix import CSR
+from finelu.preconditioners.complete import KLU, LDL
+from finelu.preconditioners.pardiso import Pardiso
 
 SUPERLU_INDEX = 4  # bytes of SuperLU's indices
 
@@ -19,7 +21,7 @@ SUPERLU_INDEX = 4  # bytes of SuperLU's indices
 def held_bytes(F: Any, A: CSR) -> int:
     """The bytes of all arrays that F refers to, each counted once, without those of A.
 
-    SuperLU's arrays cannot be inspected: they count as a value and an index for each entry.
+    Those of the libraries for complete factors cannot be inspected: a value and an index count for each entry.
     """
     of_A = {id(_owner(part)) for part in (A.indptr, A.indices, A.data, A.diag)}
     seen: set[int] = set()
@@ -32,6 +34,8 @@ def held_bytes(F: Any, A: CSR) -> int:
         seen.add(id(thing))
         if isinstance(thing, SuperLU):
             sizes[id(thing)] = thing.nnz * (F.dtype.itemsize + SUPERLU_INDEX)
+        elif isinstance(thing, KLU | LDL | Pardiso):  # in double precision
+            sizes[id(thing)] = thing.nnz * ((16 if F.dtype.kind == "c" else 8) + SUPERLU_INDEX)
         elif isinstance(thing, np.ndarray) or (on_gpu(thing) and hasattr(thing, "nbytes")):
             owner = _owner(thing)
             sizes[id(owner)] = owner.nbytes

@@ -35,14 +35,12 @@ class Family:
 
     helpers : form -> other public names of that form, of which the kernels are made: plans, results, building blocks.
     uses : (form, family) -> what it imports from another family of the same form.
-    module : where its modules are below reference, cpu and cuda, if not at its name.
     """
 
     purpose: str
     kernels: Mapping[str, Kernel]
     helpers: Mapping[str, str] = field(default_factory=dict)
     uses: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    module: str = ""
 
 
 def _all(names: str, **missing: str) -> dict[str, Kernel]:
@@ -157,12 +155,6 @@ FAMILIES: dict[str, Family] = {
         "Matching of rows with columns, and its cycles cut into pairs.",
         _all("lightest_matching cut_cycles", cuda="augmenting paths are found one after the other; " + SET_UP),
     ),
-    "memory": Family(
-        "Arrays that take the memory of earlier ones.",
-        _all("empty reusing_memory", reference="arrays of any values: there is nothing to specify"),
-        helpers={"cuda": "set_bytes set_zero set_pending new_bad"},
-        module="runtime.memory",
-    ),
     "minimum_degree": Family(
         "The approximate minimum degree order of a symmetric pattern.",
         _all("minimum_degree", cuda=SET_UP),
@@ -260,4 +252,4 @@ def family(package: str, name: str) -> ModuleType:
     """The module of a family, imported at first use; an AttributeError for any other name."""
     if name not in FAMILIES:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return import_module(f"{package}.{FAMILIES[name].module or name}")
+    return import_module(f"{package}.{name}")

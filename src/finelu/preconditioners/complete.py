@@ -1,9 +1,10 @@
 """The libraries that make a complete L U, or L D L^T, for `SparseLU`: SciPy's SuperLU; KLU where nbklu is installed,
-feral where feral-solver is.
+feral where feral-solver is; `pardiso` has one more.
 
 Each makes an object with `nnz`, the entries of the factors without a unit diagonal, and `solve(r, trans)` for r (n,) or
-(n, k) on the host. All work by columns. Those that can be missing analyse a pattern first: `name`, `ordering`,
-`expected` (the fill, or None), `holds_for(columns)`, and `factor(columns, singular)`, which may come again.
+(n, k) on the host. All work by columns. Those that can be missing analyse a pattern first: `name`, `how` (what
+they were made with, after the matrix), `expected` (the fill, or None), `symmetric` (whether they read one triangle),
+`holds_for(columns)`, and `factor(columns, singular)`, which may come again. `replaced` counts pivots that are not A's.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the 
 class SuperLU:
     """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005."""
 
+    replaced = 0
+
     def __init__(self, columns: sp.csc_matrix, singular: str, **options: Any):
         """singular : what the error says where A is."""
         try:
@@ -60,16 +63,17 @@ class SuperLU:
 @cache
 def nbklu() -> Any:
     """The package, or None where it is not installed, or not as it is needed."""
-    return _installed("nbklu", "KLUSolver")
+    return installed("nbklu", "KLUSolver")
 
 
 @cache
 def feral() -> Any:
     """The package, or None where it is not installed, or not as it is needed."""
-    return _installed("feral", "Solver")
+    return installed("feral", "Solver")
 
 
-def _installed(package: str, solver: str) -> Any:
+def installed(package: str, solver: str) -> Any:
+    """The package, or None where it is not installed, or has no such solver."""
     try:
         library = import_module(package)
         return library if callable(getattr(library, solver)) else None
@@ -85,6 +89,7 @@ class KLU:
     """
 
     name = "klu"
+    symmetric, replaced = False, 0
 
     def __init__(self, columns: sp.csc_matrix, ordering: int):
         """Analyse a pattern; `factor` makes the factors.
@@ -96,7 +101,7 @@ class KLU:
             raise ParameterError(
                 "backend='klu' needs nbklu, which is not installed: pip install 'finelu[direct]', or use 'superlu'."
             )
-        self.ordering, self._complex = ordering, columns.dtype.kind == "c"
+        self.how, self._complex = (ordering,), columns.dtype.kind == "c"
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
         weakref.finalize(self, self._solver.close).atexit = False  # which frees analysis and factors: nothing else does
         self._solver.common.ordering, self._solver.common.tol = ordering, PIVOT
@@ -190,6 +195,7 @@ class LDL:
 
     name = "feral"
     expected = None
+    symmetric, replaced = True, 0
     _owner: _Owner | None = None
     _alive: ClassVar[dict[int, list[Any]]] = {}  # by the place of each solver: in a forked child they stay for good
 
@@ -206,7 +212,7 @@ class LDL:
             )
         if columns.dtype.kind == "c":
             raise ParameterError("backend='feral' takes real matrices, but A is complex; use 'superlu'.")
-        self.ordering, self._pattern = ordering, (columns.indptr, columns.indices)
+        self.how, self._pattern = (ordering,), (columns.indptr, columns.indices)
         n = columns.shape[0]
         self._lower = np.flatnonzero(columns.indices >= np.repeat(np.arange(n), np.diff(columns.indptr)))
         starts = np.searchsorted(self._lower, columns.indptr)
@@ -255,7 +261,7 @@ class LDL:
     def _factored(self) -> tuple[Any, int]:
         """Its inertia, None where that is not known, and how many entries it has."""
         if not self._solver:
-            self._solver.append(self._library.Solver(ordering=self.ordering, parallel=get_num_threads() > 1))
+            self._solver.append(self._library.Solver(ordering=self.how[0], parallel=get_num_threads() > 1))
         solver = self._solver[0]
         try:
             solver.factor(self._library.CscMatrix(*self._triangle, self._values))

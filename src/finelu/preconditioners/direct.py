@@ -8,28 +8,39 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import maximum_bipartite_matching, structural_rank
+from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching, structural_rank
 
 from finelu.device import namespace, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError, SingularMatrix, StructurallySingular
+from finelu.errors import (
+    FineluError,
+    MatrixError,
+    ParameterError,
+    SingularMatrix,
+    StructurallySingular,
+    UnstableFactors,
+)
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
-from finelu.preconditioners import complete
+from finelu.preconditioners import complete, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU
+from finelu.preconditioners.pardiso import DISSECTION, MINIMUM_DEGREE, Pardiso
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import by_largest, matching, require_matching
 from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
-BACKENDS = ("auto", "superlu", "klu", "feral")
+BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso")
 QUICK = 2000  # rows up to which SuperLU orders by itself: a count takes longer there than the factorization
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
+Library = KLU | LDL | Pardiso
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
+PARDISO_WORK = 5e3  # likewise of PARDISO
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
+PARDISO_ORDERINGS = {"auto": DISSECTION, "mmd": MINIMUM_DEGREE, "nd": DISSECTION}
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
@@ -40,17 +51,20 @@ FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as p
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
-    """Complete L U of A by SuperLU or KLU, after a maximum product matching, its scaling and a fill-reducing ordering;
-    or L D L^T by feral.
+    """Complete L U of A by SuperLU, KLU or PARDISO, after a maximum product matching, its scaling and a fill-reducing
+    ordering; or L D L^T by feral or PARDISO.
 
     backend : "superlu", which comes with SciPy; "klu", for circuits, networks and other matrices whose factors stay
-        sparse, and "feral", for real symmetric matrices, definite or not, whose factors do not, both in double
-        precision (`pip install 'finelu[direct]'` brings nbklu and feral-solver); or "auto". Where neither matching,
-        shift nor an ordering is asked for, "auto" is KLU, if it is installed and counts at most 65 flops for each entry
-        of the factors, else feral, if it is installed, A is symmetric and at least 10000 flops a row are counted; in
-        all other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral
-        takes the one that it finds the best, "amd" or "nd". Both choose pivots by themselves: KLU matches rows only
-        where matching is True, feral never.
+        sparse, and "feral", for real symmetric matrices, definite or not, whose factors do not (`pip install
+        'finelu[direct]'` brings nbklu and feral-solver); "pardiso", MKL's, for all whose factors do not (`pip install
+        'finelu[mkl]'` brings pypardiso); these three in double precision; or "auto". Where neither matching, shift nor
+        an ordering is asked for, "auto" is, of what is installed, KLU, if it counts at most 65 flops for each entry
+        of the factors; else PARDISO, if A is symmetric or its diagonal needs no matching, and at least 5000 flops a
+        row are counted; else feral, if A is real and symmetric, and at least 10000 are; in all other cases SuperLU.
+        KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral the one that it finds the
+        best, "amd" or "nd", PARDISO its own nested dissection, or for "mmd" minimum degree. KLU matches rows only
+        where matching is True, feral never, PARDISO whatever is not definite. Where PARDISO has to replace pivots,
+        "auto" leaves A to SuperLU, and `F.report` warns if PARDISO was asked for.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -93,10 +107,12 @@ class SparseLU(Recipe):
 
 @dataclass(eq=False, repr=False)
 class DirectReport(Report):
-    """backend : "superlu", "klu" or "feral".  expected_nnz, expected_flops : of L and U, counted before the
-    factorization (for feral by minimum degree); None where SuperLU takes its own order, and where KLU does not.
+    """backend : "superlu", "klu", "feral" or "pardiso".  expected_nnz, expected_flops : of L and U, counted before the
+    factorization (for feral and PARDISO by minimum degree); None where SuperLU takes its own order, where KLU does
+    not, and where PARDISO was asked for.
 
-    matched : whether rows were permuted.  analysis_seconds : of matching and ordering.  probe : see
+    matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
+    of PARDISO are a part of numeric_seconds.  probe : see
     `finelu.factors.probe`; a warning where it is beyond 10.
     """
 
@@ -114,7 +130,7 @@ class Analysis:
 
     arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
     fill : counted, or None.  seconds : that it took.
-    library : KLU's or feral's analysis, where one of them is used.
+    library : the analysis of KLU, feral or PARDISO, where one of them is used.
     by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
     """
 
@@ -122,7 +138,7 @@ class Analysis:
     matched: bool
     fill: Fill | None
     seconds: float
-    library: KLU | LDL | None = None
+    library: KLU | LDL | Pardiso | None = None
     by_itself: str = ""
 
 
@@ -163,19 +179,42 @@ class SparseLUFactors(Factors):
                     f"{self.recipe!r}: the factors would have {fill.nnz} entries; there is room for {self._most:.3g}."
                 )
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._how = None if known.library is None else (type(known.library), known.library.ordering)
+        self._how = None if known.library is None else (type(known.library), known.library.how)
+        self._symmetric = known.library is not None and known.library.symmetric
         self.report.backend = "superlu" if known.library is None else known.library.name
         self.report.matched = known.matched
         self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
         self.report.analysis_seconds = known.seconds
 
     def _refresh(self, A: CSR) -> None:
+        try:
+            self._renew(A)
+        except BaseException as error:
+            self._library = None  # what an analysis has kept of such values is of no use for others
+            if isinstance(error, UnstableFactors):
+                require_matching(A)  # says which rows
+            raise
+
+    def _renew(self, A: CSR) -> None:
         start = perf_counter()
-        if self.report.backend == "feral":
-            if self.recipe.backend == "feral" and not is_hermitian(A):
-                raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
-            if self.recipe.backend == "auto" and not _is_mirrored(A.on(np)):
+        if self.recipe.backend == "feral" and not is_hermitian(A):
+            raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
+        if self._symmetric and self.recipe.backend != "feral" and not _is_mirrored(A.on(np)):
+            self._take(analysed(self.recipe, A))
+        self._compute(A)
+        if self._lu.replaced:
+            require_matching(A)
+            if self.recipe.backend == "auto":
                 self._take(analysed(replace(self.recipe, backend="superlu"), A))
+                self._compute(A)
+        self.report.numeric_seconds, self.report.warning = perf_counter() - start, None
+        if self._lu.replaced:
+            self.report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
+        if self._probed:
+            self._probe(A, lambda v: self._apply(v, "N"))
+
+    def _compute(self, A: CSR) -> None:
+        """The factors, with what is known of order and library."""
         columns = _columns(self.recipe, self._arranged, A.on(np))
         if self._how is None:
             columns.eliminate_zeros()
@@ -185,9 +224,6 @@ class SparseLUFactors(Factors):
                 raise SingularMatrix(self._singular())
         self._factored = columns
         self._lu = self._made()
-        self.report.numeric_seconds, self.report.warning = perf_counter() - start, None
-        if self._probed:
-            self._probe(A, lambda v: self._apply(v, "N"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -198,13 +234,13 @@ class SparseLUFactors(Factors):
     def _singular(self) -> str:
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
 
-    def _made(self) -> SuperLU | KLU | LDL:
+    def _made(self) -> SuperLU | KLU | LDL | Pardiso:
         """The factors of what is kept as factored."""
         if self._how is None:
             return self._superlu()
         if self._library is None or not self._library.holds_for(self._factored):
-            library, ordering = self._how
-            self._library = library(self._factored, ordering)  # type: ignore[arg-type]  # its own
+            library, how = self._how
+            self._library = library(self._factored, *how)
         return self._library.factor(self._factored, self._singular())
 
     def _superlu(self) -> SuperLU:
@@ -257,6 +293,11 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     if recipe.backend == "feral":
         ldl, fill = LDL(_columns(recipe, plain, A), _of_feral(recipe)), with_little_fill(A, "amd")[1]
         return Analysis(plain, False, fill, perf_counter() - start, ldl)
+    if recipe.backend == "pardiso":
+        if not np.diff(A.indptr).all():
+            require_matching(A)  # says which rows
+        blocks = Pardiso(_columns(recipe, plain, A), _of_pardiso(recipe), _is_mirrored(A))
+        return Analysis(plain, False, None, perf_counter() - start, blocks)
     by_klu = recipe.backend == "klu"
     few = recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted
     if matched is None and not by_klu:
@@ -292,11 +333,11 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
-def _library_if_better(A: CSR, begun: Begun | None) -> tuple[KLU | LDL | None, Fill | None, Begun | None]:
+def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fill | None, Begun | None]:
     """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
     what is begun of an order."""
-    fill = None
-    if complete.nbklu() is not None:
+    fill = begun.found()[2] if begun else None
+    if complete.nbklu() is not None and (fill is None or fill.flops <= KLU_WORK * fill.nnz or _has_blocks(A)):
         try:
             klu = KLU(_narrow(A.tosparse().tocsc()), AMD)
         except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
@@ -304,19 +345,33 @@ def _library_if_better(A: CSR, begun: Begun | None) -> tuple[KLU | LDL | None, F
         fill = klu.expected
         if fill is not None and fill.flops <= KLU_WORK * fill.nnz:
             return klu, fill, begun
-    if not may_be_ldl(A.n, symmetric=A.dtype.kind != "c") or not _is_mirrored(A):
+    if not may_be_by_blocks(A.n, symmetric=True):
+        return None, None, begun
+    symmetric = _is_mirrored(A)
+    real = symmetric and A.dtype.kind != "c"
+    if (not symmetric and needs_matching(A)) or not may_be_by_blocks(A.n, symmetric=real):
         return None, None, begun
     if fill is None:
         begun = begun or Begun(A, aside=False)
         fill = begun.found()[2]
-    if not may_be_ldl(A.n, symmetric=True, fill=fill):
+    if not may_be_by_blocks(A.n, symmetric=real, fill=fill):
         return None, None, begun
-    return LDL(_narrow(A.tosparse().tocsc()), "auto"), fill, begun
+    columns = _narrow(A.tosparse().tocsc())
+    if pardiso.mkl() is not None:
+        return Pardiso(columns, DISSECTION, symmetric), fill, begun
+    return LDL(columns, "auto"), fill, begun
 
 
-def may_be_ldl(n: int, *, symmetric: bool, fill: Fill | None = None) -> bool:
-    """Whether "auto" is feral for a symmetric A with this fill, None for any.  symmetric : and real."""
-    return symmetric and complete.feral() is not None and n > QUICK and (fill is None or fill.flops >= LDL_WORK * n)
+def _has_blocks(A: CSR) -> bool:
+    """Whether rows and columns can be permuted to a block triangular form, by which KLU goes, with a full diagonal."""
+    return bool(connected_components(A.tosparse(), connection="strong")[0] > 1)
+
+
+def may_be_by_blocks(n: int, *, symmetric: bool, fill: Fill | None = None) -> bool:
+    """Whether "auto" is PARDISO or feral for a matrix with this fill, None for any.  symmetric : and real."""
+    if n <= QUICK or (pardiso.mkl() is None and (complete.feral() is None or not symmetric)):
+        return False
+    return fill is None or fill.flops >= n * (LDL_WORK if pardiso.mkl() is None else PARDISO_WORK)
 
 
 def _is_mirrored(A: CSR) -> bool:
@@ -334,6 +389,17 @@ def _of_feral(recipe: SparseLU) -> str:
             "chooses its pivots by itself."
         )
     return FERAL_ORDERINGS[ordering]
+
+
+def _of_pardiso(recipe: SparseLU) -> int:
+    """The ordering, by the number that PARDISO has for it."""
+    if recipe.ordering not in PARDISO_ORDERINGS or recipe.matching is not None:
+        given = f"ordering={recipe.ordering!r}" if recipe.matching is None else f"matching={recipe.matching}"
+        raise ParameterError(
+            f"{recipe!r}: backend='pardiso' takes no {given}; it orders by "
+            f"{', '.join(map(repr, PARDISO_ORDERINGS))}, and matches what is not definite."
+        )
+    return PARDISO_ORDERINGS[recipe.ordering]
 
 
 def needs_matching(A: CSR) -> bool:

@@ -19,7 +19,7 @@ def sizes_of(F: CSR) -> tuple[int, int]:
 
 
 class Dropping:
-    """Drops the smallest entries of L and U, or of a Cholesky factor; plans of the selection are kept.
+    """Drops the smallest entries of L and U, or of a Cholesky factor.
 
     Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| max(|u_ii|, |a_ii|))^(1/4), of
     Cholesky |l_ij| / w_i with u_ii = l_ii^2: of a Hermitian A with a positive diagonal the three are the same, and no
@@ -30,38 +30,37 @@ class Dropping:
 
     def __init__(self, cholesky: bool, exact: bool = True):
         self._cholesky, self._exact = cholesky, exact
-        self._plans: list[Any] = [None, None]  # of the selection below and above the diagonal
-
-    def forget(self) -> None:
-        """Give the memory of the plans back."""
-        self._plans = [None, None]
 
     def reduced(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
         """F without its smallest entries, of `sizes` below and above the diagonal; diagonal (n,) : that of A."""
-        xp, kernels = namespace(F.data), kernels_for(F.data)
+        compared = self._compared(F, diagonal, namespace(F.data).empty(F.nnz, F.dtype))
+        smaller: CSR = kernels_for(F.data).pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
+        return smaller
+
+    def reduced_pattern(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
+        """As `reduced`, where only the pattern is wanted: F's values are overwritten, and others come out."""
+        compared = self._compared(F, diagonal, F.data)
+        smaller: CSR = kernels_for(F.data).pattern.remove(compared, *self._thresholds(compared, sizes))
+        return smaller
+
+    def _compared(self, F: CSR, diagonal: Any, out: Any) -> CSR:
+        """F's entries as they are compared, in `out` (nnz,), which may be F's own values."""
+        xp = namespace(F.data)
         pivots = abs(F.data[F.diag])
         roots = pivots if self._cholesky else xp.sqrt(pivots)
         weights = xp.sqrt(roots * xp.maximum(xp.sqrt(abs(diagonal)), roots))
         below, above = (1 / weights, None if self._cholesky else roots), (1 / roots, 1 / weights)
-        compared = F.with_values(kernels.scaling.scale(F, kernels.memory.empty(F.nnz, F.dtype), below, above))
-        smaller: CSR = kernels.pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
-        return smaller
+        return F.with_values(kernels_for(F.data).scaling.scale(F, out, below, above))
 
     def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""
         xp, kernels = namespace(F.data), kernels_for(F.data)
         least, drop = xp.zeros(2, F.data.real.dtype), [0, 0]
-        for side, (values, size) in enumerate(zip(kernels.pattern.magnitudes(F), sizes, strict=True)):
+        sides = kernels.pattern.magnitudes(F)
+        selection = kernels.selection.Selection(max(v.size for v in sides), least.dtype, exact=self._exact)
+        for side, (values, size) in enumerate(zip(sides, sizes, strict=True)):
             if values.size > size:
                 drop[side] = values.size - size
-                selection = self._selection(side, values)
                 selection.out = least[side : side + 1]
                 selection.select(values, drop[side])
         return least, drop
-
-    def _selection(self, side: int, values: Any) -> Any:
-        """A plan that is large enough for `values`; kept for the next step."""
-        if self._plans[side] is None or self._plans[side].n_max < values.size:
-            room = values.size + values.size // 4  # the next step may have more
-            self._plans[side] = kernels_for(values).selection.Selection(room, values.dtype, exact=self._exact)
-        return self._plans[side]

@@ -180,16 +180,16 @@ class FixedPoint:
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         for part, sums in (("upper", squares), ("lower", None)):
-            out = kernels.memory.empty(F.nnz, F.dtype)
+            out = namespace(F.data).empty(F.nnz, F.dtype)
             kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
             F = F.with_values(out)
         return F
 
     def residual(self, B: CSR, F: CSR) -> Any:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
-        kernels, squares = kernels_for(F.data), namespace(F.data).empty(F.n, np.float64)
-        out, columns = kernels.memory.empty(F.nnz, F.dtype), self.columns(F) if self.cholesky else None
-        kernels.sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
+        xp, columns = namespace(F.data), self.columns(F) if self.cholesky else None
+        out, squares = xp.empty(F.nnz, F.dtype), xp.empty(F.n, np.float64)
+        kernels_for(F.data).sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
         return squares
 
     # what the report says

@@ -57,10 +57,8 @@ class ICT(Recipe):
 
 
 def _runs(recipe: ICT, host: CSR) -> Callable[[float, int], Any]:
-    kernels, fill = kernels_for(host.data), recipe.fill
-    L, _ = lower_triangle(host)
-    norms = hermitian_norms(L)
-    return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)
+    kernels, fill, norms = kernels_for(host.data), recipe.fill, hermitian_norms(lower_triangle(host)[0])
+    return lambda drop_tol, most: kernels.threshold.ict(host, drop_tol * norms, fill, most)
 
 
 def hermitian_norms(L: CSR) -> np.ndarray[Any, Any]:

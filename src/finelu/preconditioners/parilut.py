@@ -211,19 +211,21 @@ class _Norms:
     """The residual norms that steps begin with, and what they say: whether to stop, and with which factors.
 
     wanted : entries below and above the diagonal that factors should have in the end.
-    best : of the factors of at most the wanted size those with the smallest norm.
+    best : of the factors of at most the wanted size those with the smallest norm.  is_first : they are those that the
+        steps began with.
     """
 
     def __init__(self, stagnation: float, wanted: list[int], first: _Factors):
         self._stagnation, self._wanted = stagnation, wanted
         self._norms: list[float] = []  # of factors that are no larger than wanted
-        self.first = self.best = first
+        self.best, self.is_first = first, True
 
     def stop(self, norm: float, made: _Factors) -> str:
         """Why to stop before a step from these factors, of this residual norm, or nothing."""
         if all(size <= ROOM * wanted for size, wanted in zip(sizes_of(made.F), self._wanted, strict=True)):
             self._norms.append(norm)
-            self.best = made if norm <= min(self._norms) else self.best
+            if norm <= min(self._norms):
+                self.best, self.is_first = made, self.is_first and made is self.best
         before = self._norms[-2] if len(self._norms) > 1 and self._stagnation > 0 else np.inf
         return self.failed(norm, DIVERGED) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
@@ -262,18 +264,12 @@ class _Adaption(FixedPoint):
             raise ParameterError(f"{recipe!r}: the squares of A's entries underflow; leave scale at True.")
         found = self._found
         steps = recipe.steps if found is None else recipe.update_steps
-        self._dropping.forget()
-        with kernels_for(B.data).memory.reusing_memory():
-            made = self._begin(B, d) if found is None else self._again(B, found)
-            B, made, residual = self._adapted(B, made, steps, size_of_B)
-            F = made.F
-            if residual is None:
-                residual = float(self.residual(B.with_index(F.indices.dtype), F).sum()) ** 0.5
-            self._dropping.forget()
-            self._last_columns = None
-            if not on_gpu(F.data):  # out of the memory that is reused
-                same = found is not None and F.indices is found.F.indices
-                F = F.with_values(F.data.copy()) if same else F.copy()
+        made = self._begin(B, d) if found is None else self._again(B, found)
+        B, made, residual = self._adapted(B, made, steps, size_of_B)
+        F = made.F
+        if residual is None:
+            residual = float(self.residual(B.with_index(F.indices.dtype), F).sum()) ** 0.5
+        self._last_columns = None
         self.report_refused()
         self.report_residual(residual / size_of_B)
         if made.eliminated is not None and made.eliminated.shift > 0:
@@ -328,7 +324,7 @@ class _Adaption(FixedPoint):
         for step in range(1, steps + 1):
             part = step / steps if self.recipe.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
-            *found, _, norm = self._candidates(B, made.F, size_of_B)
+            found, _, norm = self._candidates(B, made.F, size_of_B)
             stopped = norms.stop(norm, made)
             settled = self._exact and stopped == STAGNATES  # what follows is a last step
             if settled:
@@ -351,47 +347,55 @@ class _Adaption(FixedPoint):
         """The factors that are taken when steps end early; the first ones, if of sweeps, are exact instead."""
         self.report.stopped = stopped
         given = isinstance(self.recipe.start, TriangularFactors)
-        if stopped != STAGNATES and norms.best is norms.first and not (self._exact or given):
-            first = norms.first.F
+        if stopped != STAGNATES and norms.is_first and not (self._exact or given):
+            first = norms.best.F
             with suppress(ZeroPivot):
                 F = self._eliminated(B.with_index(first.indices.dtype), PatternElimination(first, self.cholesky)).F
                 self.report.stopped = AS_ILU0.format(stopped)
                 return _Factors(first.with_values(F.data))
         return norms.best
 
-    def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[Any, Any, Any, int, float, float]:
-        """The candidates (indptr, indices, values), how many were left out, the norm of the residual on F's pattern,
+    def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[list[Any], float, float]:
+        """The candidates [indptr, indices, values, how many were left out], the norm of the residual on F's pattern,
         and that of all of it, relative to B's; the report has the latter."""
-        columns = self.columns(F) if self.cholesky else None
-        indptr, indices, values, squares, left_out = kernels_for(B.data).candidates.candidates(
-            B, F, columns, most=self._most
-        )
+        columns, kernels = self.columns(F) if self.cholesky else None, kernels_for(B.data).candidates
+        indptr, indices, values, squares, left_out = kernels.candidates(B, F, columns, most=self._most)
         here, others = (float(v) for v in to_host(squares.sum(axis=1)))
         norm = (here + others) ** 0.5 / size_of_B
         self.report.residual_norms.append(norm)
-        return indptr, indices, values, int(left_out), here**0.5, norm
+        return [indptr, indices, values, int(left_out)], here**0.5, norm
 
     def _step(
         self, B: CSR, made: _Factors, found: list[Any], sizes: list[int], last: bool
     ) -> tuple[CSR, _Factors, str]:
-        """B and the factors after a step, of `sizes` below and above the diagonal; or before it, and why."""
+        """B and the factors after a step, of `sizes` below and above the diagonal; or before it, and why.
+
+        What is not needed any more is let go at once; so `found` is emptied.
+        """
         *candidates, left_out = found
+        found.clear()
         pattern, report, diagonal = kernels_for(B.data).pattern, self.report, B.data[B.diag]
         if self.recipe.add_fraction < 1:
             candidates = _largest(made.F, candidates, self.recipe.add_fraction)
         B, larger = pattern.add(B, made.F, *candidates, scaled=self._exact or self.recipe.initial == "scaled")
+        considered = int(candidates[1].size)
+        del candidates
         if self._exact:
             begin = (0, True) if made.eliminated is None else made.eliminated.next
-            chosen = larger if last else self._dropping.reduced(larger, sizes, diagonal)
+            chosen = larger if last else self._dropping.reduced_pattern(larger, sizes, diagonal)
+            elimination = PatternElimination(chosen, self.cholesky)
+            del larger, chosen
             try:
-                made = self._eliminated(B, PatternElimination(chosen, self.cholesky), begin)
+                made = self._eliminated(B, elimination, begin)
             except ZeroPivot:
                 return B, made, NO_PIVOTS
             if last:
                 made = _Factors(self._dropping.reduced(made.F, sizes, diagonal), made.eliminated)
         else:
-            made = _Factors(self.sweep(B, self._dropping.reduced(self.sweep(B, larger), sizes, diagonal)))
-        report.candidates.append(int(candidates[1].size))
+            larger = self.sweep(B, larger)
+            larger = self._dropping.reduced(larger, sizes, diagonal)
+            made = _Factors(self.sweep(B, larger))
+        report.candidates.append(considered)
         report.left_out.append(left_out)
         report.nnz.append(made.F.nnz)
         return B, made, ""

@@ -53,7 +53,9 @@ class PatternElimination:
     """
 
     def __init__(self, pattern: CSR, cholesky: bool):
-        self.pattern, self._cholesky, self._plan, self._factorizations = pattern, cholesky, None, 0
+        no_values = namespace(pattern.data).broadcast_to(pattern.data[:1].copy(), (pattern.nnz,))  # one for all
+        self.pattern = pattern.with_values(no_values)
+        self._cholesky, self._plan, self._factorizations = cholesky, None, 0
 
     def factor(self, B: CSR, begin: int = 0, signs: bool = True) -> tuple[CSR, Eliminated]:
         """Factors of B with its diagonal times 1 + the first shift that does: of 0, then SHIFTS[begin] and those after.

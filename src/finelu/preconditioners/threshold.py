@@ -27,6 +27,7 @@ TOO_FAR = 0.1  # where breakdowns keep the search farther below the wanted numbe
 FIRST, SMALLEST, LARGEST_TOL, CLOSE_TOLS = 1e-3, 1e-14, 10.0, 1.1  # thresholds: to begin with, and where a search ends
 POWER = 0.4  # the entries grow about like drop_tol to minus this power; to begin with
 LARGEST = 2**62
+ROWS = 2**14  # whose norms are computed at a time
 ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or another recipe."
 
 
@@ -70,11 +71,16 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
 
 def row_norms(A: CSR) -> np.ndarray[Any, Any]:
     """The 2-norm of each row (n,) float64, without overflow or underflow on the way. No row of A may be empty."""
-    size = abs(A.data).astype(np.float64)
-    largest = np.maximum.reduceat(size, A.indptr[:-1])
-    scale = np.where(largest > 0, largest, 1.0)
-    size /= np.repeat(scale, np.diff(A.indptr))
-    return scale * np.sqrt(np.add.reduceat(size * size, A.indptr[:-1]))
+    norms = np.empty(A.n)
+    for first in range(0, A.n, ROWS):  # a part of the rows after the other, for the sake of memory
+        bounds = A.indptr[first : first + ROWS + 1]
+        size = abs(A.data[bounds[0] : bounds[-1]]).astype(np.float64, copy=False)
+        begin = bounds[:-1] - bounds[0]
+        largest = np.maximum.reduceat(size, begin)
+        scale = np.where(largest > 0, largest, 1.0)
+        size /= np.repeat(scale, np.diff(bounds))
+        norms[first : first + ROWS] = scale * np.sqrt(np.add.reduceat(size * size, begin))
+    return norms
 
 
 def column_norms(A: CSR) -> np.ndarray[Any, Any]:

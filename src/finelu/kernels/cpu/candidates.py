@@ -14,7 +14,6 @@ from finelu.kernels.cpu.runtime.atomics import (
 from finelu.kernels.cpu.runtime.claims import wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
@@ -26,7 +25,7 @@ from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.operands import INT32_LIMIT
 
-WAITING = 2**19  # candidates that a thread holds back before it waits for the others
+WAITING = 2**19  # candidates that a thread holds back, or as many as F has entries, before it waits for the others
 ROOM = 16  # candidates that room is made for, per entry of A and F; only the part that is used takes memory
 BIN = np.uint64(44)  # bits of a float64 below its sign, its exponent and the first 8 of its fraction
 
@@ -72,13 +71,14 @@ def candidates(A, F, columns=None, least=0.0, most=None):
 def _found(arguments, F, least, room):
     """(indptr, indices, values, squares, total, left_out); of more than `room` candidates only the number is right."""
     index = np.dtype(F.indptr.dtype if room <= INT32_LIMIT else np.int64)
-    indptr, indices, values = empty(F.n + 1, index), empty(room, F.indices.dtype), empty(room, F.data.dtype)
-    squares = empty(2 * F.n, np.float64).reshape(2, F.n)
+    indptr, indices, values = np.empty(F.n + 1, index), np.empty(room, F.indices.dtype), np.empty(room, F.data.dtype)
+    squares = np.empty(2 * F.n, np.float64).reshape(2, F.n)
     blocks = arguments[0].size - 1
     sizes = np.full(blocks, -1, np.int64)
     indptr[0] = 0
-    numbers = workspace(blocks, 2 * F.n + WAITING, F.data.dtype)
-    columns = workspace(blocks, 4 * F.n + WAITING + 1, unsigned(F.indices).dtype)
+    waiting = min(WAITING, F.nnz)
+    numbers = workspace(blocks, 2 * F.n + waiting, F.data.dtype)
+    columns = workspace(blocks, 4 * F.n + waiting + 1, unsigned(F.indices).dtype)
     arguments = numbers, columns, *arguments, least, sizes, indptr, indices, values, squares
     left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
     return indptr, indices, values, squares, int(sizes.sum()), left_out

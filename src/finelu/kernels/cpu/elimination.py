@@ -26,7 +26,8 @@ from finelu.threads import run
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
 
-ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6  # ns for a row, for an entry of it, and for a subtraction; measured as in levels.py
+# ns for a row, for an entry of it, and for a subtraction; measured on two cores of an AMD EPYC
+ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
 LONGER = 8  # times as long as another a row is searched in, not looked through
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes

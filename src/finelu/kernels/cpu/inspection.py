@@ -216,8 +216,10 @@ def _below(state, done, items, indptr, indices, data, diag, root, sizes, counts)
                 if other > 0:
                     transposed = max(transposed, other)
                     by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
-        sizes[t] = largest, adjoint, transposed, by_root, by_root_transposed
-        counts[t] = on_diagonal, paired, above
+        # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
+        sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
+        sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
+        counts[t, 0], counts[t, 1], counts[t, 2] = on_diagonal, paired, above
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 

@@ -8,7 +8,6 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, worth_sharing
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
@@ -25,7 +24,7 @@ def columns_of(F):
     items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
     parts = items.size - 1
     starts = np.zeros((parts, n), F.indptr.dtype)
-    indptr, rows, places = empty(n + 1, F.indptr.dtype), empty(F.nnz, index), empty(F.nnz, index)
+    indptr, rows, places = np.empty(n + 1, F.indptr.dtype), np.empty(F.nnz, index), np.empty(F.nnz, index)
     run_items(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
     _start_columns(starts, indptr)
     pattern = unsigned(F.indptr), unsigned(F.indices)
@@ -82,8 +81,8 @@ def add(B, F, indptr, indices, values, scaled=False):
     """
     nnz = F.nnz + values.size
     wide = np.int64 if nnz > INT32_LIMIT else F.indptr.dtype
-    new_indptr, new_diag = np.add(F.indptr, indptr, dtype=wide), empty(F.n, wide)
-    new_indices, data = empty(nnz, np.int64 if nnz > INT32_LIMIT else F.indices.dtype), empty(nnz, F.data.dtype)
+    new_indptr, new_diag = np.add(F.indptr, indptr, dtype=wide), np.empty(F.n, wide)
+    new_indices, data = np.empty(nnz, np.int64 if nnz > INT32_LIMIT else F.indices.dtype), np.empty(nnz, F.data.dtype)
     items = even_blocks(new_indptr)
     more = unsigned(indptr), unsigned(indices), values
     out = unsigned(new_indptr), new_indices, new_diag, data
@@ -161,7 +160,7 @@ def _add(
 
 def values_at(B, F):
     """The values of B at the places of F (nnz of F,), 0 where B has no entry. Columns ascend; a pass over both."""
-    out = empty(F.nnz, B.data.dtype)
+    out = np.empty(F.nnz, B.data.dtype)
     items = even_blocks(F.indptr)
     patterns = (unsigned(x) for x in (B.indptr, B.indices, F.indptr, F.indices))
     run_items(_values_at, items.size - 1, items, *patterns, B.data, out)
@@ -191,7 +190,7 @@ def magnitudes(F):
     below = np.zeros(items.size, np.int64)
     _below(items, F.indptr, F.diag, below)
     real = F.data.dtype.type(0).real.dtype
-    lower, upper = empty(int(below[-1]), real), empty(F.nnz - F.n - int(below[-1]), real)
+    lower, upper = np.empty(int(below[-1]), real), np.empty(F.nnz - F.n - int(below[-1]), real)
     run_items(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
     return lower, upper
 
@@ -244,9 +243,9 @@ def remove(F, least, drop, values=None):
     kept = np.diff(F.indptr[items].astype(np.int64)) - dropped.sum(axis=1)
     begin = np.concatenate([[0], np.cumsum(kept)])
     nnz = int(begin[-1])
-    indptr, diag = empty(F.n + 1, F.indptr.dtype), empty(F.n, F.diag.dtype)
+    indptr, diag = np.empty(F.n + 1, F.indptr.dtype), np.empty(F.n, F.diag.dtype)
     indptr[F.n] = nnz
-    indices, data = empty(nnz, F.indices.dtype), empty(nnz, F.data.dtype)
+    indices, data = np.empty(nnz, F.indices.dtype), np.empty(nnz, F.data.dtype)
     values = F.data if values is None else values
     arguments = (
         items,

@@ -116,13 +116,16 @@ class Selection:
         return _introselect(copy, rank, 0) if rank < n else (np.inf, n)
 
     def _count(self, values, magnitude, low, high):
-        """How many values are less than low, those from low to high, and how many are no NaN."""
+        """How many values are less than low, those from low to high, in `work`, and how many are no NaN."""
         items, real = _items_of(values.size), values.dtype.type
         found = np.zeros((items, 3), np.int64)
         run_items(_count_items, items, values, magnitude, real(low), real(high), found, self.work)
         less, inside, more = found.sum(axis=0)
-        parts = [self.work[t * ITEM : t * ITEM + found[t, 1]] for t in range(items)]
-        return int(less), np.concatenate(parts), int(less + inside + more)
+        end = 0
+        for t, size in enumerate(found[:, 1]):
+            self.work[end : end + size] = self.work[t * ITEM : t * ITEM + size]
+            end += size
+        return int(less), self.work[:end], int(less + inside + more)
 
     def _median_of_thresholds(self, values, magnitude, rank):
         """The median of the values of rank r_i in SUBSETS equal parts, where r_i is the same share of a part."""

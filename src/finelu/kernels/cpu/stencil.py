@@ -29,7 +29,7 @@ from finelu.kernels.cpu.runtime.dense import (
     subtract_transposed,
 )
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import CALL, makespan
+from finelu.kernels.cpu.runtime.schedule import CALL, makespan, thread_counts
 from finelu.threads import get_num_threads, run
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
@@ -95,9 +95,9 @@ def tiles(I, J, K, cost, threads):
         tried.add(edge)
         candidate = _cut(cells, np.array(edge))
         work = cost * (candidate[2] - candidate[1]).prod(axis=1).astype(float)
-        time = CALL + makespan(work, candidate[0], threads)
+        time, count = min((makespan(work, candidate[0], count), count) for count in thread_counts(threads))
         if time < best_time:
-            best_time, best = time, (threads, *candidate)
+            best_time, best = time, (count, *candidate)
     return best
 
 

@@ -14,7 +14,6 @@ from finelu.kernels.cpu.runtime.atomics import (
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
     pattern_arrays,
@@ -179,7 +178,7 @@ def _place(indices, first, last, j):
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
     """`count` of them, one after the other; see kernels/reference/sweeps.py."""
     for k in range(count):
-        out = empty(F.nnz, F.dtype)
+        out = np.empty(F.nnz, F.dtype)
         sweep(A, F, out, None if squares is None else squares[k], refused, columns, damping)
         F = F.with_values(out)
     return F.data

@@ -53,8 +53,9 @@ def ilut(A, tau, fill, most) -> Factored:
         rows, stored, pivot = _ilut(A.indptr, A.indices, A.diag, A.data, *limits, indptr, diag, handed.slots)
         if rows < A.n:
             return _stopped(A, rows, stored, pivot)
-        indices, data = handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
-    return Factored(rows, stored, pivot, indptr, indices[:stored].copy(), data[:stored].copy(), diag)
+        indices = handed.take(0, A.indices.dtype)[:stored].copy()
+        data = handed.take(1, A.data.dtype)[:stored].copy()
+    return Factored(rows, stored, pivot, indptr, indices, data, diag)
 
 
 def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
@@ -78,19 +79,20 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
     return Factored(rows, stored, pivot, indptr, indices, data, diag)
 
 
-def ict(L, tau, fill, most) -> Factored:
-    """ICT, column by column from the lower triangle L of A by rows; see kernels/reference/threshold.py.
+def ict(A, tau, fill, most) -> Factored:
+    """ICT, column by column from the lower triangle of A, which alone is read; see kernels/reference/threshold.py.
 
-    L : checked CSR, the diagonal last in each row.  tau (n,) is for columns before the division by the root of the
-    pivot; fill, most as in `ilut`, of columns of L and entries of the factor.
+    A : checked CSR with a full diagonal, on the host.  tau (n,) is for columns before the division by the root of the
+    pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of the factor.
     """
-    columns = transposed(L.indptr, L.indices, L.data)
-    begin = np.zeros(L.n + 1, np.int64)
+    columns = _lower_columns(A)
+    begin, capacity = np.zeros(A.n + 1, np.int64), _capacity(columns[1].size, most)
     with Handed(2) as handed:
-        rows, stored, pivot = _ict(*columns, tau, float(fill), most, _capacity(L.nnz, most), begin, handed.slots)
-        if rows < L.n:
-            return _stopped(L, rows, stored, pivot)
-        factor = handed.take(0, L.indices.dtype), handed.take(1, L.data.dtype)
+        rows, stored, pivot = _ict(*columns, tau, float(fill), most, capacity, begin, handed.slots)
+        if rows < A.n:
+            return _stopped(A, rows, stored, pivot)
+        del columns  # the two forms of the factor are the peak of memory
+        factor = handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
     indptr, indices, data = transposed(begin, *factor)
     return Factored(rows, stored, pivot, indptr, indices, data, indptr[1:] - 1)
 
@@ -103,6 +105,32 @@ def _stopped(A, rows, stored, pivot) -> Factored:
 def _capacity(nnz: int, most: int) -> int:
     """Room to begin with; it doubles where it is not enough."""
     return max(min(2 * nnz, most), 1)
+
+
+def _lower_columns(A):
+    """The lower triangle of A by columns: (indptr, indices, data), sorted, so that the diagonal is first in each."""
+    starts, nnz = np.zeros(A.n + 1, np.int64), A.below + A.n
+    rows, values = np.empty(nnz, A.indices.dtype), np.empty(nnz, A.data.dtype)
+    _transpose_lower(A.indptr, A.indices, A.diag, A.data, starts, rows, values)
+    return starts, rows, values
+
+
+@compiled
+def _transpose_lower(indptr, indices, diag, data, starts, rows, values):
+    """As `_lower_columns`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
+    n = diag.size
+    for i in range(n):
+        for p in range(indptr[i], diag[i] + 1):
+            starts[indices[p] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    place = starts[:-1].copy()
+    for i in range(n):
+        for p in range(indptr[i], diag[i] + 1):
+            q = place[indices[p]]
+            place[indices[p]] = q + 1
+            rows[q] = i
+            values[q] = data[p]
 
 
 @compiled

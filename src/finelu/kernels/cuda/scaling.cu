@@ -1,5 +1,5 @@
 // Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale, the same
-// bits. LANES threads a row, none waits. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
+// bits. LANES threads a row, none waits; out may be a. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -7,7 +7,7 @@ using namespace fl;
 constexpr int LANES = 8;
 
 template <typename T, typename R, typename I>
-__global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ a,
+__global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* a,
                       const R* __restrict__ lower_left, const R* __restrict__ lower_right,
                       const R* __restrict__ upper_left, const R* __restrict__ upper_right, T* out)
 {

@@ -8,7 +8,7 @@ import numpy as np
 def scale(A, out, below, above):
     """out (nnz,) = a_ij left[i] right[j]; (left, right) = below where j < i, and above elsewhere.
 
-    The vectors are real, (n,); None: a vector of ones. Returns out.
+    The vectors are real, (n,); None: a vector of ones. out may be A's own values. Returns out.
     """
     for i in range(A.n):
         for p in range(A.indptr[i], A.indptr[i + 1]):

@@ -7,7 +7,6 @@ import numpy as np
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.memory import empty
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -34,7 +33,7 @@ def squared_size(x):
 def workspace(blocks, size, dtype):
     """(threads, size) : an array for each thread that may come."""
     threads = min(blocks, get_num_threads())
-    return empty(threads * size, dtype).reshape(threads, size)
+    return np.empty(threads * size, dtype).reshape(threads, size)
 
 
 def row_blocks(F, columns):

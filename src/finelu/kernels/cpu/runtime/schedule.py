@@ -13,14 +13,15 @@ from finelu.threads import get_num_threads
 
 LONGEST = 255  # rows are sorted by length inside a level; longer ones count as equal
 
-# Measured on two cores of an AMD EPYC 9005, in ns.
-ITEM = (
-    1_500.0  # to claim an item, to see that those before it are done, and to fetch what they wrote from another cache
-)
-
-CALL = 60_000.0  # until a helper has come
-GRAIN = 8_000.0  # of an item for one thread: its unknowns stay in the second-level cache
-GRAINS = (4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0)  # for several threads
+# Measured on 2 and on 16 cores of an Intel Xeon, in ns.
+# To claim an item, to see that those before it are done, and to fetch what they wrote from other caches; more with each
+# thread, as all of them write to the same places.
+ITEM, SHARER = 500.0, 125.0
+CALL = 60_000.0  # to call a second thread
+WORTH = 300_000.0  # of work, for which a schedule is looked for
+COMES = 50_000.0  # until one more helper has come
+GRAIN = 20_000.0  # of an item for one thread: its unknowns stay in the second-level cache
+GRAINS = (2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0, 80_000.0)  # for several threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,41 +58,41 @@ def _visits(triangle: Triangle):
 def schedule(
     triangle: Triangle, cost, level, *, sort: bool, scattered: float, required: bool = False
 ) -> Schedule | None:
-    """The schedule with the shortest estimated time on get_num_threads() threads; None if one thread is as fast.
+    """The schedule with the shortest estimated time on up to get_num_threads() threads; None if one is as fast.
 
     cost (n,) float32 : ns that a row takes.  level (n,) : of each row; None: for a single use only blocks of one size
     are tried, which takes a quarter of the time.
     Tried are blocks of consecutive rows and level sets, the better of them with items of several sizes; `sort` : see
     Blocks.schedule; `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
-    required : do not weigh the result against one thread.
+    required : for all threads, and do not weigh the result against one.
     Cost: a few passes over the entries for each size.
     """
-    threads, work = get_num_threads(), float(cost.sum(dtype=np.float64))
-    if not required and (threads < 2 or work < 5 * CALL):
+    once, work, most = level is None, float(cost.sum(dtype=np.float64)), get_num_threads()
+    if not required and (most < 2 or work < WORTH):
         return None
-    once = level is None
+    counts = [most] if required else thread_counts(most)
     order = None if once else in_level_order(triangle, level)
 
     def tried(kind, size: int):
-        """Its estimated time, and the candidate with items of GRAINS[size]."""
+        """Its estimated time, the threads that take it, and the candidate with items of GRAINS[size]."""
         blocks = kind is Blocks
         found = Blocks(triangle, cost, GRAINS[size]) if blocks else Levels(triangle, cost, GRAINS[size], level, order)
-        slower = 1.0 if blocks else scattered
-        return CALL + makespan(slower * found.work, found.after, threads), found
+        each = found.work if blocks else scattered * found.work
+        return *min((makespan(each, found.after, count), count) for count in counts), found
 
     middle = len(GRAINS) // 2
     kinds = (Blocks,) if once else (Blocks, Levels)
-    best_time, best, kind = min(((*tried(kind, middle), kind) for kind in kinds), key=lambda found: found[0])
+    best_time, threads, best, kind = min(((*tried(kind, middle), kind) for kind in kinds), key=lambda found: found[0])
     for step in () if once else (-1, 1):
         size, improved = middle + step, False
         while 0 <= size < len(GRAINS):
-            time, found = tried(kind, size)
+            time, count, found = tried(kind, size)
             if time >= best_time:
                 break
-            best_time, best, size, improved = time, found, size + step, True
+            best_time, threads, best, size, improved = time, count, found, size + step, True
         if improved:
             break
-    return best.schedule(sort, threads) if required or best_time < 0.8 * work else None
+    return best.schedule(sort, threads) if required or best_time < 0.75 * work else None
 
 
 class Blocks:
@@ -244,13 +245,19 @@ def _dependencies(begin, end, indices, item, cost, work, after):
                 after[t] = max(after[t], other + 1)
 
 
+def thread_counts(most: int) -> list[int]:
+    """The numbers of threads that are weighed against each other."""
+    return [2**k for k in range(1, 15) if 2**k < most] + [most]
+
+
 @compiled
 def makespan(work, after, threads):
-    """ns until threads that claim items in turn have done them all."""
-    free = np.zeros(threads)
+    """ns until threads that claim items in turn have done them all; the helpers come one after the other."""
+    item = ITEM + SHARER * threads
+    free = np.arange(threads) * COMES
     complete = np.zeros(after.size + 1)  # when all items before t are done
     for t in range(after.size):
         who = np.argmin(free)
-        free[who] = max(free[who], complete[after[t]]) + work[t] + ITEM
+        free[who] = max(free[who], complete[after[t]]) + work[t] + item
         complete[t + 1] = max(complete[t], free[who])
     return complete[after.size]

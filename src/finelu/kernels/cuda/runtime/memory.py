@@ -1,14 +1,9 @@
-"""Device memory: reuse of it, which CuPy's memory pool does everywhere, and values to begin with, in stream order."""
+"""Values for device memory to begin with, in stream order."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext as reusing_memory
-
 import cupy
 import numpy as np
-from cupy import empty
-
-__all__ = ["empty", "new_bad", "reusing_memory", "set_bytes", "set_pending", "set_zero"]
 
 
 def set_bytes(array, byte: int) -> None:

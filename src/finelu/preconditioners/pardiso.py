@@ -1,0 +1,234 @@
+"""PARDISO of MKL for `SparseLU`, where pypardiso is installed, which brings MKL and finds it; see `complete`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.preconditioners.complete import installed
+from finelu.threads import get_num_threads
+
+MINIMUM_DEGREE, DISSECTION = 0, 2  # orderings of PARDISO
+DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
+OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
+ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
+NO_MEMORY = (-2, -8, -9)  # its errors; -8: more than 32-bit integers count
+ZERO_PIVOT = (-4, -6, -7)
+DIRECTIONS = {"N": 0, "H": 1, "T": 2}
+OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
+REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
+
+
+@cache
+def mkl() -> Any:
+    """MKL, a library of C functions, or None where pypardiso is not installed, or finds none with 32-bit integers."""
+    if os.environ.get("MKL_INTERFACE_LAYER", "").upper().startswith("ILP64"):
+        return None
+    package = installed("pypardiso", "PyPardisoSolver")  # whose import looks for MKL
+    try:
+        library = None if package is None else package.ps.libmkl
+        return library if library is not None and library.pardiso and library.MKL_Set_Num_Threads_Local else None
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+class Pardiso:
+    """L U, L D L^H or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
+
+    O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
+    factorization pivoting methods for sparse symmetric indefinite systems, 2006.
+    It computes in double precision. Unless A turns out to be definite, it is scaled, and a matching brings its large
+    entries next to the diagonal. A pivot that is too small is replaced by a larger one: `replaced` counts them.
+    """
+
+    name = "pardiso"
+    expected = None
+
+    def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool):
+        """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.
+
+        Raises ParameterError where pypardiso is not installed.
+        """
+        if mkl() is None:
+            raise ParameterError(
+                "backend='pardiso' needs pypardiso, and MKL with 32-bit integers, which are not installed: pip install "
+                "'finelu[mkl]', or use 'superlu'."
+            )
+        self.how, self.symmetric, self._pattern = (ordering, symmetric), symmetric, (columns.indptr, columns.indices)
+        self._complex = columns.dtype.kind == "c"
+        rows = _triangle(columns) if symmetric else _by_rows(columns)
+        self._gaps = np.flatnonzero(rows.data == 0)
+        self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
+        self._called = _Called(rows, ordering, np.dtype(np.complex128 if self._complex else np.float64))
+        weakref.finalize(self, self._called.free).atexit = False
+        self._turns = threading.Lock()  # it keeps its state in memory of the factors
+
+    def holds_for(self, columns: sp.csc_matrix) -> bool:
+        """Whether the analysis is one of this pattern."""
+        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
+        return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
+        """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
+        values = columns.data[self._places]
+        values[self._gaps] = 0
+        with self._turns:
+            self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
+            if not any(
+                self._called.factor(OF_COMPLEX[kind] if self._complex else kind) for kind in self._kinds(columns)
+            ):
+                raise SingularMatrix(singular)
+            self.nnz, self.replaced = self._called.nnz, self._called.replaced
+        return self
+
+    def _kinds(self, columns: sp.csc_matrix) -> tuple[int, ...]:
+        """What A may be, in the order in which that is tried."""
+        if not self.symmetric:
+            return (GENERAL,)
+        was_indefinite = self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
+        may_be_definite = not was_indefinite and bool((columns.diagonal().real > 0).all())
+        return (DEFINITE, INDEFINITE) if may_be_definite else (INDEFINITE,)
+
+    def solve(self, r: Any, trans: str) -> Any:
+        if r.dtype.kind == "c" and not self._complex:
+            return self.solve(r.real, trans) + 1j * self.solve(r.imag, trans)
+        conjugate = self.symmetric and self._complex and trans == "T"  # A^T = conj(A)
+        b = np.asfortranarray(r.conj() if conjugate else r, self._called.values.dtype)
+        with self._turns:
+            x = self._called.solve(b, "N" if self.symmetric else trans)
+        return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
+
+
+class _Called:
+    """PARDISO's state for one pattern, and the calls."""
+
+    def __init__(self, rows: sp.csr_matrix, ordering: int, dtype: np.dtype):
+        self.values, self._ordering = np.empty(rows.nnz, dtype), ordering
+        self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
+        self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
+
+    @property
+    def nnz(self) -> int:
+        return int(self._parameters[17])
+
+    @property
+    def replaced(self) -> int:
+        return int(self._parameters[13])
+
+    def factor(self, kind: int) -> bool:
+        """Factor the values as those of such a matrix; False where a pivot is 0, or A is not of that kind.
+
+        Scaling and matching are kept from one time to the next, unless pivots are replaced.
+        """
+        made = False
+        try:
+            made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
+        finally:
+            if not made:  # what is left is of no use
+                self.free()
+        return made
+
+    def _anew(self, kind: int) -> bool:
+        self.free()
+        self.kind = kind
+        matched = kind not in (DEFINITE, OF_COMPLEX[DEFINITE])
+        small = 13 if kind in (GENERAL, OF_COMPLEX[GENERAL]) else 8  # digits from the largest entry to such a pivot
+        own, counted, two_rows, from_zero = 1, -1, 1, 1
+        chosen = own, self._ordering, matched * REFINED, small, matched, matched, counted, two_rows, from_zero
+        self._parameters[[0, 1, 7, 9, 10, 12, 17, 20, 34]] = chosen
+        return self._made(ANALYSE_AND_FACTOR)
+
+    def _made(self, phase: int) -> bool:
+        error = self._call(phase)
+        if error in NO_MEMORY:
+            raise MemoryError("SparseLU: PARDISO finds no room")
+        if error and error not in ZERO_PIVOT:
+            raise FineluError(f"SparseLU: PARDISO gave up: its error {error}")
+        return not error
+
+    def solve(self, b: Any, trans: str) -> Any:
+        x = np.empty_like(b)
+        if not b.size:
+            return x
+        self._parameters[11] = DIRECTIONS[trans]
+        if error := self._call(SOLVE, b, x):
+            raise FineluError(f"SparseLU: PARDISO gave up: its error {error}")
+        return x
+
+    def free(self) -> None:
+        """Give back what PARDISO keeps."""
+        if self.kind:
+            self._call(FREE)
+            self._handle[:], self._parameters[:], self.kind = 0, 0, 0
+
+    def _call(self, phase: int, b: Any = None, x: Any = None) -> int:
+        one, n, silent, error = (ctypes.c_int32(value) for value in (1, self._starts.size - 1, 0, 0))
+        columns = ctypes.c_int32(1 if b is None or b.ndim == 1 else b.shape[1])
+        kind, what = ctypes.c_int32(self.kind), ctypes.c_int32(phase)
+        A = (_at(array) for array in (self.values, self._starts, self._indices))
+        by = ctypes.byref
+        with _threads():
+            pardiso = mkl()["pardiso"]  # an object of its own: pypardiso has set the types of `.pardiso`
+            pardiso.restype = None
+            pardiso(
+                _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, None, by(columns),
+                _at(self._parameters), by(silent), _at(b), _at(x), by(error),
+            )  # fmt: skip
+        return error.value
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    """Let MKL use as many threads as finelu may; they do not wait for more to do, which would take their cores."""
+    library, openmp = mkl(), _openmp()
+    threads = library.MKL_Set_Num_Threads_Local(get_num_threads())
+    waits = openmp.kmp_get_blocktime() if openmp else 0
+    try:
+        if openmp:
+            openmp.kmp_set_blocktime(0)
+        yield
+    finally:
+        library.MKL_Set_Num_Threads_Local(threads)
+        if openmp:
+            openmp.kmp_set_blocktime(waits)
+
+
+@cache
+def _openmp() -> Any:
+    """Intel's OpenMP, where MKL has loaded it."""
+    mkl().MKL_Get_Max_Threads()  # which loads it
+    for name in OPENMP:
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=getattr(os, "RTLD_NOLOAD", 0) | ctypes.DEFAULT_MODE)
+    return None
+
+
+def _at(array: Any) -> Any:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+def _by_rows(columns: sp.csc_matrix) -> sp.csr_matrix:
+    """The pattern by rows; its values are the places of the entries, from 1 on."""
+    return sp.csc_matrix((np.arange(1, columns.nnz + 1), columns.indices, columns.indptr), columns.shape).tocsr()
+
+
+def _triangle(columns: sp.csc_matrix) -> sp.csr_matrix:
+    """The upper triangle of a symmetric pattern and its whole diagonal, as `_by_rows`; the place of a gap is 0."""
+    n = columns.shape[0]
+    column = np.repeat(np.arange(n), np.diff(columns.indptr))
+    lower = np.flatnonzero(columns.indices >= column)
+    gaps = np.setdiff1d(np.arange(n), column[columns.indices == column])
+    rows, others = np.append(column[lower], gaps), np.append(columns.indices[lower], gaps)
+    triangle = sp.csr_matrix((np.append(lower + 1, np.zeros_like(gaps)), (rows, others)), columns.shape)
+    triangle.sort_indices()
+    return triangle
