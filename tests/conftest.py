@@ -16,10 +16,13 @@ import scipy.io
 import scipy.sparse as sp
 from checks import without_gpu
 
+from finelu.kernels.compiling import compile_eagerly
+
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
 
 os.environ.setdefault("FINELU_RATES", os.devnull)  # no rates that this user has measured: the shipped ones
+compile_eagerly()  # what a test sees does not depend on what was compiled before it
 
 
 def pytest_configure(config):

@@ -89,7 +89,8 @@ class TriangularSolver:
     sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error elsewhere.
     check : raise ZeroPivot here and in `update` for a zero diagonal; False leaves that to the caller, without waiting.
     Cost: the analysis once (a level analysis for levels, level_packed, one_block and auto, on the CPU with the 20th
-    solve), then O(nnz) a solve. A CSR of finelu is kept as it is, of any other matrix a copy on the CPU.
+    solve, or later where its kernels have never been compiled), then O(nnz) a solve. A CSR of finelu is kept as it is,
+    of any other matrix a copy on the CPU.
     Attributes: method (the one in use), levels (their number; None if it was not found out yet), n, dtype.
     """
 

@@ -732,6 +732,15 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         threads.set_num_threads(threads.available_cores())
 
 
+def test_a_count_that_must_be_compiled_first_costs_that_as_well(monkeypatch, everywhere):
+    everywhere("worth", worth)
+    monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda: False)
+    for rest, counts in ((cost.COMPILES, False), (100 * cost.COMPILES, True)):
+        costs = ladder.Ladder(finelu.as_csr(gallery.poisson7(30)), 1e-8).costs
+        assert monitor.better(costs, ["direct"], 1.0, rest) == ("direct" if counts else None)
+        assert (costs.fill is not None) is counts and (costs.begun is not None) is counts
+
+
 def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
     found = ladder.Ladder(finelu.as_csr(gallery.poisson5(60)), 1e-8)
     seconds = {"threshold": 2.0, "multilevel": 3.0}
@@ -773,7 +782,7 @@ def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_n
             costs = ladder.Ladder(A, 1e-8).costs
             costs.begin_count(now=False)
             assert (costs.begun is not None) is aside
-            assert aside or costs.counting() == costs.analysis_seconds
+            assert aside or costs.counting() == costs.analysis_seconds + (0.0 if compiled else cost.COMPILES)
             costs.end_count()
             costs.begin_count(now=not aside)
             assert aside or (costs.begun.over and costs.begun.found()[2] == with_little_fill(A, "amd")[1])

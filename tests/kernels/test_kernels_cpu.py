@@ -23,7 +23,7 @@ from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection, triangular
 from finelu.kernels.cpu.inspection import CHUNK
 from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.runtime import atomics
+from finelu.kernels.cpu.runtime import atomics, schedule
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.matrix import CSR, as_csr
@@ -456,6 +456,52 @@ def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
             seen.append(len(copied))
         at_load = 2 if trans != "N" else 0  # of a transpose the values are copied in any case: entries and diagonal
         assert seen == [at_load] * (triangular.COPY_PAYS - 1) + [2] * 3
+
+
+@pytest.fixture
+def never_compiled(monkeypatch):
+    """Schedules as in a process that finds none of their kernels compiled, and has done nothing so far."""
+    monkeypatch.setattr(schedule, "ready", lambda kernel: False)
+    monkeypatch.setattr(schedule, "_forgone", 0.0)
+    return lambda seconds: monkeypatch.setattr(schedule, "COMPILES", 1e9 * seconds)
+
+
+def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_long(never_compiled):
+    A = as_csr(gallery.poisson7(8))
+    plans = [cpu.triangular.triangular_plan(triangle(A, lower, False), "auto", 1) for lower in (True, False)]
+    for plan in plans:
+        plan.load(A.data)
+    rounds = 4 * triangular.PAYS * (triangular.ROW * A.n + triangular.ENTRY * plans[0]._triangle.entries)
+    never_compiled(1e-9 * (rounds - 1))
+    want, seen = solve(plans[0], np.ones(A.n)), []
+    for _ in range(3 * triangular.PAYS):  # the time of all plans of a process is added up
+        assert np.array_equal(solve(plans[0], np.ones(A.n)), want)
+        solve(plans[1], np.ones(A.n))
+        seen.append([plan.method for plan in plans])
+    below, above = zip(*seen, strict=True)
+    # one solve was made before; the fourth round of twenty is the second plan's second
+    assert (below.index("levels"), above.index("levels")) == (3 * triangular.PAYS - 2, 2 * triangular.PAYS - 1)
+    assert cpu.triangular.triangular_plan(triangle(A, True, False), "levels", 1).method == "levels"
+
+
+@pytest.mark.parametrize("kind", [fl.ILU0, fl.MILU0])
+def test_factorizations_wait_for_a_schedule_that_must_be_compiled(never_compiled, threads, kind):
+    threads(2)
+    bands = range(-100, 101)  # rows as long as these pay for a schedule even if there is one factorization by ILU0
+    block = sp.diags([400.0 if k == 0 else -1.0 for k in bands], bands, shape=(300, 300))
+    S = gallery.poisson7(40) if kind is fl.MILU0 else sp.kron(sp.eye(6), block, format="csr")
+    never_compiled(0.5)
+    F = kind().factor(S)
+    assert F.report.variant == "sequential"
+    assert kind(variant="levels").factor(S).report.variant == "levels"
+    first = F._numeric.plan.provisional
+    assert 12 < first < 1000
+    values = F.L.data.copy()
+    F._numeric._factorizations = first - 1
+    F.update(S)
+    assert F.report.variant == "sequential"
+    F.update(S)
+    assert F.report.variant == "levels" and np.array_equal(F.L.data, values)
 
 
 def test_an_analysis_that_fails_leaves_the_solves_as_they_were(monkeypatch):

@@ -13,6 +13,7 @@ from finelu.auto.choose import Rung
 from finelu.auto.rates import current
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
+from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
@@ -37,6 +38,7 @@ ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not 
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
+COMPILES = 3.0  # s to compile the kernels of the count
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -70,6 +72,11 @@ class Costs:
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
+    @cached_property
+    def compile_seconds(self) -> float:
+        """That it takes to compile the kernels of a count first."""
+        return 0.0 if kernels_for(np.empty(0)).minimum_degree.is_compiled() else COMPILES
+
     def begin_count(self, *, now: bool) -> None:
         """Begin `count_fill`: by another thread, where iterations are as fast without it, else here, if it may be now.
 
@@ -96,7 +103,7 @@ class Costs:
 
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
-        seconds = self.analysis_seconds
+        seconds = self.analysis_seconds + self.compile_seconds
         if self.begun is None:
             seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
         else:

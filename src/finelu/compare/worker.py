@@ -24,7 +24,7 @@ from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock
+from finelu.kernels.compiling import compile_clock, compile_eagerly
 from finelu.krylov import CYCLE
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
@@ -59,6 +59,7 @@ def serve(handle: int) -> None:
     channel, requests = Connection(handle), queue.SimpleQueue[Any]()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
     _end_first_without_memory()
+    compile_eagerly()
     with compile_clock(lambda seconds: channel.send(("compiling", seconds))) as spent:
         bench = _Bench(requests.get(), channel.send)
         while True:

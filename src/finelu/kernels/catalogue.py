@@ -121,7 +121,7 @@ FAMILIES: dict[str, Family] = {
             "milu0": Kernel(
                 {"cuda": "on the GPU no variant of the elimination sums up what it drops"},
                 {"cpu": "plan a relax lu"},
-                "plan = milu0_analysis(A, variant), A of the pattern indptr, indices, diag",
+                "plan = milu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
             ),
         },
         helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan"},

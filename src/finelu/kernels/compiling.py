@@ -16,6 +16,7 @@ EACH_TIME = (
     "set NUMBA_CACHE_DIR to one"
 )
 
+eager = False  # see `compile_eagerly`
 _lock = threading.Lock()
 _quiet = 0  # blocks that want no line
 _said = False
@@ -117,6 +118,12 @@ def quietly(wanted: bool = True) -> Iterator[None]:
     finally:
         with _lock:
             _quiet -= wanted
+
+
+def compile_eagerly() -> None:
+    """From now on what pays only if it need not be compiled first is compiled all the same, as for a measurement."""
+    global eager
+    eager = True
 
 
 def begun() -> None:

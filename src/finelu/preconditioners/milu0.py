@@ -62,7 +62,7 @@ class _MILU0Elimination(Elimination):
         self._host = A.on(np)
 
     def _analyse(self, once: bool) -> Any:
-        return kernels_for(self._host.data).elimination.milu0_analysis(self._host, self.recipe.variant)
+        return kernels_for(self._host.data).elimination.milu0_analysis(self._host, self.recipe.variant, once)
 
     def _eliminate(self, A: CSR) -> None:
         a, lu = to_host(shifted(A, self.recipe.shift)), self.factors.data

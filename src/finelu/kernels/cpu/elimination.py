@@ -20,7 +20,7 @@ from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential
+from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
 from finelu.kernels.operands import Triangle
 from finelu.threads import run
 
@@ -114,16 +114,17 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), longest, None)
     cost = (ROW + ENTRY * np.diff(indptr) + UPDATE * updates).astype(np.float32)
     shared = None
-    # nor, if rows are short, for the search for a schedule
-    hasty = once and variant == "auto" and SEARCH * int(below[n]) > float(cost.sum(dtype=np.float64)) / 2
-    if variant != "sequential" and not hasty:
+    work, free = float(cost.sum(dtype=np.float64)), once and variant == "auto"
+    hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
+    waits = forgo(work) if free and not hasty and could_pay(work) else 0
+    if variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         required = variant == "levels"
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
     variant = "levels" if shared else "sequential"
     return Elimination(
         variant,
-        (scatter or hasty) * REPEATED,
+        max((scatter or hasty) * REPEATED, waits),
         shared or sequential(triangle),
         indptr,
         indices,
@@ -346,16 +347,19 @@ MILU0_VARIANTS = ILU0_VARIANTS
 
 @dataclass(frozen=True, eq=False)
 class ModifiedElimination:
-    """The analysis of a pattern: the variant chosen and the order of the rows; good for one factorization and many."""
+    """The analysis of a pattern: the variant chosen, the order of the rows, and `provisional` as of `Elimination`."""
 
     variant: str
     schedule: Schedule
     A: Any
-    provisional: int = 0
+    provisional: int
 
 
-def milu0_analysis(A, variant: str = "auto") -> ModifiedElimination:
-    """The order in which the rows of A are eliminated, natural ("sequential") or by levels. Cost: O(nnz)."""
+def milu0_analysis(A, variant: str = "auto", once: bool = False) -> ModifiedElimination:
+    """The order in which the rows of A are eliminated, natural ("sequential") or by levels. Cost: O(nnz).
+
+    once : as of `ilu0_analysis`.
+    """
     if variant not in (*MILU0_VARIANTS, "auto"):
         offered = ", ".join((*MILU0_VARIANTS, "auto"))
         raise ParameterError(
@@ -363,13 +367,15 @@ def milu0_analysis(A, variant: str = "auto") -> ModifiedElimination:
             + meant(variant, (*MILU0_VARIANTS, "auto"))
         )
     triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], None)
-    shared = None
-    if variant != "sequential":
+    shared, waits = None, 0
+    required, most = variant == "levels", ROW * A.n + ENTRY * A.nnz + UPDATE * A.below * A.longest[1]
+    if variant == "auto" and once and could_pay(most):
+        waits = forgo(most)
+    if required or (variant == "auto" and could_pay(most) and not waits):
         cost = np.empty(A.n, np.float32)
         _cost(A.indptr, unsigned(A.indices), A.diag, cost)
-        required = variant == "levels"
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
-    return ModifiedElimination("levels" if shared else "sequential", shared or sequential(triangle), A)
+    return ModifiedElimination("levels" if shared else "sequential", shared or sequential(triangle), A, waits)
 
 
 @compiled

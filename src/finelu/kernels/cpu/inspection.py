@@ -9,9 +9,8 @@ import numpy as np
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, worth_sharing
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.threads import get_num_threads
 
 CHUNK = 2**16  # numbers that a thread looks at between two claims
 
@@ -71,7 +70,7 @@ def finite(data) -> bool:
     exponent = bits.dtype.type(0x7FF << 52 if real == np.float64 else 0xFF << 23)
     count = -(-bits.size // CHUNK)
     bad = np.zeros(max(count, 1), np.int64)
-    run_items(_without_exponent, count, bits, exponent, bad, threads=_threads(bits))
+    run_items(_without_exponent, count, bits, exponent, bad, threads=threads_for(bits.size))
     return not bad.any()
 
 
@@ -93,7 +92,7 @@ def same(a, b) -> bool:
         return False
     count = -(-a.size // CHUNK)
     unlike = np.zeros(max(count, 1), np.int64)
-    run_items(_unlike, count, a, b, unlike, threads=_threads(a))
+    run_items(_unlike, count, a, b, unlike, threads=threads_for(a.size))
     return not unlike.any()
 
 
@@ -107,10 +106,6 @@ def _unlike(state, done, a, b, unlike):
         unlike[t] = found
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
-
-
-def _threads(numbers) -> int:
-    return get_num_threads() if worth_sharing(numbers.size) else 1
 
 
 @compiled

@@ -8,10 +8,9 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, worth_sharing
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.threads import get_num_threads
 
 
 def columns_of(F):
@@ -20,7 +19,7 @@ def columns_of(F):
     Cost: a counting sort; besides the result n integers for each of up to 2 nnz / n threads.
     """
     n, index = F.n, F.indices.dtype
-    parts = max(1, min(get_num_threads(), 2 * F.nnz // n)) if worth_sharing(F.nnz) else 1
+    parts = max(1, min(threads_for(F.nnz), 2 * F.nnz // n))
     items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
     parts = items.size - 1
     starts = np.zeros((parts, n), F.indptr.dtype)

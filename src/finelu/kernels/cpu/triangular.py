@@ -11,8 +11,8 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import worth_sharing
-from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, schedule
+from finelu.kernels.cpu.runtime.row_blocks import threads_for
+from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, forgo, schedule
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads, run
@@ -52,6 +52,7 @@ class Deferred:
     """Natural order at first; that of a schedule once the solves since the last load took as long as its analysis does,
     so that the two together never take more than about twice the time of the better one. Then new values are copied
     into the order of the schedule in the same way: after some solves with them where they lie. The bits stay the same.
+    Where the kernels of the analysis have never been compiled, what that takes counts as well: see `forgo`.
     """
 
     def __init__(self, triangle: Triangle):
@@ -102,7 +103,10 @@ class Deferred:
         if self._solved < PAYS:
             self._solved += solves
             if self._solved >= PAYS and not self._deciding:
-                self._decide()
+                if forgo(PAYS * (ROW * self._triangle.n + ENTRY * self._triangle.entries)):
+                    self._solved = 0
+                else:
+                    self._decide()
         plan = self._now
         if self._behind:
             self._since += solves
@@ -282,8 +286,7 @@ def _pack(slices, order, begin, end, indices, ptr, cols, source):
 def _gather(conjugate, source, values, out) -> None:
     """out[q] = values[source[q]], conjugated on demand; shared out among threads."""
     count = max(-(-out.size // GATHERED), 1)
-    threads = get_num_threads() if worth_sharing(out.size) else 1
-    run_items(_gather_items, count, conjugate, source, values, out, threads=threads)
+    run_items(_gather_items, count, conjugate, source, values, out, threads=threads_for(out.size))
 
 
 @compiled

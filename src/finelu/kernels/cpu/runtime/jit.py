@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import inspect
 import os
 import signal
@@ -36,6 +37,8 @@ PATIENCE = 10.0  # s that one process waits for another that keeps a kernel, whi
 
 _locks: set[IO] = set()  # open ones; a child that is forked meanwhile has no use for them
 _stuck = False  # a process has held a lock for longer: this one waits for no lock again
+_collecting = threading.Lock()
+_paused = 0  # threads that compile, for which the garbage collector pauses
 
 
 class _ReadOnly:
@@ -151,9 +154,14 @@ def _taken(lock: IO) -> bool:
 
 def _forked() -> None:
     """In a child, whose copy of an open lock would hold it for as long as the child lives."""
+    global _collecting, _paused
     for lock in _locks:
         lock.close()
     _locks.clear()
+    _collecting = threading.Lock()
+    if _paused:
+        _paused = 0
+        gc.enable()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -180,10 +188,27 @@ def held_back() -> Iterator[None]:
             handler(*came[0])
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector pauses: a seventh of the time of compiling went into its looks at Numba's objects."""
+    global _paused
+    with _collecting:
+        pause = _paused > 0 or gc.isenabled()
+        _paused += pause
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _collecting:
+            _paused -= pause
+            if pause and not _paused:
+                gc.enable()
+
+
 def compiled(function: Callable, **options) -> Callable:
     """Numba's njit, as all kernels need it."""
     kernel = njit(nogil=True, error_model="numpy", **options)(function)
-    kernel._compile_for_args = held_back()(kernel._compile_for_args)  # what Numba calls for dtypes not yet seen
+    kernel._compile_for_args = held_back()(no_collection()(kernel._compile_for_args))  # Numba's, for new dtypes
     try:
         kernel._cache = Cache(function)  # where Numba's decorator puts its own, with cache=True
     except RuntimeError:  # none of the folders that it knows can be written
@@ -192,8 +217,10 @@ def compiled(function: Callable, **options) -> Callable:
 
 
 def ready(kernel) -> bool:
-    """Whether a kernel is compiled for some dtypes, in this process or on the disk."""
-    return bool(kernel.signatures) or (isinstance(kernel._cache, Cache) and kernel._cache.holds_any())
+    """Whether a kernel is compiled for some dtypes, in this process or on the disk, or that shall not matter."""
+    return (
+        compiling.eager or bool(kernel.signatures) or (isinstance(kernel._cache, Cache) and kernel._cache.holds_any())
+    )
 
 
 # Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's

@@ -18,9 +18,9 @@ ALONE = 2**17  # less is done before another thread has come
 COPY = 2**14  # entries of a block where each is only looked at
 
 
-def worth_sharing(entries: int) -> bool:
-    """Whether work on this many entries is worth a second thread."""
-    return entries >= ALONE
+def threads_for(entries: int) -> int:
+    """How many threads may share work on that many entries: one, where that is done before another has come."""
+    return get_num_threads() if entries >= ALONE else 1
 
 
 @compiled
@@ -41,7 +41,7 @@ def row_blocks(F, columns):
     granule = max(1, min(GRANULE, F.n // GRANULES))
     granules = -(-F.n // granule)
     work = np.empty(granules, np.int64)
-    chunks = (F.nnz + F.n) // COPY + 1 if worth_sharing(F.nnz) else 1
+    chunks = (F.nnz + F.n) // COPY + 1 if threads_for(F.nnz) > 1 else 1
     c_indptr = None if columns is None else unsigned(columns[0])
     run_items(_estimate, chunks, granule, unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag), c_indptr, work)
     total = np.cumsum(work)
@@ -79,7 +79,7 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
 def even_blocks(indptr):
     """Blocks of rows of about equal numbers of entries: items (blocks + 1,)."""
     n, nnz = indptr.size - 1, int(indptr[-1])
-    blocks = max(1, (nnz + n) // COPY) if worth_sharing(nnz + n) else 1
+    blocks = max(1, (nnz + n) // COPY) if threads_for(nnz + n) > 1 else 1
     inner = np.searchsorted(indptr, np.arange(1, blocks) * (nnz / blocks))
     return np.unique(np.concatenate([[0], inner, [n]]))
 

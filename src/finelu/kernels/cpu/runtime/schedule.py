@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from finelu.kernels.cpu.runtime.indices import unsigned
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, ready
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
 
@@ -22,6 +23,9 @@ WORTH = 300_000.0  # of work, for which a schedule is looked for
 COMES = 50_000.0  # until one more helper has come
 GRAIN = 20_000.0  # of an item for one thread: its unknowns stay in the second-level cache
 GRAINS = (2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0, 80_000.0)  # for several threads
+COMPILES = 3e9  # to compile what makes a schedule and what follows one
+
+_forgone = 0.0  # ns of work in this process for which a schedule would have been looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +72,7 @@ def schedule(
     Cost: a few passes over the entries for each size.
     """
     once, work, most = level is None, float(cost.sum(dtype=np.float64)), get_num_threads()
-    if not required and (most < 2 or work < WORTH):
+    if not (required or could_pay(work)):
         return None
     counts = [most] if required else thread_counts(most)
     order = None if once else in_level_order(triangle, level)
@@ -93,6 +97,22 @@ def schedule(
         if improved:
             break
     return best.schedule(sort, threads) if required or best_time < 0.75 * work else None
+
+
+def could_pay(work: float) -> bool:
+    """Whether a schedule may shorten work of that many ns."""
+    return get_num_threads() > 1 and work >= WORTH
+
+
+def forgo(work: float) -> int:
+    """How often more such work (ns) is done without a schedule, until what was done so takes as long as to compile what
+    makes one; 0: look for one now. Where that has been compiled once, always 0.
+    """
+    global _forgone
+    if _forgone >= COMPILES or ready(makespan):
+        return 0
+    _forgone += work  # threads that add at once may lose one addend
+    return max(math.ceil((COMPILES - _forgone) / max(work, 1.0)), 0)
 
 
 class Blocks:
