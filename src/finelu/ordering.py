@@ -231,6 +231,12 @@ class Begun:
         S, _, fill = self.found()
         return _metis_for(S, fill) is not None
 
+    @property
+    def is_long(self) -> bool:
+        """Whether a nested dissection takes less time than a factorization by this order."""
+        S, _, fill = self.found()
+        return bool(fill.flops > METIS_WORK * S.nnz)
+
     def end(self) -> None:
         """No thread is at work on it any more."""
         self._halt[0] = 1

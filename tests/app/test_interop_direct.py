@@ -466,6 +466,65 @@ def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
     assert np.linalg.norm(A @ F.solve(b) - b) < 1e-10 * np.linalg.norm(b)
 
 
+@pytest.fixture
+def begun(monkeypatch):
+    """(kind, whether by the order that was given, pivots replaced) of each analysis by PARDISO."""
+    seen, begin = [], pardiso._Called._begun
+
+    def noted(called, kind, *, given):
+        made = begin(called, kind, given=given)
+        seen.append((kind, given, called.replaced))
+        return made
+
+    monkeypatch.setattr(pardiso._Called, "_begun", noted)
+    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)  # which would be asked before
+    return seen
+
+
+@blocks
+def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_diagonal_is_weak(begun):
+    stokes, wind = gallery.stokes(40), gallery.convection_diffusion(14)
+    indefinite = sp.csr_matrix(gallery.poisson5(70) - 0.3 * sp.identity(4900))
+    for A, kinds in (
+        (gallery.poisson5(70), [pardiso.DEFINITE]),
+        (indefinite, [pardiso.DEFINITE, pardiso.INDEFINITE]),
+        (wind, [pardiso.GENERAL]),
+        (gallery.poisson7(20), [pardiso.DEFINITE]),
+        (stokes, [pardiso.INDEFINITE]),
+    ):
+        begun.clear()
+        F, b = fl.SparseLU().factor(A), np.ones(A.shape[0])
+        given = A.shape[0] in (4900, wind.shape[0])
+        assert begun == [(kind, given, 0) for kind in kinds] and F.report.backend == "pardiso"
+        assert not given or F.report.expected_nnz / 2 < F.nnz <= 1.3 * F.report.expected_nnz
+        assert np.array_equal(pickle.loads(pickle.dumps(F)).solve(b), F.solve(b))
+        for S in (A, 2 * A):
+            assert np.linalg.norm(S @ F.update(S).solve(b) - b) < 1e-9 * np.linalg.norm(b)
+
+
+@blocks
+def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
+    A = gallery.stokes(40)
+    columns, b = sp.csc_matrix(A), A @ np.ones(A.shape[0])
+    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, "singular")
+    (first, given, replaced), (then, again, left) = begun
+    assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced
+    assert np.linalg.norm(A @ made.solve(b, "N") - b) < 1e-12 * np.linalg.norm(b)
+
+
+@blocks
+def test_values_far_from_those_before_lose_no_digits_by_pardiso_in_a_given_order(begun):
+    rng = np.random.default_rng(5)
+    A = gallery.convection_diffusion(14)
+    F, other = fl.SparseLU().factor(A), sp.csr_matrix(A, copy=True)
+    other.data = rng.standard_normal(other.nnz)
+    other.setdiag(1e-6 * other.diagonal())
+    b = rng.standard_normal(A.shape[0])
+    F.update(other)
+    assert begun[0] == (pardiso.GENERAL, True, 0)
+    assert np.linalg.norm(other @ F.solve(b) - b) < 1e-9 * np.linalg.norm(b)
+
+
 @blocks
 def test_memory_of_pardiso_is_freed(monkeypatch):
     freed = []
@@ -592,3 +651,17 @@ def test_blocks_of_a_triangular_form_go_to_klu_even_with_pardiso():
     begun = Begun(C, aside=False)
     assert begun.found()[2].flops > 1e4 * A.shape[0]
     assert analysed(fl.SparseLU(), C, begun=begun).library.name == "klu" == analysed(fl.SparseLU(), C).library.name
+
+
+@klu
+def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
+    """Then no thread is begun that orders A in another way, and a count takes what KLU takes."""
+    wind, grid = gallery.convection_diffusion(60, 60, 1), gallery.poisson5(60)
+    for A, first in ((wind, True), (grid, False)):
+        costs = Ladder(fl.as_csr(A), 1e-8).costs
+        costs.begin_count(now=True)
+        assert (costs.begun is None) is first
+        assert not first or costs.counting() < 1
+        costs.count_fill()
+        assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
+        costs.end_count()

@@ -26,7 +26,7 @@ def test_rates_are_kept_for_later_processes_and_forgotten(folder):
     found = replace(rates.SHIPPED, cg=1e-7, feral_row=2.5e-6)
     file = rates.keep(found)
     assert file.parent == folder and os.listdir(folder) == [file.name]
-    assert rates.current() == found and found.of("feral") == (2.5e-6, 20e-9, 0.03e-9)
+    assert rates.current() == found and found.of("feral") == (2.5e-6, 40e-9, 0.06e-9)
     assert rates.forget() == file and rates.current() is rates.SHIPPED
 
 

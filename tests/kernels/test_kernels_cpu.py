@@ -23,7 +23,7 @@ from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection, triangular
 from finelu.kernels.cpu.inspection import CHUNK
 from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.runtime import atomics, schedule
+from finelu.kernels.cpu.runtime import atomics, jit, schedule
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.matrix import CSR, as_csr
@@ -456,6 +456,32 @@ def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
             seen.append(len(copied))
         at_load = 2 if trans != "N" else 0  # of a transpose the values are copied in any case: entries and diagonal
         assert seen == [at_load] * (triangular.COPY_PAYS - 1) + [2] * 3
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_pauses_while_a_kernel_compiles_and_is_as_it_was_afterwards(before):
+    inside = []
+
+    @jit.no_collection()
+    def fails():
+        inside.append(gc.isenabled())
+        return int("one")
+
+    def elsewhere():
+        with pytest.raises(ValueError, match="one"):
+            fails()
+
+    enabled = gc.isenabled()
+    (gc.enable if before else gc.disable)()
+    try:
+        with jit.no_collection():
+            other = threading.Thread(target=elsewhere)
+            other.start()
+            other.join()
+            inside.append(gc.isenabled())
+        assert inside == [False, False] and gc.isenabled() is before and jit._paused == 0
+    finally:
+        (gc.enable if enabled else gc.disable)()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from finelu.preconditioners import (
     complete,
     recipe_of,
 )
-from finelu.preconditioners.direct import COLAMD, QUICK, SHORT
+from finelu.preconditioners.direct import COLAMD, SHORT, is_quick
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import shown
 
@@ -117,7 +117,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     if by_columns and complete.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
-    quick = traits.n <= QUICK and not by_columns
+    quick = is_quick(traits) and not by_columns
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
     return found

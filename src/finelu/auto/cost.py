@@ -24,6 +24,7 @@ from finelu.preconditioners.direct import (
     Analysis,
     SparseLU,
     analysed,
+    asks_klu_first,
     may_be_by_blocks,
     needs_matching,
 )
@@ -93,7 +94,7 @@ class Costs:
         """Whether `count_fill` begins with `amd`."""
         recipe: Any = self.rungs["direct"].recipes[0]
         automatic = (recipe.ordering, recipe.backend) == ("auto", "auto") and not self.traits.gpu
-        return automatic and not needs_matching(self.A)
+        return automatic and not asks_klu_first(self.traits) and not needs_matching(self.A)
 
     def end_count(self) -> None:
         """No thread is at work on A any more."""
@@ -105,7 +106,8 @@ class Costs:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
         seconds = self.analysis_seconds + self.compile_seconds
         if self.begun is None:
-            seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
+            short = self._by_amd or asks_klu_first(self.traits)
+            seconds += 0.0 if short else RATES.metis * self.traits.nnz  # or a matching, in about the same time
         else:
             if not self.begun.over:
                 return math.inf
@@ -113,8 +115,9 @@ class Costs:
                 fill, more = self.begun.found()[2], self.begun.goes_on
             except MemoryError:  # as `count_fill` will find
                 return 0.0
-            symmetric = self.traits.kind == "hermitian" and not self.traits.complex
-            if not more or may_be_by_blocks(self.traits.n, symmetric=symmetric, fill=fill):
+            symmetric = self.traits.kind == "hermitian"
+            real = symmetric and not self.traits.complex
+            if not more or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
                 return 0.0
             seconds = RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
         return self.pace * seconds
@@ -171,7 +174,8 @@ class Costs:
         """Seconds of a direct solve with that fill, on an idle machine."""
         library = self.analysis.library if self.analysis is not None else None
         row, entry, flop = SECONDS["superlu" if library is None else library.name]
-        return row * self.traits.n + entry * fill.nnz + flop * fill.flops
+        part = 0.5 if library is not None and library.symmetric else 1.0  # of L and U that is made
+        return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
 
     def room(self, rung: str) -> float:
         """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what

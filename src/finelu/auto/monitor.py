@@ -14,8 +14,8 @@ from finelu.result import Status
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
 BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
-LEAST = 5  # iterations before anything is expected
-SLOWEST = 5.0  # the pace that one attempt may find
+LEAST = 3  # iterations before anything is expected
+FASTEST, SLOWEST = 0.6, 5.0  # the pace that one attempt may find
 
 Listener = Callable[..., Any] | None
 
@@ -81,7 +81,7 @@ class SwitchMonitor:
             return False
         self.next = 1.1 * elapsed
         if self.rung == "cheap" and not self.costs.traits.gpu:
-            self.costs.pace = min(max(elapsed / iteration / (self.expected + RATES.overhead), 1.0), SLOWEST)
+            self.costs.pace = min(max(elapsed / iteration / (self.expected + RATES.overhead), FASTEST), SLOWEST)
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)

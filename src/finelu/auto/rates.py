@@ -30,15 +30,16 @@ class Rates:
     threshold, multilevel : set-up and iterations together.
     quick : a direct solve of few rows.  columnwise : SuperLU with its column ordering, for short rows.
     superlu_row, superlu_entry, superlu_flop : complete factors, for each row, entry of L and U, and operation; klu,
-        feral and pardiso likewise.  dense_flop : of SuperLU, where its factors turn out to be dense.
+        feral and pardiso likewise, where of a symmetric matrix half of the two last is made.  dense_flop : of SuperLU,
+        where its factors turn out to be dense.
     """
 
     cg: float = 4e-9
     bicgstab: float = 5e-9
     gmres: float = 8e-9
     overhead: float = 1e-4
-    analysis_row: float = 0.2e-6
-    analysis: float = 0.1e-6
+    analysis_row: float = 0.6e-6
+    analysis: float = 0.03e-6
     metis: float = 1.5e-6
     threshold: float = 1.5e-6
     multilevel: float = 5e-6
@@ -51,11 +52,11 @@ class Rates:
     klu_entry: float = 20e-9
     klu_flop: float = 1e-9
     feral_row: float = 3e-6
-    feral_entry: float = 20e-9
-    feral_flop: float = 0.03e-9
-    pardiso_row: float = 5e-6
-    pardiso_entry: float = 20e-9
-    pardiso_flop: float = 0.025e-9
+    feral_entry: float = 40e-9
+    feral_flop: float = 0.06e-9
+    pardiso_row: float = 0.8e-6
+    pardiso_entry: float = 8e-9
+    pardiso_flop: float = 0.05e-9
     dense_flop: float = 0.2e-9
 
     def of(self, library: str) -> tuple[float, float, float]:

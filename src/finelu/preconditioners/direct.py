@@ -22,7 +22,7 @@ from finelu.errors import (
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
-from finelu.matrix.traits import is_hermitian
+from finelu.matrix.traits import MatrixTraits, is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU
@@ -33,11 +33,11 @@ from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
 BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso")
-QUICK = 2000  # rows up to which SuperLU orders by itself: a count takes longer there than the factorization
+QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which SuperLU orders by itself, as a count takes longer
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 Library = KLU | LDL | Pardiso
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
-PARDISO_WORK = 5e3  # likewise of PARDISO
+PARDISO_WORK, SYMMETRIC_WORK = 3.5e3, 1e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": DISSECTION, "mmd": MINIMUM_DEGREE, "nd": DISSECTION}
@@ -59,23 +59,25 @@ class SparseLU(Recipe):
         'finelu[direct]'` brings nbklu and feral-solver); "pardiso", MKL's, for all whose factors do not (`pip install
         'finelu[mkl]'` brings pypardiso); these three in double precision; or "auto". Where neither matching, shift nor
         an ordering is asked for, "auto" is, of what is installed, KLU, if it counts at most 65 flops for each entry
-        of the factors; else PARDISO, if A is symmetric or its diagonal needs no matching, and at least 5000 flops a
-        row are counted; else feral, if A is real and symmetric, and at least 10000 are; in all other cases SuperLU.
-        KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral the one that it finds the
-        best, "amd" or "nd", PARDISO its own nested dissection, or for "mmd" minimum degree. KLU matches rows only
-        where matching is True, feral never, PARDISO whatever is not definite. Where PARDISO has to replace pivots,
-        "auto" leaves A to SuperLU, and `F.report` warns if PARDISO was asked for.
+        of the factors; but PARDISO, if at least 3500 flops a row are counted, and A's diagonal needs no matching, or
+        if at least 1000 are, and A is symmetric; else feral, if A is real and symmetric, and at least 10000 are; in all
+        other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral the
+        one that it finds the best, "amd" or "nd", PARDISO its own nested dissection, or for "mmd" minimum degree, but
+        with "auto" the order by which the flops were counted, unless a dissection pays. KLU matches rows only where
+        matching is True, feral never, PARDISO whatever is not definite, but with "auto" only what has pivots that are
+        too small without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report`
+        warns if PARDISO was asked for.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
-        entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows of at
-        most 20 entries in the mean, if shift is 0, are scaled by their largest entries and left to its COLAMD and its
-        exchanges, which takes less time. Where no matching is complete, and shift > 0, it is as large as can be, and
-        nothing is scaled.
+        entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows with
+        30000 entries, of at most 20 in the mean, if shift is 0, are scaled by their largest entries and left to its
+        COLAMD and its exchanges, which takes less time. Where no matching is complete, and shift > 0, it is as large
+        as can be, and nothing is scaled.
     ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
-        `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows, its own minimum degree of A + A^T,
-        without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for patterns that are
-        far from symmetric.
+        `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows with 30000 entries, its own minimum
+        degree of A + A^T, without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
+        patterns that are far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for what is factored, None for A's own.
@@ -145,7 +147,8 @@ class Analysis:
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits.
+    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits,
+    except where PARDISO has kept a scaling from before an update.
     """
 
     _bound = ("_lock", "_lu", "_library")
@@ -299,7 +302,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
         blocks = Pardiso(_columns(recipe, plain, A), _of_pardiso(recipe), _is_mirrored(A))
         return Analysis(plain, False, None, perf_counter() - start, blocks)
     by_klu = recipe.backend == "klu"
-    few = recipe.ordering == "auto" and not by_klu and A.n <= QUICK and not counted
+    few = recipe.ordering == "auto" and not by_klu and is_quick(A) and not counted
     if matched is None and not by_klu:
         matched = not by_itself and needs_matching(A)
         if matched and few and not recipe.shift and A.nnz <= MODERATE * A.n:
@@ -336,8 +339,14 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
 def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fill | None, Begun | None]:
     """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
     what is begun of an order."""
+    symmetric = _is_mirrored(A)
+    real = symmetric and A.dtype.kind != "c"
+    wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # of PARDISO or feral
+    if begun is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
+        begun = Begun(A, aside=False)
     fill = begun.found()[2] if begun else None
-    if complete.nbklu() is not None and (fill is None or fill.flops <= KLU_WORK * fill.nnz or _has_blocks(A)):
+    wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
+    if complete.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=begun is not None and wanted):
         try:
             klu = KLU(_narrow(A.tosparse().tocsc()), AMD)
         except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
@@ -345,21 +354,32 @@ def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fil
         fill = klu.expected
         if fill is not None and fill.flops <= KLU_WORK * fill.nnz:
             return klu, fill, begun
-    if not may_be_by_blocks(A.n, symmetric=True):
+        wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
+    if not wanted:
         return None, None, begun
-    symmetric = _is_mirrored(A)
-    real = symmetric and A.dtype.kind != "c"
-    if (not symmetric and needs_matching(A)) or not may_be_by_blocks(A.n, symmetric=real):
-        return None, None, begun
-    if fill is None:
-        begun = begun or Begun(A, aside=False)
-        fill = begun.found()[2]
-    if not may_be_by_blocks(A.n, symmetric=real, fill=fill):
+    begun = begun or Begun(A, aside=False)
+    _, order, fill = begun.found()
+    if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
         return None, None, begun
     columns = _narrow(A.tosparse().tocsc())
     if pardiso.mkl() is not None:
-        return Pardiso(columns, DISSECTION, symmetric), fill, begun
+        if begun.is_long:
+            return Pardiso(columns, DISSECTION, symmetric), fill, begun
+        matched = symmetric and needs_matching(A)  # which no given order allows for
+        return Pardiso(columns, MINIMUM_DEGREE, symmetric, None if matched else order), fill, begun
     return LDL(columns, "auto"), fill, begun
+
+
+def asks_klu_first(A: MatrixTraits) -> bool:
+    """Whether "auto" asks KLU for its order and a count, as circuits, networks and their like leave most to it."""
+    return complete.nbklu() is not None and A.kind != "hermitian" and A.mean_row <= SHORT
+
+
+def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
+    """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
+    another library takes less time for that."""
+    light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
+    return light or (not symmetric and _has_blocks(A))
 
 
 def _has_blocks(A: CSR) -> bool:
@@ -367,11 +387,16 @@ def _has_blocks(A: CSR) -> bool:
     return bool(connected_components(A.tosparse(), connection="strong")[0] > 1)
 
 
-def may_be_by_blocks(n: int, *, symmetric: bool, fill: Fill | None = None) -> bool:
-    """Whether "auto" is PARDISO or feral for a matrix with this fill, None for any.  symmetric : and real."""
-    if n <= QUICK or (pardiso.mkl() is None and (complete.feral() is None or not symmetric)):
-        return False
-    return fill is None or fill.flops >= n * (LDL_WORK if pardiso.mkl() is None else PARDISO_WORK)
+def is_quick(A: CSR | MatrixTraits) -> bool:
+    """Whether A is factored without a count, which would take longer."""
+    return A.n <= QUICK and A.nnz <= QUICK_ENTRIES
+
+
+def may_be_by_blocks(A: CSR | MatrixTraits, *, symmetric: bool, real: bool, fill: Fill | None = None) -> bool:
+    """Whether "auto" is PARDISO or feral for a matrix with this fill, None for any.  real : and symmetric."""
+    if pardiso.mkl() is None:
+        return complete.feral() is not None and real and (fill is None or fill.flops >= LDL_WORK * A.n)
+    return fill is None or fill.flops >= (SYMMETRIC_WORK if symmetric else PARDISO_WORK) * A.n
 
 
 def _is_mirrored(A: CSR) -> bool:

@@ -18,7 +18,7 @@ from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.preconditioners.complete import installed
 from finelu.threads import get_num_threads
 
-MINIMUM_DEGREE, DISSECTION = 0, 2  # orderings of PARDISO
+MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
@@ -48,14 +48,16 @@ class Pardiso:
     O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
     factorization pivoting methods for sparse symmetric indefinite systems, 2006.
     It computes in double precision. Unless A turns out to be definite, it is scaled, and a matching brings its large
-    entries next to the diagonal. A pivot that is too small is replaced by a larger one: `replaced` counts them.
+    entries next to the diagonal; with an order that is given only if pivots are too small without it. Such a pivot is
+    replaced by a larger one: `replaced` counts them.
     """
 
     name = "pardiso"
     expected = None
 
-    def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool):
-        """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.
+    def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
+        """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.  order (n,) : of the
+        rows and columns, instead of its own.
 
         Raises ParameterError where pypardiso is not installed.
         """
@@ -64,12 +66,14 @@ class Pardiso:
                 "backend='pardiso' needs pypardiso, and MKL with 32-bit integers, which are not installed: pip install "
                 "'finelu[mkl]', or use 'superlu'."
             )
-        self.how, self.symmetric, self._pattern = (ordering, symmetric), symmetric, (columns.indptr, columns.indices)
+        self.how, self.symmetric = (ordering, symmetric, order), symmetric
+        self._pattern = columns.indptr, columns.indices
         self._complex = columns.dtype.kind == "c"
         rows = _triangle(columns) if symmetric else _by_rows(columns)
         self._gaps = np.flatnonzero(rows.data == 0)
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
-        self._called = _Called(rows, ordering, np.dtype(np.complex128 if self._complex else np.float64))
+        dtype = np.dtype(np.complex128 if self._complex else np.float64)
+        self._called = _Called(rows, dtype, ordering, None if order is None else order.astype(np.int32))
         weakref.finalize(self, self._called.free).atexit = False
         self._turns = threading.Lock()  # it keeps its state in memory of the factors
 
@@ -112,8 +116,8 @@ class Pardiso:
 class _Called:
     """PARDISO's state for one pattern, and the calls."""
 
-    def __init__(self, rows: sp.csr_matrix, ordering: int, dtype: np.dtype):
-        self.values, self._ordering = np.empty(rows.nnz, dtype), ordering
+    def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any):
+        self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
         self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
 
@@ -139,13 +143,33 @@ class _Called:
         return made
 
     def _anew(self, kind: int) -> bool:
+        if self._order is not None and self._begun(kind, given=True) and not self.replaced:
+            return True
+        definite = kind in (DEFINITE, OF_COMPLEX[DEFINITE])
+        return (self._order is None or not definite) and self._begun(kind, given=False)
+
+    def _begun(self, kind: int, *, given: bool) -> bool:
+        """given : by the order that is given, without a matching."""
         self.free()
         self.kind = kind
-        matched = kind not in (DEFINITE, OF_COMPLEX[DEFINITE])
-        small = 13 if kind in (GENERAL, OF_COMPLEX[GENERAL]) else 8  # digits from the largest entry to such a pivot
+        definite, general = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, GENERAL))
+        matched = not (definite or given)
+        scaled = matched or general
+        small = 13 if general else 8  # digits from the largest entry to such a pivot
         own, counted, two_rows, from_zero = 1, -1, 1, 1
-        chosen = own, self._ordering, matched * REFINED, small, matched, matched, counted, two_rows, from_zero
-        self._parameters[[0, 1, 7, 9, 10, 12, 17, 20, 34]] = chosen
+        chosen = (
+            own,
+            self._ordering,
+            given,
+            (not definite) * REFINED,
+            small,
+            scaled,
+            matched,
+            counted,
+            two_rows,
+            from_zero,
+        )
+        self._parameters[[0, 1, 4, 7, 9, 10, 12, 17, 20, 34]] = chosen
         return self._made(ANALYSE_AND_FACTOR)
 
     def _made(self, phase: int) -> bool:
@@ -178,10 +202,11 @@ class _Called:
         A = (_at(array) for array in (self.values, self._starts, self._indices))
         by = ctypes.byref
         with _threads():
+            order = _at(self._order if self._parameters[4] else None)
             pardiso = mkl()["pardiso"]  # an object of its own: pypardiso has set the types of `.pardiso`
             pardiso.restype = None
             pardiso(
-                _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, None, by(columns),
+                _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),
                 _at(self._parameters), by(silent), _at(b), _at(x), by(error),
             )  # fmt: skip
         return error.value
@@ -225,8 +250,12 @@ def _by_rows(columns: sp.csc_matrix) -> sp.csr_matrix:
 def _triangle(columns: sp.csc_matrix) -> sp.csr_matrix:
     """The upper triangle of a symmetric pattern and its whole diagonal, as `_by_rows`; the place of a gap is 0."""
     n = columns.shape[0]
-    column = np.repeat(np.arange(n), np.diff(columns.indptr))
+    column = np.repeat(np.arange(n, dtype=columns.indices.dtype), np.diff(columns.indptr))
     lower = np.flatnonzero(columns.indices >= column)
+    starts = np.searchsorted(lower, columns.indptr)
+    first = lower[np.minimum(starts[:-1], lower.size - 1)]
+    if np.array_equal(columns.indices[first], np.arange(n)):  # by columns below the diagonal is by rows above it
+        return sp.csr_matrix((lower + 1, columns.indices[lower], starts), columns.shape)
     gaps = np.setdiff1d(np.arange(n), column[columns.indices == column])
     rows, others = np.append(column[lower], gaps), np.append(columns.indices[lower], gaps)
     triangle = sp.csr_matrix((np.append(lower + 1, np.zeros_like(gaps)), (rows, others)), columns.shape)
