@@ -510,12 +510,12 @@ def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_l
     assert cpu.triangular.triangular_plan(triangle(A, True, False), "levels", 1).method == "levels"
 
 
-@pytest.mark.parametrize("kind", [fl.ILU0, fl.MILU0])
-def test_factorizations_wait_for_a_schedule_that_must_be_compiled(never_compiled, threads, kind):
+@pytest.mark.parametrize("kind, short", [(fl.ILU0, False), (fl.ILU0, True), (fl.MILU0, True)])
+def test_factorizations_wait_for_a_schedule_that_must_be_compiled(never_compiled, threads, kind, short):
     threads(2)
     bands = range(-100, 101)  # rows as long as these pay for a schedule even if there is one factorization by ILU0
     block = sp.diags([400.0 if k == 0 else -1.0 for k in bands], bands, shape=(300, 300))
-    S = gallery.poisson7(40) if kind is fl.MILU0 else sp.kron(sp.eye(6), block, format="csr")
+    S = gallery.poisson7(40) if short else sp.kron(sp.eye(6), block, format="csr")
     never_compiled(0.5)
     F = kind().factor(S)
     assert F.report.variant == "sequential"
@@ -528,6 +528,25 @@ def test_factorizations_wait_for_a_schedule_that_must_be_compiled(never_compiled
     assert F.report.variant == "sequential"
     F.update(S)
     assert F.report.variant == "levels" and np.array_equal(F.L.data, values)
+
+
+def test_what_counts_before_a_schedule_is_compiled_is_the_work_that_was_done(never_compiled, threads):
+    threads(2)
+    never_compiled(1.0)
+    n = 30_000
+    chain = sp.diags([-1.0, 3.0, -1.0], [-1, 0, 1], shape=(n, n), format="lil")
+    chain[n - 1] = 1e-3  # a bound by the longest row is far beyond what the elimination takes
+    chain[n - 1, n - 1] = 3.0
+    fl.MILU0().factor(chain.tocsr())
+    assert schedule._forgone < 2e6
+    A = as_csr(gallery.poisson7(8))
+    plan = cpu.triangular.triangular_plan(triangle(A, True, False), "auto", 1)
+    plan.load(A.data)
+    before = schedule._forgone
+    for _ in range(2):
+        solve(plan, np.ones((A.n, 500)))
+    each = triangular.ROW * A.n + triangular.ENTRY * plan._triangle.entries
+    assert schedule._forgone - before == pytest.approx(1000 * each)
 
 
 def test_an_analysis_that_fails_leaves_the_solves_as_they_were(monkeypatch):

@@ -24,7 +24,8 @@ from finelu.preconditioners.direct import (
     Analysis,
     SparseLU,
     analysed,
-    asks_klu_first,
+    is_mirrored,
+    light_by_klu,
     may_be_by_blocks,
     needs_matching,
 )
@@ -83,18 +84,26 @@ class Costs:
 
         `end_count` ends it.
         """
-        if self.begun is None and self._by_amd:
+        if self.begun is None and self.light is None and self._by_amd:
             if self.traits.nnz <= BESIDES and Begun.possible():
                 self.begun = Begun(self.A)
             elif now:
                 self.begun = Begun(self.A, aside=False)
 
     @cached_property
+    def light(self) -> Analysis | None:
+        """KLU's, which it makes where A is like a circuit, if that shows that KLU takes the least."""
+        return light_by_klu(self.A) if self._automatic else None
+
+    @property
+    def _automatic(self) -> bool:
+        recipe: Any = self.rungs["direct"].recipes[0]
+        return (recipe.ordering, recipe.backend) == ("auto", "auto") and not self.traits.gpu
+
+    @cached_property
     def _by_amd(self) -> bool:
         """Whether `count_fill` begins with `amd`."""
-        recipe: Any = self.rungs["direct"].recipes[0]
-        automatic = (recipe.ordering, recipe.backend) == ("auto", "auto") and not self.traits.gpu
-        return automatic and not asks_klu_first(self.traits) and not needs_matching(self.A)
+        return self._automatic and not needs_matching(self.A)
 
     def end_count(self) -> None:
         """No thread is at work on A any more."""
@@ -104,10 +113,11 @@ class Costs:
 
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
+        if self.light is not None:
+            return 0.0
         seconds = self.analysis_seconds + self.compile_seconds
         if self.begun is None:
-            short = self._by_amd or asks_klu_first(self.traits)
-            seconds += 0.0 if short else RATES.metis * self.traits.nnz  # or a matching, in about the same time
+            seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
         else:
             if not self.begun.over:
                 return math.inf
@@ -115,7 +125,7 @@ class Costs:
                 fill, more = self.begun.found()[2], self.begun.goes_on
             except MemoryError:  # as `count_fill` will find
                 return 0.0
-            symmetric = self.traits.kind == "hermitian"
+            symmetric = is_mirrored(self.A)
             real = symmetric and not self.traits.complex
             if not more or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
                 return 0.0
@@ -131,7 +141,7 @@ class Costs:
             if self.by_columns:
                 return
             try:
-                self.analysis = analysed(recipe, self.A, counted=True, begun=self.begun)
+                self.analysis = self.__dict__.get("light") or analysed(recipe, self.A, counted=True, begun=self.begun)
                 self._analysed_for = recipe
                 self.fill = self.analysis.fill
                 return

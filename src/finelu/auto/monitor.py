@@ -111,7 +111,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     """
     uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
     if uncounted and worth(analysis, elapsed, rest):
-        analysis += costs.compile_seconds
+        analysis += costs.pace * costs.compile_seconds
         costs.begin_count(now=costs.in_time(analysis / costs.pace) and worth(2 * analysis, elapsed, rest))
         counting = costs.counting()
         if costs.in_time(counting / costs.pace) and (counting == 0 or worth(2 * counting, elapsed, rest)):

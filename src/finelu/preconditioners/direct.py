@@ -59,14 +59,15 @@ class SparseLU(Recipe):
         'finelu[direct]'` brings nbklu and feral-solver); "pardiso", MKL's, for all whose factors do not (`pip install
         'finelu[mkl]'` brings pypardiso); these three in double precision; or "auto". Where neither matching, shift nor
         an ordering is asked for, "auto" is, of what is installed, KLU, if it counts at most 65 flops for each entry
-        of the factors; but PARDISO, if at least 3500 flops a row are counted, and A's diagonal needs no matching, or
-        if at least 1000 are, and A is symmetric; else feral, if A is real and symmetric, and at least 10000 are; in all
-        other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering` says nothing else, feral the
-        one that it finds the best, "amd" or "nd", PARDISO its own nested dissection, or for "mmd" minimum degree, but
-        with "auto" the order by which the flops were counted, unless a dissection pays. KLU matches rows only where
-        matching is True, feral never, PARDISO whatever is not definite, but with "auto" only what has pivots that are
-        too small without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report`
-        warns if PARDISO was asked for.
+        of the factors; but PARDISO, if at least 3500 flops a row are counted, and A's diagonal needs no
+        matching, or if at least 1000 are, and A is symmetric; else feral, if A is real and symmetric, and at
+        least 10000 are; in all other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering`
+        says nothing else, feral the one that it finds the best, "amd" or "nd", PARDISO its own nested
+        dissection, or for "mmd" minimum degree, but with "auto" the order by which the flops were counted,
+        unless a dissection pays, or a weak diagonal is matched. KLU matches rows only where matching is True,
+        feral never, PARDISO whatever is not definite, but with "auto" only what has pivots that are too small
+        without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report` warns
+        if PARDISO was asked for.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -147,8 +148,8 @@ class Analysis:
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits,
-    except where PARDISO has kept a scaling from before an update.
+    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits but
+    for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
     """
 
     _bound = ("_lock", "_lu", "_library")
@@ -202,7 +203,7 @@ class SparseLUFactors(Factors):
         start = perf_counter()
         if self.recipe.backend == "feral" and not is_hermitian(A):
             raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
-        if self._symmetric and self.recipe.backend != "feral" and not _is_mirrored(A.on(np)):
+        if self._symmetric and self.recipe.backend != "feral" and not is_mirrored(A.on(np)):
             self._take(analysed(self.recipe, A))
         self._compute(A)
         if self._lu.replaced:
@@ -299,7 +300,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     if recipe.backend == "pardiso":
         if not np.diff(A.indptr).all():
             require_matching(A)  # says which rows
-        blocks = Pardiso(_columns(recipe, plain, A), _of_pardiso(recipe), _is_mirrored(A))
+        blocks = Pardiso(_columns(recipe, plain, A), _of_pardiso(recipe), is_mirrored(A))
         return Analysis(plain, False, None, perf_counter() - start, blocks)
     by_klu = recipe.backend == "klu"
     few = recipe.ordering == "auto" and not by_klu and is_quick(A) and not counted
@@ -336,10 +337,12 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
-def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fill | None, Begun | None]:
+def _library_if_better(
+    A: CSR, begun: Begun | None, *, light: bool = False
+) -> tuple[Library | None, Fill | None, Begun | None]:
     """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
-    what is begun of an order."""
-    symmetric = _is_mirrored(A)
+    what is begun of an order. light : only KLU is asked."""
+    symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
     wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # of PARDISO or feral
     if begun is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
@@ -352,10 +355,10 @@ def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fil
         except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
             return None, None, begun
         fill = klu.expected
-        if fill is not None and fill.flops <= KLU_WORK * fill.nnz:
-            return klu, fill, begun
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-    if not wanted:
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted:
+            return klu, fill, begun
+    if not wanted or light:
         return None, None, begun
     begun = begun or Begun(A, aside=False)
     _, order, fill = begun.found()
@@ -370,9 +373,16 @@ def _library_if_better(A: CSR, begun: Begun | None) -> tuple[Library | None, Fil
     return LDL(columns, "auto"), fill, begun
 
 
-def asks_klu_first(A: MatrixTraits) -> bool:
-    """Whether "auto" asks KLU for its order and a count, as circuits, networks and their like leave most to it."""
-    return complete.nbklu() is not None and A.kind != "hermitian" and A.mean_row <= SHORT
+def light_by_klu(A: CSR) -> Analysis | None:
+    """The analysis of an A like a circuit or a network, whose rows are short and which is not symmetric: by KLU, where
+    that takes less time than others, and is there."""
+    if complete.nbklu() is None or A.nnz > SHORT * A.n or is_mirrored(A):
+        return None
+    start = perf_counter()
+    library, fill, _ = _library_if_better(A, None, light=True)
+    rows, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
+    plain = Arrangement(rows, rows, ones, ones)
+    return None if library is None else Analysis(plain, False, fill, perf_counter() - start, library)
 
 
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
@@ -399,7 +409,7 @@ def may_be_by_blocks(A: CSR | MatrixTraits, *, symmetric: bool, real: bool, fill
     return fill is None or fill.flops >= (SYMMETRIC_WORK if symmetric else PARDISO_WORK) * A.n
 
 
-def _is_mirrored(A: CSR) -> bool:
+def is_mirrored(A: CSR) -> bool:
     """Whether each entry is that on the other side of the diagonal, but for rounding of the entry itself."""
     return A.mirrored()[3] <= ALIKE * float(np.finfo(A.dtype).eps)
 

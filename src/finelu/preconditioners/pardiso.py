@@ -66,6 +66,7 @@ class Pardiso:
                 "backend='pardiso' needs pypardiso, and MKL with 32-bit integers, which are not installed: pip install "
                 "'finelu[mkl]', or use 'superlu'."
             )
+        order = None if order is None else order.astype(np.int32)
         self.how, self.symmetric = (ordering, symmetric, order), symmetric
         self._pattern = columns.indptr, columns.indices
         self._complex = columns.dtype.kind == "c"
@@ -73,7 +74,7 @@ class Pardiso:
         self._gaps = np.flatnonzero(rows.data == 0)
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
         dtype = np.dtype(np.complex128 if self._complex else np.float64)
-        self._called = _Called(rows, dtype, ordering, None if order is None else order.astype(np.int32))
+        self._called = _Called(rows, dtype, ordering, order)
         weakref.finalize(self, self._called.free).atexit = False
         self._turns = threading.Lock()  # it keeps its state in memory of the factors
 
@@ -143,9 +144,10 @@ class _Called:
         return made
 
     def _anew(self, kind: int) -> bool:
-        if self._order is not None and self._begun(kind, given=True) and not self.replaced:
+        definite, indefinite = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, INDEFINITE))
+        in_vain = indefinite and kind == self.kind and self._parameters[4]  # it was just factored by that order
+        if self._order is not None and not in_vain and self._begun(kind, given=True) and not self.replaced:
             return True
-        definite = kind in (DEFINITE, OF_COMPLEX[DEFINITE])
         return (self._order is None or not definite) and self._begun(kind, given=False)
 
     def _begun(self, kind: int, *, given: bool) -> bool:
@@ -155,7 +157,7 @@ class _Called:
         definite, general = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, GENERAL))
         matched = not (definite or given)
         scaled = matched or general
-        small = 13 if general else 8  # digits from the largest entry to such a pivot
+        small = 13 if general else 8 if matched else 6  # digits from the largest entry to such a pivot
         own, counted, two_rows, from_zero = 1, -1, 1, 1
         chosen = (
             own,

@@ -87,10 +87,21 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         )
     n = indptr.size - 1
     if once and variant == "auto" and _plainly_hasty(n, indices.size, *lengths):
+        most = ROW * n + ENTRY * indices.size + UPDATE * lengths[0] * lengths[1]
+        waits = forgo(most) if could_pay(most) else 0
         triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
         nothing = np.empty(0, np.uint16)
         return Elimination(
-            "sequential", REPEATED, sequential(triangle), indptr, indices, diag, nothing, None, nothing, nothing
+            "sequential",
+            max(REPEATED, waits),
+            sequential(triangle),
+            indptr,
+            indices,
+            diag,
+            nothing,
+            None,
+            nothing,
+            nothing,
         )
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])
@@ -116,7 +127,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     shared = None
     work, free = float(cost.sum(dtype=np.float64)), once and variant == "auto"
     hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
-    waits = forgo(work) if free and not hasty and could_pay(work) else 0
+    waits = forgo(work) if free and could_pay(work) else 0
     if variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         required = variant == "levels"
@@ -369,11 +380,12 @@ def milu0_analysis(A, variant: str = "auto", once: bool = False) -> ModifiedElim
     triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], None)
     shared, waits = None, 0
     required, most = variant == "levels", ROW * A.n + ENTRY * A.nnz + UPDATE * A.below * A.longest[1]
-    if variant == "auto" and once and could_pay(most):
-        waits = forgo(most)
-    if required or (variant == "auto" and could_pay(most) and not waits):
+    if required or (variant == "auto" and could_pay(most)):
         cost = np.empty(A.n, np.float32)
         _cost(A.indptr, unsigned(A.indices), A.diag, cost)
+        work = float(cost.sum(dtype=np.float64))
+        waits = forgo(work) if once and not required and could_pay(work) else 0
+    if required or (variant == "auto" and could_pay(most) and not waits):
         shared = schedule(triangle, cost, levels(triangle)[0], sort=False, scattered=SCATTERED, required=required)
     return ModifiedElimination("levels" if shared else "sequential", shared or sequential(triangle), A, waits)
 

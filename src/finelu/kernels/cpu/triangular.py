@@ -103,7 +103,7 @@ class Deferred:
         if self._solved < PAYS:
             self._solved += solves
             if self._solved >= PAYS and not self._deciding:
-                if forgo(PAYS * (ROW * self._triangle.n + ENTRY * self._triangle.entries)):
+                if forgo(self._solved * (ROW * self._triangle.n + ENTRY * self._triangle.entries)):
                     self._solved = 0
                 else:
                     self._decide()

@@ -190,19 +190,23 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector pauses: a seventh of the time of compiling went into its looks at Numba's objects."""
+    """Python's garbage collector pauses: a seventh of the time of compiling went into its looks at Numba's objects.
+
+    At the end it is on if it was at the begin, whatever others have set meanwhile.
+    """
     global _paused
-    with _collecting:
-        pause = _paused > 0 or gc.isenabled()
-        _paused += pause
-        gc.disable()
+    pause = False
     try:
+        with _collecting:
+            pause = _paused > 0 or gc.isenabled()
+            _paused += pause
+            gc.disable()
         yield
     finally:
         with _collecting:
-            _paused -= pause
-            if pause and not _paused:
+            if pause and _paused <= 1:  # 0 in a child that was forked meanwhile
                 gc.enable()
+            _paused = max(_paused - pause, 0)
 
 
 def compiled(function: Callable, **options) -> Callable:
