@@ -510,7 +510,7 @@ def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_l
     assert cpu.triangular.triangular_plan(triangle(A, True, False), "levels", 1).method == "levels"
 
 
-@pytest.mark.parametrize("kind, short", [(fl.ILU0, False), (fl.ILU0, True), (fl.MILU0, True)])
+@pytest.mark.parametrize(("kind", "short"), [(fl.ILU0, False), (fl.ILU0, True), (fl.MILU0, True)])
 def test_factorizations_wait_for_a_schedule_that_must_be_compiled(never_compiled, threads, kind, short):
     threads(2)
     bands = range(-100, 101)  # rows as long as these pay for a schedule even if there is one factorization by ILU0
