@@ -54,9 +54,9 @@ class Rates:
     feral_row: float = 3e-6
     feral_entry: float = 40e-9
     feral_flop: float = 0.06e-9
-    pardiso_row: float = 0.8e-6
-    pardiso_entry: float = 8e-9
-    pardiso_flop: float = 0.05e-9
+    pardiso_row: float = 1.3e-6
+    pardiso_entry: float = 13e-9
+    pardiso_flop: float = 0.08e-9
     dense_flop: float = 0.2e-9
 
     def of(self, library: str) -> tuple[float, float, float]:
