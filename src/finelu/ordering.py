@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -206,23 +205,21 @@ class Begun:
     def __init__(self, A: CSR, *, aside: bool = True):
         """A : on the host.  aside : by another thread; else the calling one does it now."""
         self._A, self._halt, self._process = A, np.zeros(1, np.int64), os.getpid()
-        self._future = threads.begin(_begin, A, self._halt) if aside else self._here()
+        self._task = threads.begin(_begin, A, self._halt) if aside else self._here()
 
-    def _here(self) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(_begin(self._A))
-        return future
+    def _here(self) -> threads.Task:
+        return threads.Task.over_with(_begin(self._A))
 
     @property
     def over(self) -> bool:
         """Whether `found` has no need to wait."""
-        return self._future.done() or self._process != os.getpid()
+        return self._task.done() or self._process != os.getpid()
 
     def found(self) -> tuple[Any, np.ndarray, Fill]:
         """(graph of A, order, fill); what no thread has begun yet is done here."""
-        if self._future.cancel() or not (self._future.done() or self._process == os.getpid()):  # a fork has no thread
-            self._future = self._here()
-        found: tuple[Any, np.ndarray, Fill] = self._future.result()
+        if self._task.cancel() or not (self._task.done() or self._process == os.getpid()):  # a fork has no thread
+            self._task = self._here()
+        found: tuple[Any, np.ndarray, Fill] = self._task.result()
         return found
 
     @property
@@ -240,10 +237,10 @@ class Begun:
     def end(self) -> None:
         """No thread is at work on it any more."""
         self._halt[0] = 1
-        running = self._process == os.getpid() and not self._future.cancel()
+        running = self._process == os.getpid() and not self._task.cancel()
         while running:
             try:
-                wait([self._future])
+                self._task.wait()
                 running = False
             except KeyboardInterrupt:  # one more, while the first is on its way
                 pass

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 from finelu.errors import ParameterError
 
 MOST_THREADS = 2**15  # more than any one machine runs; what is beyond is a slip of the pen
+PAUSES = 20e-6, 1e-3  # s between two looks whether a task is over: the first, and the longest
+AT_EXIT = 1.0  # s that a process waits at its end for threads that are still at work
 
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
+_pool: _Pool | None = None
 _wanted: int | None = None
 _limited = 0  # callers that have BLAS on one thread
 _limit: Any = None  # what gives it its threads back
@@ -42,7 +46,7 @@ def set_num_threads(threads: int) -> None:
         idle, _pool = _pool, None
         _wanted = int(threads)
     if idle is not None:
-        idle.shutdown(wait=False)  # what it still runs, it ends
+        idle.end()  # what it has been asked for, it still does
 
 
 def get_num_threads() -> int:
@@ -86,7 +90,7 @@ class _Team:
 
     def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], wanted: int):
         self._kernel, self._args, self._wanted = kernel, args, wanted
-        self._helpers: list[Future[Any]] = []
+        self._helpers: list[Task] = []
         self._lock = threading.Lock()
         self.over = False  # all work is done
 
@@ -111,7 +115,8 @@ class _Team:
                     self._wanted = 0
                 running = [helper for helper in self._helpers if not helper.cancel()]
                 if not self.over:
-                    wait(running)
+                    for helper in running:
+                        helper.wait()
                 return
             except KeyboardInterrupt:
                 if self.over:
@@ -119,17 +124,116 @@ class _Team:
                 # else it is one more, while the first is on its way
 
 
-def begin(function: Callable[..., Any], *args: Any) -> Future[Any]:
+class Task:
+    """What a thread is asked for. Who takes it, that thread or who cancels it, is settled by one operation on a
+    dictionary: there is no lock that an exception out of a signal could leave taken."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
+        self._work: Any = function, args
+        self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
+        self._over, self._result = False, None
+        self._error: BaseException | None = None
+
+    @classmethod
+    def over_with(cls, result: Any) -> Task:
+        """One that is over."""
+        task = cls(lambda: result)
+        task.run()
+        return task
+
+    def run(self) -> None:
+        """Do it, unless it was cancelled; for one thread."""
+        if self._taken.setdefault("by a thread", True):
+            (function, args), self._work = self._work, None
+            try:
+                self._result = function(*args)
+            except BaseException as error:
+                self._error = error
+            del function, args
+            self._over = True
+
+    def cancel(self) -> bool:
+        """Whether no thread has begun it; then none will."""
+        cancelled = not self._taken.setdefault("by a thread", False)
+        if cancelled:
+            self._work = None
+        return cancelled
+
+    def done(self) -> bool:
+        """Whether it is over, or cancelled."""
+        return self._over or not self._taken.get("by a thread", True)
+
+    def wait(self) -> None:
+        pause, longest = PAUSES
+        while not self.done():
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def result(self) -> Any:
+        """Of a task that is not cancelled, once it is over. Raises what it raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Pool:
+    """Threads that do one task after the other."""
+
+    def __init__(self, count: int):
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._tasks,), name=f"finelu_{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: Task) -> Task:
+        self._tasks.put(task)
+        return task
+
+    def end(self) -> None:
+        """Its threads do what they have been asked for, and are no more."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def join(self, seconds: float) -> None:
+        limit = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(limit - time.monotonic(), 0.0))
+
+
+def _work(tasks: SimpleQueue[Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # nothing is kept while it waits
+
+
+def begin(function: Callable[..., Any], *args: Any) -> Task:
     """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
     return _submit(function, args)
 
 
-def _submit(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+def _submit(function: Callable[..., Any], args: tuple[Any, ...]) -> Task:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(max(get_num_threads() - 1, 1), "finelu")
-        return _pool.submit(kernel, *args)
+            _end_at_exit()
+            _pool = _Pool(max(get_num_threads() - 1, 1))
+        return _pool.submit(Task(function, args))
+
+
+@cache
+def _end_at_exit() -> None:
+    """Leave no thread inside of a kernel while the process is taken down: before what was imported meanwhile ends."""
+
+    def end() -> None:
+        if _pool is not None:
+            _pool.end()
+            _pool.join(AT_EXIT)
+
+    atexit.register(end)
 
 
 @contextmanager

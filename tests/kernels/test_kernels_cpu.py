@@ -1,8 +1,10 @@
 """The CPU kernels: the bits of kernels/reference for every schedule and number of threads, and by definition."""
 
+import contextlib
 import gc
 import itertools
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -771,6 +773,61 @@ def test_several_python_threads_use_the_same_plans_at_once(shared_work):
     for caller in callers:
         caller.join()
     assert not errors
+
+
+def test_a_task_is_done_by_a_thread_or_cancelled_and_never_both():
+    started, release, done = threading.Event(), threading.Event(), []
+
+    def holds():
+        started.set()
+        return release.wait(60)
+
+    threads.set_num_threads(2)  # one other thread
+    first = threads.begin(holds)
+    assert started.wait(60) and not first.cancel() and not first.done()
+    second, third = threads.begin(done.append, 2), threads.begin(int, "one")
+    assert second.cancel() and second.cancel() and second.done() and not third.done()
+    release.set()
+    assert first.result() is True and first.done() and not first.cancel()
+    with pytest.raises(ValueError, match="one"):
+        third.result()
+    assert done == [] and threads.Task.over_with(5).result() == 5
+
+
+def test_threads_that_are_set_anew_do_what_they_were_asked_for_and_end():
+    threads.set_num_threads(3)
+    tasks = [threads.begin(threading.current_thread) for _ in range(6)]
+    threads.set_num_threads(2)
+    for thread in {task.result() for task in tasks}:
+        thread.join(60)
+        assert not thread.is_alive() and thread.name.startswith("finelu")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
+def test_no_signal_leaves_a_lock_taken():
+    """Exceptions out of signals at all points of many calls: the threads still do what they are asked for."""
+    threads.set_num_threads(2)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        for delay in np.random.default_rng(0).uniform(2e-5, 5e-3, 200):
+            with contextlib.suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_VIRTUAL, delay, 0.5)
+                while True:
+                    task = threads.begin(int)
+                    if not task.cancel():
+                        task.wait()
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            assert threads.begin(int).result() == 0
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
