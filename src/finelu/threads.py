@@ -99,7 +99,9 @@ class _Team:
         with self._lock:
             if self._wanted and not self.over:
                 self._wanted -= 1
-                self._helpers.append(_submit(self._help, ()))
+                task = Task(self._help)
+                self._helpers.append(task)  # before a thread may take it: `end` knows of all
+                _submit(task)
 
     def _help(self) -> None:
         self.call()
@@ -212,16 +214,16 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
 
 def begin(function: Callable[..., Any], *args: Any) -> Task:
     """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
-    return _submit(function, args)
+    return _submit(Task(function, args))
 
 
-def _submit(function: Callable[..., Any], args: tuple[Any, ...]) -> Task:
+def _submit(task: Task) -> Task:
     global _pool
     with _lock:
         if _pool is None:
             _end_at_exit()
             _pool = _Pool(max(get_num_threads() - 1, 1))
-        return _pool.submit(Task(function, args))
+        return _pool.submit(task)
 
 
 @cache
