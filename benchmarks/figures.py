@@ -33,9 +33,7 @@ SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, 
 SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
 CALLS: str | None = "calls-2-core-intel-xeon-2026-11-23"  # of benchmarks.claims.calls
 CALLS_16: str | None = "calls-16-core-intel-xeon-2026-11-23"
-SOLVE_DIRECT = (
-    "solve-2-of-16-core-intel-xeon-with-extras-2026-11-23"  # with nbklu, feral-solver and pypardiso installed
-)
+SOLVE_DIRECT = "solve-2-core-amd-epyc-with-extras-2026-11-23"  # with nbklu, feral-solver and pypardiso installed
 SPINE_GPU = "spine-gpu-nvidia-h200-2026-11-21"
 SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
@@ -120,10 +118,12 @@ def solve_figures() -> Iterator[Figure]:
     yield Figure("`fl.solve(A, b)`, any size", where(everybody), peer, SOLVE, others)
     direct = load(SOLVE_DIRECT)
     called = "`fl.solve(A, b)` with `finelu[direct,mkl]`, 2,000 rows or more"
-    scipy = "SciPy, the faster of `splu` (COLAMD) and `splu` (MMD_AT_PLUS_A, SymmetricMode), limit 3 s"
-    yield Figure(called, where(direct), scipy, SOLVE_DIRECT, solve.ratios(direct, solve.SCIPY, 0))
-    peer = "the fastest of SciPy's, nbklu, feral and pypardiso (also with a triangle of symmetric A), limit 3 s"
-    yield Figure(called, where(direct), peer, SOLVE_DIRECT, solve.ratios(direct, solve.peers(direct), 0))
+    scipy = "SciPy, the faster of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode), `spilu`, limit 10 s"
+    yield Figure(called, where(direct), scipy, SOLVE_DIRECT, solve.ratios(direct, solve.SCIPY, 2000))
+    peer = (
+        "the fastest of SciPy's, nbklu, feral, pypardiso (or with a triangle of symmetric A), pyamg, ilupp, limit 10 s"
+    )
+    yield Figure(called, where(direct), peer, SOLVE_DIRECT, solve.ratios(direct, solve.peers(direct), 2000))
 
 
 def call_figures() -> Iterator[Figure]:
