@@ -46,6 +46,18 @@ BY_BLOCKS = pytest.mark.parametrize(
 )
 
 
+def solves_in(F, op, trans):
+    """F.solve(b, trans) is the solution with op, for a vector, for three, and for a complex one."""
+    n, eps = op.shape[0], np.finfo(op.dtype).eps
+    for shape in ((n,), (n, 3)):
+        b = np.random.default_rng(1).standard_normal(shape).astype(op.dtype)
+        x = F.solve(b, trans)
+        assert x.dtype == op.dtype and x.shape == b.shape
+        assert np.linalg.norm(op @ x - b) <= 1e6 * eps * np.linalg.norm(b)
+    z = F.solve(np.full(n, 1 + 2j), trans)
+    assert np.linalg.norm(op @ z - (1 + 2j)) <= 1e7 * eps * np.sqrt(n)
+
+
 @pytest.fixture(autouse=True)
 def only_what_is_tested(request, monkeypatch):
     """PARDISO would take what the tests of the others are about."""
@@ -235,13 +247,7 @@ def test_feral_solves_symmetric_systems_in_every_direction(A, dtype, trans):
     F = fl.SparseLU(backend="feral").factor(A)
     assert F.report.backend == "feral" and F.report.expected_nnz == with_little_fill(A, "amd")[1].nnz
     assert A.shape[0] <= F.nnz <= F.report.expected_nnz * 2 and F.report.probe < 1e4 * np.finfo(dtype).eps
-    for shape in ((A.shape[0],), (A.shape[0], 3)):
-        b = np.random.default_rng(1).standard_normal(shape).astype(dtype)
-        x = F.solve(b, trans)
-        assert x.dtype == A.dtype and x.shape == b.shape
-        assert np.linalg.norm(A @ x - b) <= 1e6 * np.finfo(dtype).eps * np.linalg.norm(b)
-    z = F.solve(np.full(A.shape[0], 1 + 2j), trans)
-    assert np.linalg.norm(A @ z - (1 + 2j)) <= 1e7 * np.finfo(dtype).eps * np.sqrt(A.shape[0])
+    solves_in(F, A, trans)
 
 
 @ldl
@@ -406,14 +412,7 @@ def test_pardiso_solves_in_every_dtype_and_direction(A, symmetric, dtype, trans)
     assert F.report.backend == "pardiso" and F.report.warning is None and F.report.probe < 1e3 * np.finfo(dtype).eps
     with_both = fl.SparseLU(backend="superlu").factor(A).nnz
     assert F.nnz < 0.8 * with_both if symmetric else F.nnz > 0.8 * with_both
-    op = {"N": A, "T": A.T, "H": A.conj().T}[trans]
-    for shape in ((A.shape[0],), (A.shape[0], 3)):
-        b = np.random.default_rng(1).standard_normal(shape).astype(dtype)
-        x = F.solve(b, trans)
-        assert x.dtype == A.dtype and x.shape == b.shape
-        assert np.linalg.norm(op @ x - b) <= 1e6 * np.finfo(dtype).eps * np.linalg.norm(b)
-    z = F.solve(np.full(A.shape[0], 1 + 2j), trans)
-    assert np.linalg.norm(op @ z - (1 + 2j)) <= 1e7 * np.finfo(dtype).eps * np.sqrt(A.shape[0])
+    solves_in(F, {"N": A, "T": A.T, "H": A.conj().T}[trans], trans)
 
 
 @blocks

@@ -289,7 +289,7 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
-    plain = Arrangement(rows, columns, row_scale, column_scale)
+    plain = _plain(A)
     if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
         library, fill, begun = _library_if_better(A, begun)
         if library is not None:
@@ -380,9 +380,13 @@ def light_by_klu(A: CSR) -> Analysis | None:
         return None
     start = perf_counter()
     library, fill, _ = _library_if_better(A, None, light=True)
+    return None if library is None else Analysis(_plain(A), False, fill, perf_counter() - start, library)
+
+
+def _plain(A: CSR) -> Arrangement:
+    """A's own order, without a scaling."""
     rows, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
-    plain = Arrangement(rows, rows, ones, ones)
-    return None if library is None else Analysis(plain, False, fill, perf_counter() - start, library)
+    return Arrangement(rows, rows, ones, ones)
 
 
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:

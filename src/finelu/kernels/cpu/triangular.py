@@ -76,7 +76,8 @@ class Deferred:
 
     def __getstate__(self):
         """Without an analysis that another thread is making, and without what can be had again."""
-        state = self.__dict__ | {"_deciding": False, "_solved": PAYS if self._decided() else 0}
+        decided = self._solved >= PAYS and not self._deciding
+        state = self.__dict__ | {"_deciding": False, "_solved": PAYS if decided else 0}
         return state if self._now is self._natural else state | {"_natural": None}
 
     def __setstate__(self, state):
@@ -86,12 +87,9 @@ class Deferred:
             if self._behind:
                 self._natural.load(self._values, check=False)
 
-    def _decided(self) -> bool:
-        return self._solved >= PAYS and not self._deciding
-
     def load(self, values, check: bool = True) -> int:
         self._values = values
-        if not self._decided():
+        if self._solved < PAYS or self._deciding:
             self._solved = 0  # what the new values take to be ready counts for natural order, where that is nothing
         if self._triangle.source is not None:  # of a transpose both are copies
             return self._now.load(values, check)

@@ -190,7 +190,7 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector pauses: a seventh of the time of compiling went into its looks at Numba's objects.
+    """Python's garbage collector pauses, which else looks at the many objects of Numba's again and again.
 
     At the end it is on if it was at the begin, whatever others have set meanwhile.
     """
