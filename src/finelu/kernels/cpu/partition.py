@@ -1,0 +1,362 @@
+"""Couplings, matchings and contractions of graphs, and the grid that a pattern shows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.threads import get_num_threads
+
+ONE = 2.0**20  # the weight of a coupling as large as the diagonal
+LARGEST = 2.0**30  # that of any
+NONE = np.uint64(2**32)  # the keys of weights that are not 0 are larger, the others smaller
+CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as fast as several
+
+
+@njit(nogil=True)
+def _size(a):
+    return np.float64(abs(a.real)) + np.float64(abs(a.imag))
+
+
+@compiled
+def couplings(indptr, indices, data, diag, weights):
+    """Weights of the entries, and how many have no mirror image; see kernels/reference/partition.py.
+
+    place[j] : the first entry of row j that the rows before i have not passed, as rows are sorted.
+    """
+    n = diag.size
+    scale = np.empty(n)
+    place = np.empty(n, np.int64)
+    for i in range(n):
+        size = 0.0
+        if diag[i] >= 0:
+            size = _size(data[diag[i]])
+        if size == 0.0:
+            for p in range(indptr[i], indptr[i + 1]):
+                size = max(size, _size(data[p]))
+        scale[i] = 1.0 / np.sqrt(size) if size > 0.0 else 0.0
+        p = indptr[i]
+        while p < indptr[i + 1] and indices[p] <= i:
+            p += 1
+        place[i] = p
+    unpaired = 0
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j > i:
+                weights[p] = _weight(_size(data[p]), scale[i] * scale[j])  # unless row j has an entry i
+                unpaired += 1
+            elif j == i:
+                weights[p] = 0
+            else:
+                q = place[j]
+                while q < indptr[j + 1] and indices[q] < i:
+                    q += 1
+                if q < indptr[j + 1] and indices[q] == i:
+                    weights[p] = _weight(_size(data[p]) + _size(data[q]), scale[i] * scale[j])
+                    weights[q] = weights[p]
+                    unpaired -= 1
+                    q += 1
+                else:
+                    weights[p] = _weight(_size(data[p]), scale[i] * scale[j])
+                    unpaired += 1
+                place[j] = q
+    return unpaired
+
+
+@njit(nogil=True)
+def _weight(size, scale):
+    ratio = 0.5 * size * scale * ONE
+    if size == 0.0:
+        return np.int64(0)
+    return np.int64(ratio + 0.5) if ratio < LARGEST else np.int64(LARGEST)
+
+
+@compiled
+def both_directions(indptr, indices, weights, begin, end, neighbours, both):
+    """The graph with each entry at both of its ends; see kernels/reference/partition.py."""
+    n = begin.size
+    count = np.zeros(n, np.int64)
+    for i in range(n):
+        count[i] += indptr[i + 1] - indptr[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            count[indices[p]] += 1
+    place = 0
+    for i in range(n):
+        begin[i] = place
+        end[i] = place
+        place += count[i]
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            here = end[i]
+            end[i] = here + 1
+            there = end[j]
+            end[j] = there + 1
+            neighbours[here], both[here] = j, weights[p]
+            neighbours[there], both[there] = i, weights[p]
+
+
+@njit(nogil=True)
+def _mixed(i, j):
+    """A hash of the pair {i, j}."""
+    h = np.uint32(np.uint32(min(i, j)) * np.uint32(0x9E3779B1)) ^ np.uint32(max(i, j))
+    h = np.uint32((h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B))
+    h = np.uint32((h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35))
+    return np.uint32(h ^ h >> np.uint32(16))
+
+
+def _threads_for(n: int) -> int:
+    return get_num_threads() if n > ALONE else 1
+
+
+def propose(begin, end, neighbours, weights, sizes, most, before, wish):
+    """The neighbour that each vertex likes most; see kernels/reference/partition.py. `before` is not written to."""
+    n = sizes.size
+    graph = begin, end, neighbours, weights, sizes
+    run_items(_propose, -(-n // CHUNK), *graph, most, before, wish, threads=_threads_for(n))
+
+
+@compiled
+def _propose(state, done, begin, end, neighbours, weights, sizes, most, before, wish):
+    """Items are CHUNK vertices each."""
+    t = claim(state)
+    while t < done.size:
+        for i in range(t * CHUNK, min((t + 1) * CHUNK, sizes.size)):
+            v = np.uint32(before[i])
+            u = np.uint32(before[v])
+            free = u == v or np.uint32(before[u]) != v
+            if v != i and (u == i or free):
+                wish[i] = v
+                continue
+            best, highest = np.uint32(i), NONE
+            own = np.float32(sizes[i])
+            room = most - np.int64(sizes[i])
+            for p in range(np.uint64(begin[i]), np.uint64(end[i])):
+                j = np.uint32(neighbours[p])
+                size = sizes[j]
+                score = np.float32(np.float32(weights[p]) / (own * np.float32(size))).view(np.uint32)
+                key = np.uint64(score) << np.uint64(32) | np.uint64(_mixed(np.uint32(i), j))
+                if size <= room and (key > highest or (key == highest and j < best)):
+                    v = np.uint32(before[j])
+                    if v == j or np.uint32(before[v]) != j:
+                        best, highest = j, key
+            wish[i] = best
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, stops, adjacent, sums, totals):
+    """The graph of the pairs; see kernels/reference/partition.py.
+
+    The lists of an item's coarse vertices follow each other; they begin where there is room for all entries before.
+    """
+    n = sizes.size
+    firsts = np.empty(-(-n // CHUNK), np.int64)
+    threads = min(_threads_for(n), firsts.size)
+    count = _enumerate(begin, end, sizes, wish, owner, totals, firsts)
+    places = np.empty((threads, count), np.uint32)
+    graph = begin, end, neighbours, weights, wish
+    lists = starts, stops, adjacent, sums
+    run_items(_contract, firsts.size, *graph, most, owner, totals[:count], firsts, places, *lists, threads=threads)
+    return count
+
+
+@njit(nogil=True)
+def _partner(i, wish):
+    j = np.uint32(wish[i])
+    return j if np.uint32(wish[j]) == i else np.uint32(i)
+
+
+@compiled
+def _enumerate(begin, end, sizes, wish, owner, totals, firsts):
+    """The coarse vertices and their sizes.  firsts : the entries of those before each item."""
+    count, entries = 0, 0
+    for i in range(sizes.size):
+        if i % CHUNK == 0:
+            firsts[i // CHUNK] = entries
+        j = _partner(i, wish)
+        if j < i:
+            owner[i] = owner[j]
+            continue
+        owner[i] = count
+        totals[count] = sizes[i]
+        entries += end[i] - begin[i]
+        if j > i:
+            totals[count] += sizes[j]
+            entries += end[j] - begin[j]
+        count += 1
+    return count
+
+
+@compiled
+def _contract(
+    state,
+    done,
+    begin,
+    end,
+    neighbours,
+    weights,
+    wish,
+    most,
+    owner,
+    totals,
+    firsts,
+    places,
+    starts,
+    stops,
+    adjacent,
+    sums,
+):
+    """Items are the pairs with their lower vertices among CHUNK vertices each.
+
+    place[d] : where in the list of a coarse vertex its neighbour d is, if it is there.
+    """
+    place = places[fetch_add(state, 1, 1)]
+    check = 2 * np.int64(totals.max()) > most
+    t = claim(state)
+    while t < done.size:
+        first = np.uint64(firsts[t])
+        for i in range(t * CHUNK, min((t + 1) * CHUNK, wish.size)):
+            j = _partner(i, wish)
+            if j < i:
+                continue
+            c = np.uint32(owner[i])
+            room = most - np.int64(totals[c])
+            found = np.uint32(0)
+            v = np.uint32(i)
+            while True:
+                for p in range(np.uint64(begin[v]), np.uint64(end[v])):
+                    w = weights[p]
+                    d = np.uint32(owner[np.uint32(neighbours[p])])
+                    if w == 0 or d == c or (check and totals[d] > room):
+                        continue
+                    k = place[d]
+                    q = first + np.uint64(k)
+                    if k < found and np.uint32(adjacent[q]) == d:
+                        sums[q] += w
+                    else:
+                        q = first + np.uint64(found)
+                        adjacent[q] = d
+                        sums[q] = w
+                        place[d] = found
+                        found += np.uint32(1)
+                if v == j:
+                    break
+                v = j
+            starts[c] = first
+            first += np.uint64(found)
+            stops[c] = first
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+@njit(nogil=True)
+def _root(parent, c):
+    while parent[c] != c:
+        parent[c] = parent[parent[c]]
+        c = parent[c]
+    return c
+
+
+@compiled
+def settle(begin, end, neighbours, weights, sizes, size, part):
+    """What is much smaller than `size` joins others; see kernels/reference/partition.py."""
+    n = sizes.size
+    parent, rows = np.empty(n, np.int32), np.empty(n, np.int64)
+    for c in range(n):
+        parent[c] = c
+        rows[c] = sizes[c]
+    most = size + size // 4
+    for c in range(n):
+        own = _root(parent, c)
+        if 4 * rows[own] >= size:
+            continue
+        best, heaviest = -1, 0
+        for p in range(begin[c], end[c]):
+            d = _root(parent, neighbours[p])
+            if d == own or rows[own] + rows[d] > most:
+                continue
+            w = weights[p]
+            if w > heaviest or (w == heaviest and w > 0 and d < best):
+                best, heaviest = d, w
+        if best >= 0:
+            parent[own] = best
+            rows[best] += rows[own]
+    packed, room, count = -1, 0, 0
+    for c in range(n):
+        part[c] = -1
+    for c in range(n):
+        own = _root(parent, c)
+        if part[own] < 0:
+            if 4 * rows[own] >= size:
+                part[own] = count
+                count += 1
+            else:
+                if rows[own] > room:
+                    packed, room = count, size
+                    count += 1
+                part[own] = packed
+                room -= rows[own]
+        if own != c:
+            part[c] = part[own]
+    return count
+
+
+@compiled
+def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
+    """Whether rows are the nodes of a grid, and what couples its directions; see kernels/reference/partition.py."""
+    n = diag.size
+    plane = nx * ny
+    x, y = 0, 0
+    sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
+    for i in range(n):
+        size = 0.0
+        if diag[i] >= 0:
+            size = _size(data[diag[i]])
+        if size == 0.0:
+            for p in range(indptr[i], indptr[i + 1]):
+                size = max(size, _size(data[p]))
+        scale = ONE / size if size > 0.0 else 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            r = np.int64(indices[p]) - i
+            if r == 0:
+                continue
+            dy, dz = 0, 0
+            if r > plane // 2:
+                r, dz = r - plane, 1
+            elif r < -(plane // 2):
+                r, dz = r + plane, -1
+            if r > nx // 2:
+                r, dy = r - nx, 1
+            elif r < -(nx // 2):
+                r, dy = r + nx, -1
+            if x + r >= nx:
+                r, dy = r - nx, dy + 1
+            elif x + r < 0:
+                r, dy = r + nx, dy - 1
+            if y + dy >= ny:
+                dy, dz = dy - ny, dz + 1
+            elif y + dy < 0:
+                dy, dz = dy + ny, dz - 1
+            if abs(r) > 1 or abs(dy) > 1 or abs(dz) > 1:
+                return i
+            ratio = _size(data[p]) * scale
+            w = np.int64(ratio + 0.5) if ratio < ONE else np.int64(ONE)
+            if r != 0:
+                sum_x, count_x = sum_x + w, count_x + 1
+            if dy != 0:
+                sum_y, count_y = sum_y + w, count_y + 1
+            if dz != 0:
+                sum_z, count_z = sum_z + w, count_z + 1
+        x += 1
+        if x == nx:
+            x, y = 0, y + 1
+            if y == ny:
+                y = 0
+    sums[0], sums[1], sums[2], sums[3], sums[4], sums[5] = sum_x, sum_y, sum_z, count_x, count_y, count_z
+    return -1

@@ -1,0 +1,80 @@
+"""Launchers of partition.cu."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, kernel
+from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
+
+SLOTS, WARPS = 256, 8  # as in partition.cu
+SHORT = 16  # entries of a list, on average, up to which 8 threads look at it
+
+
+def couplings(indptr, indices, data, diag, weights):
+    """Weights of the entries, and how many have no mirror image; see kernels/reference/partition.py. The host waits."""
+    n, unpaired = diag.size, cupy.empty(1, np.uint64)
+    set_zero(unpaired)
+    scale, grid = cupy.empty(n), (blocks(n, BLOCK),)
+    kernel("partition", "scales", data.dtype)(grid, (BLOCK,), (np.int32(n), indptr, data, diag, scale))
+    kernel("partition", "couplings", data.dtype)(
+        grid, (BLOCK,), (np.int32(n), indptr, indices, data, scale, weights, unpaired)
+    )
+    return int(unpaired.item())
+
+
+def both_directions(indptr, indices, weights, begin, end, neighbours, both):
+    """The graph with each entry at both of its ends; see kernels/reference/partition.py."""
+    n = begin.size
+    grid, size = (blocks(n, BLOCK),), np.int32(n)
+    set_zero(end)
+    kernel("partition", "count_ends")(grid, (BLOCK,), (size, indptr, indices, end))
+    cupy.subtract(cupy.cumsum(end), end, out=begin)
+    end[:] = begin
+    kernel("partition", "place_ends")(grid, (BLOCK,), (size, indptr, indices, weights, end, neighbours, both))
+
+
+def propose(begin, end, neighbours, weights, sizes, most, before, wish):
+    """The neighbour that each vertex likes most; see kernels/reference/partition.py."""
+    n = sizes.size
+    lanes = 8 if neighbours.size <= SHORT * n else 32
+    kernel("partition", "propose", lanes)(
+        (blocks(n, BLOCK // lanes),),
+        (BLOCK,),
+        (np.int32(n), begin, end, neighbours, weights, sizes, np.int64(most), before, wish),
+    )
+
+
+def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, stops, adjacent, sums, totals):
+    """The graph of the pairs; see kernels/reference/partition.py. The host waits for their number."""
+    n = sizes.size
+    size, grid = np.int32(n), (blocks(n, BLOCK),)
+    marks, lower, counts = cupy.empty(2 * n, np.int64), cupy.empty(n, np.int32), cupy.empty(3, np.int64)
+    set_zero(counts)
+    kernel("partition", "pairs")(grid, (BLOCK,), (size, begin, end, wish, marks, counts))
+    until = cupy.cumsum(marks)
+    kernel("partition", "enumerate")(
+        grid, (BLOCK,), (size, begin, end, sizes, wish, until, owner, lower, totals, starts, counts)
+    )
+    count, entries, longest = (int(v) for v in counts.get())
+    tables = NULL, NULL
+    if 2 * longest > SLOTS:
+        tables = cupy.empty(2 * entries, np.int32), cupy.empty(2 * entries, np.uint64)
+    graph = begin, end, neighbours, weights, wish, np.int64(most), owner, lower, totals, starts
+    kernel("partition", "contract")(
+        (blocks(count, WARPS),), (32 * WARPS,), (np.int32(count), *graph, *tables, stops, adjacent, sums)
+    )
+    return count
+
+
+def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
+    """A row that does not fit the grid, and what couples its directions; see kernels/reference/partition.py."""
+    n, found = diag.size, cupy.empty(7, np.int64)
+    set_zero(found[:6])
+    set_pending(found[6:])
+    kernel("partition", "grid_couplings", data.dtype)(
+        (blocks(n, BLOCK),), (BLOCK,), (np.int32(n), indptr, indices, data, diag, np.int32(nx), np.int32(ny), found)
+    )
+    sums[:] = found[:6]
+    return int(found[6].item())

@@ -1,0 +1,263 @@
+"""Parts of about the same number of rows, strongly coupled inside, for preconditioners made of subdomains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finelu import ordering, validation
+from finelu.device import namespace, to_host
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import INT32_LIMIT
+from finelu.matrix import CSR
+
+METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
+ROUNDS = 3  # of proposals, before pairs are contracted
+LEAST_MATCHED = 50  # one vertex in that many has to find a partner, or matching ends
+ALIKE = 4.0  # the couplings of a grid's directions, the largest in units of the smallest, where "auto" takes bricks
+TOLERATED = 1.3  # rows of a brick in units of `size`, at most
+WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
+METIS_TOTAL = 2**30  # of the weights that METIS is given, as it adds up 32-bit integers
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Every row in one part. parts (n,) int32, on the device of A: the part of each row.
+
+    count : parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
+    method : the one that was used, never "auto".
+    """
+
+    parts: Any
+    count: int
+    method: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid whose node (i, j, k) is row i + nx (j + ny k), neighbours at most one step apart in each direction.
+
+    shape : nx, ny, nz; 1 where there is no such direction.
+    couplings : the mean of |a_ij| / |a_ii|, at most 1 each, over the entries that go along x, y, z; 0 for none.
+    """
+
+    shape: tuple[int, int, int]
+    couplings: tuple[float, float, float]
+
+    @property
+    def alike(self) -> bool:
+        """Whether the couplings along all directions are about the same."""
+        found = [c for c, nodes in zip(self.couplings, self.shape, strict=True) if nodes > 1]
+        return bool(found) and 0 < max(found) <= ALIKE * min(found)
+
+
+def partition(A: CSR, size: int, method: str = "auto") -> Partition:
+    """Parts of about `size` rows of A, on its device.
+
+    A : a checked CSR, without need of a diagonal.
+    method : how rows are put together.
+        "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; what is
+        small after that joins a neighbour, up to 1.25 size, and what cannot is packed together, up to `size`.
+        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size.
+        "natural": consecutive rows, up to `size`.
+        "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size, none guaranteed.
+        "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate".
+    The same parts in every run, for any number of threads, on the CPU and on a GPU.
+    Raises ParameterError for a size below 1, and where METIS is wanted and not installed; MatrixError where
+    a grid is wanted and not found. Cost: that of a few passes over the entries, 10 or so for "aggregate".
+    """
+    size = min(validation.count("size", size, 1), INT32_LIMIT)
+    validation.choice("method", method, METHODS)
+    if A.n > INT32_LIMIT:
+        raise MatrixError(f"A has {A.n} rows; parts are made of up to {INT32_LIMIT}.")
+    if method in ("auto", "geometric"):
+        grid = grid_of(A)
+        if grid is None and method == "geometric":
+            raise MatrixError(
+                "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
+                "27-point stencil, x fastest); use 'aggregate'."
+            )
+        if grid is not None and (method == "geometric" or grid.alike):
+            return _bricks(A, grid, size)
+    if method == "natural":
+        return _consecutive(A, size)
+    return _by_metis(A, size) if method == "metis" else _aggregated(A, size)
+
+
+# Bricks --------------------------------------------------------------------------------------------------------------
+
+
+def grid_of(A: CSR) -> Grid | None:
+    """The grid in natural order of which A stores couplings between neighbours only; None if there is none.
+
+    A chain counts as a grid of one direction. Rows may have fewer entries than the stencil has. Cost: one pass over the
+    entries, or a look at some hundred rows where these do not fit.
+    """
+    indptr, indices, diag = _indices(A)
+    kernels, sums = kernels_for(A.data).partition, namespace(A.data).empty(6, np.int64)
+    for nx, ny in _guesses(indptr, indices):
+        if kernels.grid_couplings(indptr, indices, A.data, diag, nx, ny, sums) < 0:
+            sum_x, sum_y, sum_z, *counts = (int(v) for v in to_host(sums))
+            along = (s / max(c, 1) / 2**20 for s, c in zip((sum_x, sum_y, sum_z), counts, strict=True))
+            x, y, z = along
+            return Grid((nx, ny, A.n // (nx * ny)), (x, y, z))
+    return None
+
+
+def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
+    """(nx, ny) of the grids that some rows fit; the smallest nx ny first."""
+    n = indptr.size - 1
+    firsts = sorted({min(int(at * n), max(n - WINDOW, 0)) for at in WINDOWS})
+    windows = [slice(first, min(first + WINDOW, n)) for first in firsts]
+    xp = namespace(indptr)
+    bounds = to_host(xp.concatenate([indptr[w.start : w.stop + 1] for w in windows]))
+    bounds = np.split(bounds, np.cumsum([w.stop - w.start + 1 for w in windows])[:-1])
+    if max(int(np.diff(b).max()) for b in bounds) > LONGEST:
+        return []
+    columns = to_host(xp.concatenate([indices[int(b[0]) : int(b[-1])] for b in bounds])).astype(np.int64)
+    rows = np.concatenate([np.repeat(np.arange(w.start, w.stop), np.diff(b)) for w, b in zip(windows, bounds)])
+    steps = np.unique(abs(columns - rows))
+    steps = steps[steps > 0]
+    if not steps.size or steps.size > LONGEST or steps[0] != 1:
+        return []
+    shapes = {(n, 1)} if steps.size == 1 else set()
+    for nx in (int(step) for step in steps[1:4] if n % step == 0):
+        shapes |= {(nx, n // nx)} | {(nx, int(step) // nx) for step in steps if step > nx and step % nx == 0}
+    fitting = []
+    for nx, ny in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)):
+        apart = [
+            columns % nx - rows % nx,
+            columns // nx % ny - rows // nx % ny,
+            columns // (nx * ny) - rows // (nx * ny),
+        ]
+        if n % (nx * ny) == 0 and all((abs(d) <= 1).all() for d in apart):
+            fitting.append((nx, ny))
+    return fitting
+
+
+def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
+    xp = namespace(A.data)
+    cuts = _cuts(grid.shape, size)
+    x, y, z = (xp.arange(n, dtype=np.int64) * k // n for n, k in zip(grid.shape, cuts, strict=True))
+    parts = x[None, None, :] + cuts[0] * (y[None, :, None] + cuts[1] * z[:, None, None])
+    return Partition(parts.astype(np.int32).ravel(), math.prod(cuts), "geometric")
+
+
+def _cuts(shape: tuple[int, int, int], size: int) -> list[int]:
+    """How many bricks there are along each direction."""
+    cuts, rest = [1, 1, 1], float(size)
+    for left, k in zip((3, 2, 1), sorted(range(3), key=lambda k: shape[k]), strict=True):
+        side = max(rest ** (1 / left), 1.0)
+        cuts[k] = max(1, round(shape[k] / side))
+        rest /= shape[k] / cuts[k]
+    sides = [-(-n // k) for n, k in zip(shape, cuts, strict=True)]
+    while math.prod(sides) > TOLERATED * size:
+        k = sides.index(max(sides))
+        cuts[k] += 1
+        sides[k] = -(-shape[k] // cuts[k])
+    return cuts
+
+
+# Aggregates ----------------------------------------------------------------------------------------------------------
+
+Graph = tuple[
+    Any, Any, Any, Any, Any
+]  # begin, end, neighbours, weights, sizes, as kernels/reference/partition.py has them
+
+
+def _aggregated(A: CSR, size: int) -> Partition:
+    xp = namespace(A.data)
+    kernels, most = kernels_for(A.data).partition, size + size // 4
+    graph, symmetric = _graph(A)
+    owners, vertices = [], xp.arange(A.n, dtype=np.int32)
+    if not symmetric:
+        graph, _ = _contracted(graph, vertices, most)
+    while True:
+        n = graph[-1].size
+        wish = vertices[:n]
+        for _ in range(ROUNDS):
+            before, wish = wish, xp.empty(n, np.int32)
+            kernels.propose(*graph, size, before, wish)
+        graph, owner = _contracted(graph, wish, most)
+        owners.append(owner)
+        if LEAST_MATCHED * (n - graph[-1].size) < n:
+            break
+    begin, end, neighbours, weights, sizes = graph
+    used = int(end[-1])
+    few = [to_host(v) for v in (begin, end, neighbours[:used], weights[:used], sizes)]
+    part = np.empty(sizes.size, np.int32)
+    count = kernels_for(part).partition.settle(*few, size, part)
+    parts = xp.asarray(part)
+    for owner in reversed(owners):
+        parts = parts[owner]
+    return Partition(parts, count, "aggregate")
+
+
+def _graph(A: CSR) -> tuple[Graph, bool]:
+    """The couplings of A, and whether the two entries of a pair agree; else each pair is there once for each entry."""
+    xp, kernels = namespace(A.data), kernels_for(A.data).partition
+    indptr, indices, diag = _indices(A)
+    weights, sizes = xp.empty(A.nnz, np.int64), xp.ones(A.n, np.int32)
+    if not kernels.couplings(indptr, indices, A.data, diag, weights):
+        return (indptr[:-1], indptr[1:], indices, weights, sizes), True
+    begin, end = xp.empty(A.n, np.int64), xp.empty(A.n, np.int64)
+    neighbours, both = xp.empty(2 * A.nnz, np.int32), xp.empty(2 * A.nnz, np.int64)
+    kernels.both_directions(indptr, indices, weights, begin, end, neighbours, both)
+    return (begin, end, neighbours, both, sizes), False
+
+
+def _contracted(graph: Graph, wish: Any, most: int) -> tuple[Graph, Any]:
+    """The graph of the pairs that `wish` makes, and the coarse vertex of each vertex."""
+    xp, n, entries = namespace(wish), wish.size, graph[2].size
+    owner, sizes = xp.empty(n, np.int32), xp.empty(n, np.int32)
+    begin, end = xp.empty(n, np.int64), xp.empty(n, np.int64)
+    neighbours, weights = xp.empty(entries, np.int32), xp.empty(entries, np.int64)
+    count = kernels_for(wish).partition.contract(*graph, wish, most, owner, begin, end, neighbours, weights, sizes)
+    return (begin[:count], end[:count], neighbours, weights, sizes[:count]), owner
+
+
+def _indices(A: CSR) -> tuple[Any, Any, Any]:
+    """indptr, indices, diag with the index types of the kernels; no copies of `indices` as a rule."""
+    indptr, diag = (v.astype(np.int64, copy=False) for v in (A.indptr, A.diag))
+    return indptr, A.indices.astype(np.int32, copy=False), diag
+
+
+# Others --------------------------------------------------------------------------------------------------------------
+
+
+def _consecutive(A: CSR, size: int) -> Partition:
+    count = -(-A.n // size)
+    parts = namespace(A.data).arange(A.n, dtype=np.int64) * count // A.n
+    return Partition(parts.astype(np.int32), count, "natural")
+
+
+def _by_metis(A: CSR, size: int) -> Partition:
+    metis = ordering._library("pymetis", "method='metis'", "'finelu[metis]'", "or use 'aggregate'")
+    host = A.on(np)
+    graph, _ = _graph(host)
+    vertices = np.arange(A.n, dtype=np.int32)
+    graph, _ = _contracted(graph, vertices, INT32_LIMIT)  # pairs of entries become one
+    begin, end, neighbours, weights, _ = graph
+    index, starts = metis.zero_copy_dtype(), np.concatenate([[0], np.cumsum(end - begin)])
+    entries = int(starts[-1])
+    if entries > np.iinfo(index).max:
+        raise ParameterError(f"A + A^T has {entries} entries, more than the {index} indices of this METIS count.")
+    places = np.arange(entries) + np.repeat(begin - starts[:-1], end - begin)  # lists may lie apart
+    weights = weights[places]
+    share = min(1.0, METIS_TOTAL / max(float(weights.sum(dtype=np.float64)), 1.0))
+    scaled = np.maximum(weights * share, 1.0).astype(index)
+    count = max(1, round(A.n / size))
+    parts = np.zeros(A.n, np.int64)
+    if count > 1:
+        adjacency = metis.CSRAdjacency(starts.astype(index), neighbours[places].astype(index))
+        options = metis.Options(seed=ordering.SEED)
+        cut = metis.part_graph(count, adjacency, eweights=scaled, recursive=False, options=options)
+        parts = np.asarray(cut.vertex_part, np.int64)
+    _, firsts, parts = np.unique(parts, return_index=True, return_inverse=True)
+    number = np.empty(firsts.size, np.int32)
+    number[np.argsort(firsts)] = np.arange(firsts.size)
+    return Partition(namespace(A.data).asarray(number[parts]), firsts.size, "metis")
