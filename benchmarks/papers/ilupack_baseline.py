@@ -219,7 +219,7 @@ def staged(
     state, norms = home.zeros(4, np.int32), home.zeros(5)
     tolerance = rtol * float(xp.linalg.norm(b))
     norms[[monitor.TOLERANCE, monitor.CLAIM]] = tolerance
-    x, r, q, u = xp.zeros_like(b), b.copy(), xp.empty_like(b), home.empty(n)
+    x, r, q, u, v = xp.zeros_like(b), b.copy(), xp.empty_like(b), home.empty(n), home.empty(n)
     done, before = 0, -1
     while True:
         clock.iteration = done
@@ -234,7 +234,7 @@ def staged(
             with clock(COPIES):
                 copy(r, u)
         with clock(OTHER):
-            k.arnoldi.arnoldi_begin(state, norms, u if on_host else r, Q, g)
+            k.arnoldi.arnoldi_begin(state, norms, u if on_host else r, Q, g, v)
         for j in range(min(m, maxiter - done)):
             if int(state[monitor.CODE]) != monitor.RUNNING:  # a wait, outside of the stages
                 break
@@ -246,15 +246,14 @@ def staged(
                 z = apply(q if on_host else Q[:, j])
             with clock(SPMV):
                 w = A @ z
-                if not on_host:
-                    Q[:, j + 1] = w
             if on_host:
                 with clock(COPIES):
                     copy(w, Q[:, j + 1])
+                w = Q[:, j + 1]
             with clock(MGSO):
-                k.arnoldi.mgs_step(state, Q, j, H)
+                k.arnoldi.mgs_step(state, Q, w, H, v)
             with clock(OTHER):
-                k.arnoldi.givens_step(state, norms, history, H, c, s, g, j)
+                k.arnoldi.givens_step(state, norms, history, H, c, s, g)
         done = int(state[monitor.ITERATIONS])
         clock.forget(done)
         clock.iteration = done - 1

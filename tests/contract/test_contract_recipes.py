@@ -130,6 +130,31 @@ def test_all_spellings_of_the_solve_agree(backend, name):
         np.testing.assert_array_equal(operator.H @ r, adjoint)
 
 
+@EVERY_RECIPE
+def test_a_solution_goes_where_it_is_wanted(backend, name):
+    F = made(name).factor(backend.move(gallery.poisson5(6, 5)))
+    xp = backend.xp
+    for right in ("float32", "float64", "complex64"):
+        for shape in ((30,), (30, 3)):
+            R = backend.move(values(shape, right))
+            for trans in "NTH":
+                want = backend.fetch(F.solve(R, trans))
+                for out in (xp.empty(shape, want.dtype), xp.empty(shape, want.dtype, order="F"), R.astype(want.dtype)):
+                    assert F.solve(R if out.dtype != R.dtype else R.copy(), trans, out=out) is out
+                    np.testing.assert_array_equal(backend.fetch(out), want)
+    r = backend.move(values(30, "float64"))
+    want = backend.fetch(F.solve(r))
+    assert F.solve(r, out=r) is r
+    np.testing.assert_array_equal(backend.fetch(r), want)
+    for out in (xp.empty(29), xp.empty((30, 1)), xp.empty(30, np.float32), [0.0] * 30):
+        with pytest.raises(MatrixError, match=r"out is a .*; the solution needs an array of shape \(30,\)") as error:
+            F.solve(r, out=out)
+        one_line(error)
+    if backend.name == "cuda":
+        with pytest.raises(MatrixError, match="on the GPU"):
+            F.solve(r, out=np.empty(30))
+
+
 WRONG = [np.ones(shape) for shape in ((), (29,), (31,), (1, 30), (30, 2, 2))]
 NUMBERLESS = [np.array(["1"] * 30), np.array([1.0] * 30, dtype=object), np.zeros(30, "datetime64[s]")]
 

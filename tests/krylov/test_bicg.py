@@ -77,13 +77,16 @@ def test_bicgstab_is_broken_where_omega_is_too_small_to_divide_by(backend, dtype
     }
     for (ts, t_norm), code in outcomes.items():
         state, history = xp.zeros(4, np.int32), xp.zeros(2, real)
-        norms = backend.move(np.array([0.5, 0, 0, np.inf, np.inf], real))
-        rho, sigma, ts_, p = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0))
+        norms = backend.move(np.array([0.0, 0, 0, np.inf, np.inf], real))
+        rho, sigma, ts_, p, r = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0, 0.5))
+        x, zero, one = (backend.move(np.array([v], dtype)) for v in (0.0, 0.0, 1.0))
         t_norm_, shadow_norm = (backend.move(np.array([v], real)) for v in (t_norm, 1.0))
         kernels = kernels_for(p)
-        kernels.recurrences.bicgstab_record(state, norms, history, rho, sigma, ts_, t_norm_, shadow_norm)
+        scalars = rho, sigma, ts_, t_norm_, one, shadow_norm
+        kernels.recurrences.bicgstab_step(state, norms, history, *scalars, one, zero, zero, x, zero.copy(), r)
         assert int(state[monitor.CODE]) == code, (ts, t_norm)
-        assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == 0.5  # x has made the step by alpha p
+        assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == 0.5
+        assert complex(x[0]) == 0.5  # it has made the step by alpha p
         kernels.recurrences.bicgstab_direction(state, rho, sigma, ts_, t_norm_, rho, rho, p)
         p = backend.fetch(p)
         assert np.isfinite(p).all() and (p[0] == 3) == (code == monitor.BROKEN)

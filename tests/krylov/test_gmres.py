@@ -144,6 +144,11 @@ def figure_2(Q, z):
     return z / h[-1], h, again
 
 
+def at_column(backend, j):
+    """The state of a step for column j."""
+    return backend.move(np.array([monitor.RUNNING, j, j, 0], np.int32))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32], ids=name)
 @pytest.mark.parametrize("n", [9, 5000])
 def test_mgs_step_is_figure_2(backend, dtype, n):
@@ -158,11 +163,14 @@ def test_mgs_step_is_figure_2(backend, dtype, n):
         expected, h, again = figure_2(basis, z)
         repeats += again
         Q = np.zeros((n, j + 2), dtype, order="F")
-        Q[:, : j + 1], Q[:, j + 1] = basis, z
+        Q[:, : j + 1] = basis
         Q, H = (backend.xp.asfortranarray(backend.move(a)) for a in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
-        kernels_for(Q).arnoldi.mgs_step(backend.xp.zeros(4, np.int32), Q, j, H)
+        w, v = backend.move(z), backend.xp.zeros(n, dtype)
+        kernels_for(Q).arnoldi.mgs_step(at_column(backend, j), Q, w, H, v)
         np.testing.assert_allclose(backend.fetch(H)[: j + 2, j], h, atol=tol)
         np.testing.assert_allclose(backend.fetch(Q)[:, j + 1], expected, atol=1e3 * tol)
+        np.testing.assert_array_equal(backend.fetch(v), backend.fetch(Q)[:, j + 1])
+        np.testing.assert_array_equal(backend.fetch(w), z)
     assert repeats >= 3
 
 
@@ -177,13 +185,11 @@ def test_orthogonalization_of_vectors_whose_squares_leave_the_range(backend, n, 
     results = []
     for power in (0, -far, far):
         Q = np.zeros((n, j + 2), dtype, order="F")
-        Q[:, : j + 1], Q[:, j + 1] = basis, z.astype(dtype) * np.empty(0, dtype).real.dtype.type(2.0**power)
+        Q[:, : j + 1] = basis
+        w = backend.move(z.astype(dtype) * np.empty(0, dtype).real.dtype.type(2.0**power))
         Q, H = (backend.xp.asfortranarray(backend.move(v)) for v in (Q, np.zeros((j + 3, j + 2), dtype, order="F")))
-        state = backend.xp.zeros(4, np.int32)
-        if orthogonalization == "mgs":
-            kernels_for(Q).arnoldi.mgs_step(state, Q, j, H)
-        else:
-            kernels_for(Q).arnoldi.cgs2_step(state, Q, j, H, backend.xp.zeros(j + 2, dtype))
+        step = getattr(kernels_for(Q).arnoldi, f"{orthogonalization}_step")
+        step(at_column(backend, j), Q, w, H, w)
         results.append((backend.fetch(Q)[:, j + 1], backend.fetch(H)[: j + 2, j].astype(complex) / 2.0**power))
     tol = 100 * float(np.finfo(dtype).eps)
     for q, h in results:
@@ -217,16 +223,12 @@ def test_twice_classical_is_orthogonal_to_rounding_on_an_ill_conditioned_krylov_
     for which in ("mgs", "cgs2"):
         Q = backend.xp.zeros((n, m + 1), dtype, order="F")
         H = backend.xp.zeros((m + 1, m), dtype, order="F")
-        state, work = backend.xp.zeros(4, np.int32), backend.xp.zeros(m, dtype)
-        Q[:, 0] = n**-0.5
+        v = backend.xp.full(n, n**-0.5, dtype)
+        Q[:, 0] = v
         moved = backend.move(A)
-        kernels = kernels_for(Q)
+        step = getattr(kernels_for(Q).arnoldi, f"{which}_step")
         for j in range(m):
-            Q[:, j + 1] = moved @ Q[:, j]
-            if which == "mgs":
-                kernels.arnoldi.mgs_step(state, Q, j, H)
-            else:
-                kernels.arnoldi.cgs2_step(state, Q, j, H, work)
+            step(at_column(backend, j), Q, moved @ v, H, v)
         q, h = backend.fetch(Q), backend.fetch(H)
         loss[which] = np.linalg.norm(np.eye(m + 1) - q.conj().T @ q)
         assert np.linalg.norm(A @ q[:, :m] - q @ h) <= 1e-13  # A Q_m = Q_{m+1} H
@@ -241,14 +243,12 @@ def test_a_dependent_vector_leaves_zero_and_not_noise(backend, orthogonalization
     Q[:20, 0] = 20**-0.5
     Q[:, 1] = 3 * Q[:, 0]
     Q, H = backend.xp.asfortranarray(backend.move(Q)), backend.xp.zeros((3, 2), order="F")
-    kernels = kernels_for(Q)
-    state = backend.xp.zeros(4, np.int32)
-    if orthogonalization == "mgs":
-        kernels.arnoldi.mgs_step(state, Q, 0, H)
-    else:
-        kernels.arnoldi.cgs2_step(state, Q, 0, H, backend.xp.zeros(2))
+    step = getattr(kernels_for(Q).arnoldi, f"{orthogonalization}_step")
+    v = backend.xp.ones(n)
+    step(at_column(backend, 0), Q, Q[:, 1].copy(), H, v)
     np.testing.assert_allclose(backend.fetch(H)[:2, 0], [3, 0], atol=1e-14)
     np.testing.assert_array_equal(backend.fetch(Q)[:, 1], np.zeros(n))
+    np.testing.assert_array_equal(backend.fetch(v), np.zeros(n))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
@@ -269,7 +269,7 @@ def test_givens_steps_and_the_triangular_solve_are_least_squares(backend, dtype)
     kernels = kernels_for(H)
     tol = 100 * float(np.finfo(dtype).eps)
     for j in range(m):
-        kernels.arnoldi.givens_step(state, norms, history, H, c, s, g, j)
+        kernels.arnoldi.givens_step(state, norms, history, H, c, s, g)
         kernels.arnoldi.hessenberg_solve(state, H, g, y)
         k = j + 1
         expected = np.linalg.lstsq(hessenberg[: k + 1, :k], rhs[: k + 1], rcond=None)[0]

@@ -62,17 +62,22 @@ class Factors:
         return self.pattern.shape
 
     @property
+    def capturable(self) -> bool:
+        """Whether on a GPU `apply` may be recorded: it queues the same kernels each time, and waits for nothing."""
+        return False
+
+    @property
     def nnz(self) -> int:
         """Stored entries of all factors together, a unit diagonal not counted."""
         raise NotImplementedError
 
     @judged
-    def solve(self, R: Any, trans: str = "N") -> Any:
+    def solve(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
 
-        R : (n,) or (n, k), on the device of the factors. Returns a new array of the same shape, of the wider dtype of
-        R and the factors. Raises MatrixError for a wrong shape or what holds no numbers. Cost: one pass over the
-        factors a column.
+        R : (n,) or (n, k), on the device of the factors. Returns an array of the same shape, of the wider dtype of R
+        and the factors: `out`, which may be R, or a new one. Raises MatrixError for a wrong shape or what holds no
+        numbers. Cost: one pass over the factors a column.
         """
         if trans not in TRANSPOSES:
             raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
@@ -84,14 +89,23 @@ class Factors:
         if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
             raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
         wide = np.result_type(R.dtype, self.dtype)
+        if out is not None:
+            _require_room(out, R, wide)
+            if wide != self.dtype:
+                out[...] = self.solve(R, trans)
+                return out
+            return self.apply(R.astype(wide, copy=False), trans, out)
         if wide.kind == "c" and self.dtype.kind != "c":  # real factors, complex right-hand side: two real solves
             return self.solve(R.real, trans) + 1j * self.solve(R.imag, trans)
         return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
 
-    def apply(self, R: Any, trans: str = "N") -> Any:
+    def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """`solve` without its checks: for callers that are `judged`, and R on the device and of the dtype of these."""
         self._require_valid()
-        return self._apply(R, trans)
+        if out is None:
+            return self._apply(R, trans)
+        self._apply_into(R, trans, out)
+        return out
 
     @judged
     def update(self, A: Any) -> Factors:
@@ -136,6 +150,10 @@ class Factors:
     def _apply(self, R: Any, trans: str) -> Any:
         raise NotImplementedError
 
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        """`_apply` with the result in `out`, which may be R; a family that can write there at once does so."""
+        out[...] = self._apply(R, trans)
+
     def _refresh(self, A: CSR) -> None:
         raise NotImplementedError
 
@@ -161,6 +179,16 @@ class Factors:
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
+
+
+def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
+    """A MatrixError if the result of a solve with R does not go into `out`."""
+    if on_gpu(out) == on_gpu(R) and getattr(out, "shape", None) == R.shape and out.dtype == dtype:
+        same_gpu(out, R)
+        return
+    given = f"{type(out).__name__} of shape {getattr(out, 'shape', '?')} and dtype {getattr(out, 'dtype', '?')}"
+    where = "the GPU" if on_gpu(R) else "the host"
+    raise MatrixError(f"out is a {given}; the solution needs an array of shape {R.shape} and dtype {dtype} on {where}.")
 
 
 def probe(A: CSR, apply: Callable[[Any], Any]) -> tuple[float, bool]:

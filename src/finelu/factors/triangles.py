@@ -41,6 +41,7 @@ class TriangularFactors(Factors):
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
+    capturable = True
     CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
 
     def __init__(
@@ -124,6 +125,20 @@ class TriangularFactors(Factors):
             R = self._solver(solve).apply(R)
         R = R if self._arranged is None else self._arranged.scatter_scaled(R, trans)
         return R.conj() if conjugate else R
+
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        if not (self.only_solves(trans) and out.flags.c_contiguous):
+            return super()._apply_into(R, trans, out)
+        *before, last = self.SOLVES[trans]
+        for solve in before:
+            R = self._solver(solve).apply(R)
+        self._solver(last).apply(R, out)
+        return None
+
+    @property
+    def triangles(self) -> CSR:
+        """Both triangles, or that of a Cholesky factor, in one matrix, which an update may replace."""
+        return self._triangles
 
     @property
     def permutation(self) -> Any:

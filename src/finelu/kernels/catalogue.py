@@ -57,7 +57,7 @@ BLOCK_PLAN = (
 FAMILIES: dict[str, Family] = {
     "arnoldi": Family(
         "The Arnoldi process and the least-squares problem of GMRES.",
-        _all("arnoldi_begin mgs_step cgs2_step givens_step hessenberg_solve combine update_solution"),
+        _all("arnoldi_begin keep_column mgs_step cgs2_step givens_step hessenberg_solve combine update_solution"),
         uses={("reference", "vectors"): "lengths", ("cpu", "vectors"): "inner products and lengths inside a kernel"},
     ),
     "blocks": Family(
@@ -160,6 +160,12 @@ FAMILIES: dict[str, Family] = {
         _all("minimum_degree", cuda=SET_UP),
         helpers={"cpu": "is_compiled"},
     ),
+    "partition": Family(
+        "Parts of about the same size: graphs of couplings, their matchings and contractions; grids.",
+        _all("couplings both_directions propose contract grid_couplings")
+        | _all("settle", cuda="few vertices are left; a copy of them is taken on the host"),
+        helpers={"reference": "magnitude diagonal_sizes mixed key partner"},
+    ),
     "pattern": Family(
         "The pattern of the factors grows and shrinks; magnitudes; a triangle by columns.",
         _all("columns_of facts add values_at magnitudes remove"),
@@ -168,11 +174,13 @@ FAMILIES: dict[str, Family] = {
     "products": Family(
         "Products of a matrix with vectors, and residuals.",
         _all("residual residual_twice subtract_product dense_product Product"),
+        helpers={"cuda": "rows_of_a_block"},
+        uses={("reference", "vectors"): "the inner product with a product", ("cpu", "vectors"): "the same"},
     ),
     "recording": Family(
-        "A whole application recorded, and then started as one.",
+        "A whole application, or the step of an iteration, recorded, and then started as one.",
         _all(
-            "Recorded",
+            "Recorded Repeated capturing",
             reference="it is about launches",
             cpu="a call of a kernel is no launch that would have to be saved",
         ),
@@ -180,13 +188,18 @@ FAMILIES: dict[str, Family] = {
     "recurrences": Family(
         "The steps of the Krylov methods between two products.",
         _all(
-            "cg_step cg_record cg_direction bicg_alpha bicg_step bicg_record bicg_direction sqmr_begin sqmr_residual "
-            "sqmr_smooth sqmr_step sqmr_direction bicgstab_half bicgstab_step bicgstab_record bicgstab_direction "
+            "cg_step cg_direction bicg_alpha bicg_step bicg_record bicg_direction sqmr_begin sqmr_residual "
+            "sqmr_smooth sqmr_step sqmr_direction bicgstab_half bicgstab_step bicgstab_direction "
             "minres_begin minres_start minres_lanczos minres_rotation minres_step minres_record richardson_step "
             "richardson_record"
         ),
         helpers={"reference": "running keep eps_of stabilizer", "cpu": "stabilizer"},
-        uses={("reference", "cycle"): "the record of an iteration", ("cpu", "cycle"): "the same"},
+        uses={
+            ("reference", "cycle"): "the record of an iteration",
+            ("cpu", "cycle"): "the same",
+            ("reference", "vectors"): "lengths",
+            ("cpu", "vectors"): "inner products and lengths inside a kernel",
+        },
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by pivots.",
@@ -214,6 +227,16 @@ FAMILIES: dict[str, Family] = {
         helpers={"reference": "neighbour", "cpu": "tiles", "cuda": "StencilPlan plan_of cells_of_a_block tiles_of"},
         uses={("reference", "blocks"): "products with blocks, and their inverses"},
     ),
+    "subdomains": Family(
+        "Solves with the diagonal blocks of subdomains; the vectors of a coarse space.",
+        _all("inside SubdomainSolve restrict prolong coarse_products coarse_residual")
+        | {"coarse_matrix": Kernel(relation="the CPU's is a sparse matrix, the others' are dense")}
+        | _all("hermitian_inverse", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
+        uses={
+            ("reference", "levels"): "the levels inside of parts",
+            ("cpu", "levels"): "the same",
+        },
+    ),
     "sweeps": Family(
         "Fixed-point sweeps of ParILU and ParILUT.",
         _all("sweep sweeps sweep_in_place"),
@@ -238,7 +261,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "vectors": Family(
         "Inner products, norms, scaled gathers and scatters of vectors.",
-        _all("dot dotu norm size_of_dot gather_scaled scatter_scaled")
+        _all("dot dotu norm dot_and_norm size_of_dot gather_scaled scatter_scaled")
         | _all("first_bad", reference="its kernels return the row itself"),
         helpers={
             "reference": "length",

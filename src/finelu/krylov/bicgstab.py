@@ -44,26 +44,27 @@ def iterate(progress: Progress) -> Solution:
     r, p, shadow = progress.vectors(3)
     rho, sigma, ts = progress.scalars(3)
     shadow_norm, t_norm = progress.real_scalar(), progress.real_scalar()
+
+    @progress.repeated
+    def iteration() -> None:
+        p_hat = M @ p
+        v = A.with_dot(p_hat, shadow, sigma)  # line 4: alpha = (r, r0*) / (A p_hat, r0*)
+        k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # line 5: s = r - alpha A p_hat, in the place of r
+        s_hat = M @ r
+        t = A @ s_hat
+        k.vectors.dot_and_norm(t, r, ts, t_norm)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)
+        # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat; of line 9: rho = (r, r0*)
+        scalars = rho, sigma, ts, t_norm, shadow, shadow_norm
+        k.recurrences.bicgstab_step(state, norms, progress.history, *scalars, p_hat, s_hat, t, x, best, r)
+        # lines 9, 10: beta = (r, r0*) / (r_old, r0*) alpha / omega, p = r + beta (p - omega A p_hat)
+        k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
+
     while progress.cycle(r):  # line 1: r = b - A x, r0* = r
         shadow[:] = r
         p[:] = r  # line 2
         k.vectors.norm(shadow, shadow_norm)
         k.vectors.dot(shadow, r, rho)
         while progress.goes_on():  # line 3
-            p_hat = M @ p
-            v = A @ p_hat
-            k.vectors.dot(shadow, v, sigma)  # line 4: alpha = (r, r0*) / (A p_hat, r0*)
-            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # line 5: s = r - alpha A p_hat, in the place of r
-            s_hat = M @ r
-            t = A @ s_hat
-            k.vectors.dot(t, r, ts)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)
-            k.vectors.norm(t, t_norm)
-            # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat
-            k.recurrences.bicgstab_step(state, rho, sigma, ts, t_norm, p_hat, s_hat, t, x, best, r)
-            k.vectors.norm(r, progress.norm)
-            k.vectors.dot(shadow, r, rho)  # line 9: beta = (r, r0*) / (r_old, r0*) alpha / omega
-            k.recurrences.bicgstab_record(state, norms, progress.history, rho, sigma, ts, t_norm, shadow_norm)
+            iteration()
             progress.tell()
-            # line 10: p = r + beta (p - omega A p_hat)
-            k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
     return progress.end()

@@ -43,19 +43,21 @@ def iterate(progress: Progress) -> Solution:
     state, norms = progress.state, progress.norms
     r, p = progress.vectors(2)
     rho, rho_old, curvature = progress.scalars(3)
+
+    @progress.repeated
+    def iteration() -> None:
+        q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
+        # lines 4, 5: x += alpha p, r -= alpha A p
+        k.recurrences.cg_step(state, norms, progress.history, rho, curvature, rho_old, p, q, x, best, r)
+        z = M @ r  # line 6
+        k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
+        k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
+
     while progress.cycle(r):  # line 1: r = b - A x,
         z = M @ r  # z = M^-1 r,
         p[:] = z  # p = z
         k.vectors.dot(r, z, rho)
         while progress.goes_on():  # line 2
-            q = A @ p
-            k.vectors.dot(p, q, curvature)  # line 3: alpha = (r, z) / (A p, p)
-            k.recurrences.cg_step(state, rho, curvature, p, q, x, best, r)  # lines 4, 5: x += alpha p, r -= alpha A p
-            k.vectors.norm(r, progress.norm)
-            k.recurrences.cg_record(state, norms, progress.history, rho, curvature)
+            iteration()
             progress.tell()
-            z = M @ r  # line 6
-            rho, rho_old = rho_old, rho
-            k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
-            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
     return progress.end()

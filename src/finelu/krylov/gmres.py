@@ -39,7 +39,7 @@ def gmres(
     M stands on the right, so that the residual of the recurrence is b - A x itself and rtol means what it says.
     maxiter counts inner iterations, over all cycles (SciPy's counts cycles); callback(x) is called after each cycle,
     since x does not exist in between.
-    Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 6
+    Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
     vectors. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in
     Status.BREAKDOWN, if starting again does not help.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
@@ -65,27 +65,30 @@ def iterate(
     state, norms = progress.state, progress.norms
     n = x.size
     m = max(min(m, n, progress.maxiter), 1)
-    r, u = progress.vectors(2)
+    r, u, v = progress.vectors(3)
     Q = xp.zeros((n, m + 1), progress.dtype, order="F")
     Z = xp.zeros((n, m), progress.dtype, order="F") if flexible else None
     H = xp.zeros((m + 1, m), progress.dtype, order="F")
     g = xp.zeros(m + 1, progress.dtype)
-    s, y, work = (xp.zeros(m, progress.dtype) for _ in range(3))
+    s, y = (xp.zeros(m, progress.dtype) for _ in range(2))
     c = xp.zeros(m, progress.real)
+    orthogonalize = k.arnoldi.mgs_step if orthogonalization == "mgs" else k.arnoldi.cgs2_step
+
+    @progress.repeated
+    def iteration() -> None:
+        z = M @ v
+        if Z is not None:
+            k.arnoldi.keep_column(state, z, Z)
+        w = A @ z  # line 3: w = A M^-1 q_j
+        orthogonalize(state, Q, w, H, v)  # lines 4 to 8: h_ij = (w, q_i), w -= h_ij q_i; v = q_(j+1) = w / ||w||
+        # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
+        k.arnoldi.givens_step(state, norms, progress.history, H, c, s, g)
+
     while progress.cycle(r):  # line 1: r = b - A x,
-        k.arnoldi.arnoldi_begin(state, norms, r, Q, g)  # beta = ||r||, q_0 = r / beta
+        k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)  # beta = ||r||, v = q_0 = r / beta
         j = 0
         while j < m and progress.goes_on():  # line 2
-            z = M @ Q[:, j]
-            if Z is not None:
-                Z[:, j] = z
-            Q[:, j + 1] = A @ z  # line 3: w = A M^-1 q_j
-            if orthogonalization == "mgs":
-                k.arnoldi.mgs_step(state, Q, j, H)  # lines 4 to 8: h_ij = (w, q_i), w -= h_ij q_i; q_(j+1) = w / ||w||
-            else:
-                k.arnoldi.cgs2_step(state, Q, j, H, work)
-            # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
-            k.arnoldi.givens_step(state, norms, progress.history, H, c, s, g, j)
+            iteration()
             j += 1
         if j == 0:
             continue  # the solve ended with the last column of the cycle before; only now is it known here

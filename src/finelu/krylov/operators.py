@@ -28,6 +28,7 @@ class Identity:
     """The preconditioner that is none: it gives back the very vector, so its result must not be written to."""
 
     recipe = ""
+    capturable = True
 
     def __matmul__(self, r: Any) -> Any:
         return r
@@ -52,6 +53,9 @@ class Operator:
     matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
     anything with `tocsr`; else None.
     subtract : gives b - A x for (b, x) in one pass, where A has such a function.
+    with_dot : gives A x for (x, y, total) and writes y^H A x to total[0]; in one pass, where A has such a function.
+    capturable : whether a product may be recorded as a part of a CUDA graph: it queues the same kernels each time, and
+    waits for nothing.
     factor : what `apply` gives is multiplied by it; see `scaled`.
     """
 
@@ -66,6 +70,8 @@ class Operator:
         make_adjoint: Callable[[], Apply] | None = None,
         matrix: Any = None,
         subtract: Callable[[Any, Any], Any] | None = None,
+        with_dot: Callable[[Any, Any, Any], Any] | None = None,
+        capturable: bool = False,
     ):
         self.apply = apply
         self.given = given
@@ -73,6 +79,9 @@ class Operator:
         self.make_adjoint = make_adjoint
         self.matrix = matrix
         self.subtract = subtract
+        if with_dot is not None:
+            self.with_dot = with_dot  # type: ignore[method-assign, assignment]
+        self.capturable = capturable
 
     @property
     def recipe(self) -> str:
@@ -86,6 +95,7 @@ class Operator:
         a GPU.
         """
         other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
+        other.capturable = self.capturable and not levels
         other.factor, other.levels = factor, levels
         return other
 
@@ -108,6 +118,11 @@ class Operator:
     def _product(self, x: Any) -> Any:
         y = self.apply(x)
         return y if self.factor == 1 else y * self.factor
+
+    def with_dot(self, x: Any, y: Any, total: Any) -> Any:
+        product = self @ x
+        kernels_for(x).vectors.dot(y, product, total)
+        return product
 
     def residual(self, b: Any, x: Any) -> Any:
         """b - A x in a new array, in one pass where A has one."""
@@ -178,7 +193,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
     if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
-        return Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"))
+        return Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like))
     if hasattr(A, "matvec"):
         own = isinstance(A, StencilMatrix | BlockMatrix)
         return Operator(
@@ -188,6 +203,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
             (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
             A if own else None,
             A.residual if own else None,
+            capturable=own and on_gpu(like),
         )
     place = location(A)
     if place is None:
@@ -207,8 +223,17 @@ def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
     S = A.tosparse()
     S.has_sorted_indices = True
     S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
-    product = kernels_for(A.data).products.Product
-    return Operator(product(S), A if given is None else given, name, lambda: product(S.conj().T.tocsr()), A)
+    Product = kernels_for(A.data).products.Product
+    product = Product(S)
+    return Operator(
+        product,
+        A if given is None else given,
+        name,
+        lambda: Product(S.conj().T.tocsr()),
+        A,
+        with_dot=product.with_dot,
+        capturable=on_gpu(A.data),
+    )
 
 
 def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
@@ -236,7 +261,8 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
                 f"{name} gave complex numbers for a real vector, but its dtype does not say so; set its dtype, or "
                 f"pass a complex b."
             )
-        return y.reshape(-1).astype(x.dtype, copy=False)
+        y = y.reshape(-1).astype(x.dtype, copy=False)
+        return namespace(y).ascontiguousarray(y) if gpu else y  # kernels there take the elements one after the other
 
     return product
 

@@ -114,8 +114,9 @@ class Progress:
         finfo = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
         claim = tolerance if stationary else max(tolerance, float(finfo.eps) * norm_b / 16)
-        self.state = self.xp.zeros(4, np.int32)
-        self.norms = self.xp.asarray(np.array([0.0, tolerance, claim, np.inf, np.inf], self.real))
+        norms = np.array([0.0, tolerance, claim, np.inf, np.inf], self.real)
+        monitored = self.xp.asarray(np.concatenate([np.zeros(4, np.int32).view(np.uint8), norms.view(np.uint8)]))
+        self.state, self.norms = monitored[:16].view(np.int32), monitored[16:].view(self.real)  # for a look at both
         self.norm = self.norms[monitor.NORM : monitor.NORM + 1]  # where `record` and `begin_cycle` expect the norm of r
         self.history = self.xp.zeros(min(self.maxiter + 1, 1024), self.real)
         self.checks = self.xp.full(self.history.size, np.nan, self.real)  # true norms, where they were formed
@@ -138,6 +139,7 @@ class Progress:
         self.launched = 0  # iterations queued, those after the last that counts included until the host knows
         self.reported = -1  # the last iteration that `watch` was called with
         self.shown = 0  # the iteration whose x `callback` saw last
+        self.recorded: Any = None  # the step of the iteration, where `repeated` records it
         self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
         self.code: int = monitor.RUNNING  # as far as the host has seen
 
@@ -187,6 +189,18 @@ class Progress:
         return self.best
 
     # the course of a solve
+
+    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+        """What is called in the place of step() in each iteration: on a GPU a single launch, where A and M allow that.
+
+        step queues the same kernels on the same arrays each time (`history` may be another); what changes from one
+        iteration to the next lies on the device.
+        """
+        if not (self.A.capturable and self.M.capturable):
+            return step
+        self.recorded = self.kernels.recording.Repeated(step)
+        recorded: Callable[[], None] = self.recorded
+        return recorded
 
     def cycle(self, r: Any) -> bool:
         """Whether another cycle is wanted; if so, r is b - A x and its norm has been judged."""
@@ -260,11 +274,9 @@ class Progress:
             return False
         self.before_correction = before
         one = self.xp.ones(1, self.dtype)
-        k.recurrences.cg_step(
-            self.state, one, one, z, self.A @ z, self.x, self.x if self.best is None else self.best, r
-        )
-        k.vectors.norm(r, self.norm)
-        k.recurrences.cg_record(self.state, self.norms, self.history, one, one)
+        best = self.x if self.best is None else self.best
+        scalars = one, one, one.copy()
+        k.recurrences.cg_step(self.state, self.norms, self.history, *scalars, z, self.A @ z, self.x, best, r)
         self.tell()
         return True
 
@@ -298,6 +310,8 @@ class Progress:
             room = min(2 * self.history.size, self.maxiter + 1)
             self.checks = self._longer(self.checks, room)
             self.history = self._longer(self.history, room)
+            if self.recorded is not None:
+                self.recorded.forget()
         return True
 
     def _longer(self, array: Any, room: int) -> Any:

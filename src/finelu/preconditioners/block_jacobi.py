@@ -79,6 +79,10 @@ class BlockJacobiFactors(BlockFactors):
 
         self.inverses = inverted(self.recipe, blocks, cell)
 
+    @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        return bool(self.inverses.shape[1] <= LARGEST_KERNEL)
+
     def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)
 
@@ -109,6 +113,10 @@ class CutBlockJacobiFactors(Factors):
         fill = xp.arange(A.n, count * size) - (count - 1) * size
         blocks[-1, fill, fill] = 1
         self.inverses = inverted(self.recipe, blocks, int)
+
+    @property
+    def capturable(self) -> bool:
+        return bool(self.inverses.shape[1] <= LARGEST_KERNEL)
 
     def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)

@@ -27,6 +27,8 @@ class Jacobi(Recipe):
 class JacobiFactors(Factors):
     """M = diag(A), kept as its reciprocal."""
 
+    capturable = True
+
     def __init__(self, recipe: Jacobi, A: CSR):
         super().__init__(recipe, A)
         self._refresh(A)

@@ -2,7 +2,8 @@
 
 Q (n, m + 1) in Fortran order holds the basis, H (m + 1, m) in Fortran order the Hessenberg matrix, whose columns become
 those of the triangular factor R; c (m,) and s (m,) the Givens rotations, g (m + 1,) the rotated right-hand side.
-`state`, `norms` and `history` are described in kernels/monitor.py.
+v (n,) is the newest vector of the basis once more. The column j of a step is state[COLUMNS]. `state`, `norms` and
+`history` are described in kernels/monitor.py.
 """
 
 from __future__ import annotations
@@ -31,26 +32,41 @@ REORTHOGONALIZE = 0.99  # tau of Figure 2: the squared cosine above which a vect
 
 
 @compiled
-def arnoldi_begin(state, norms, r, Q, g):
-    """Q[:, 0] = r / ||r||, g[0] = ||r||; norms[NORM] is ||r||."""
+def arnoldi_begin(state, norms, r, Q, g, v):
+    """v = Q[:, 0] = r / ||r||, g[0] = ||r||; norms[NORM] is ||r||."""
     if state[CODE] != RUNNING:
         return
     g[0] = norms[NORM]
     for i in range(r.size):
         Q[i, 0] = r[i] / norms[NORM]
+        v[i] = Q[i, 0]
 
 
 @compiled
-def mgs_step(state, Q, j, H):
-    """Orthogonalize Q[:, j + 1] against Q[:, :j + 1] by modified Gram-Schmidt with selective reorthogonalization.
+def keep_column(state, z, Z):
+    """Z[:, j] = z."""
+    if state[CODE] != RUNNING:
+        return
+    column = Z[:, state[COLUMNS]]
+    for i in range(z.size):
+        column[i] = z[i]
 
-    Writes H[:j + 2, j] and the unit vector Q[:, j + 1]. A remainder below rounding (eps times what came in) is none:
-    H[j + 1, j] = 0 and Q[:, j + 1] = 0. Cost: j + 1 dot products and updates, twice as many where all are repeated.
+
+@compiled
+def mgs_step(state, Q, w, H, v):
+    """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt with selective reorthogonalization.
+
+    Writes H[:j + 2, j] and the unit vector v = Q[:, j + 1]; w may be v. A remainder below rounding (eps times what came
+    in) is none: H[j + 1, j] = 0 and Q[:, j + 1] = 0. Cost: j + 1 dot products and updates, twice as many where all are
+    repeated.
     Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019 (K0 to K5).
     """
     if state[CODE] != RUNNING:
         return
+    j = state[COLUMNS]
     z = Q[:, j + 1]
+    for i in range(w.size):
+        z[i] = w[i]
     incoming = length(z)  # K0; what follows is relative to it, so that no square leaves the range
     omega = 1.0
     for i in range(j + 1):
@@ -64,6 +80,8 @@ def mgs_step(state, Q, j, H):
         H[i, j] = h
         omega = max(omega - _share(h, incoming), 0.0)
     _unit(z, incoming, H, j)  # K5
+    for i in range(w.size):
+        v[i] = z[i]
 
 
 @compiled
@@ -91,28 +109,30 @@ def _unit(z, incoming, H, j):
     H[j + 1, j] = rest
 
 
-def cgs2_step(state, Q, j, H, h):
-    """The same by classical Gram-Schmidt done twice: four matrix-vector products. h (m,) is work space.
+def cgs2_step(state, Q, w, H, v):
+    """The same by classical Gram-Schmidt done twice: four matrix-vector products.
 
     Orthogonal to rounding whenever the basis is numerically independent (Giraud, Langou & Rozloznik 2005).
     """
     if state[CODE] != RUNNING:
         return
+    j = int(state[COLUMNS])
     z = Q[:, j + 1]
+    z[:] = w
     basis = Q[:, : j + 1]
     gemv = get_blas_funcs("gemv", (z,))
     incoming = length(z)
     H[: j + 1, j] = 0
     for _ in range(2):
-        part = h[: j + 1]
-        part[:] = gemv(1, basis, z, trans=2)
+        part = gemv(1, basis, z, trans=2)
         gemv(-1, basis, part, beta=1, y=z, overwrite_y=True)
         H[: j + 1, j] += part
     _unit(z, incoming, H, j)
+    v[:] = z
 
 
 @compiled
-def givens_step(state, norms, history, H, c, s, g, j):
+def givens_step(state, norms, history, H, c, s, g):
     """Apply the rotations 0..j-1 to column j of H, make rotation j, apply it to g; |g[j + 1]| is the residual norm.
 
     A column that is not finite, or that is numerically dependent on those before it while the basis has ended (a
@@ -120,6 +140,7 @@ def givens_step(state, norms, history, H, c, s, g, j):
     """
     if state[CODE] != RUNNING:
         return
+    j = state[COLUMNS]
     column = abs(H[0, j])
     for i in range(1, j + 2):
         column = np.hypot(column, abs(H[i, j]))

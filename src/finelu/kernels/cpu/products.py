@@ -9,6 +9,7 @@ from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+from finelu.kernels.cpu.vectors import dot
 
 
 class Product:
@@ -23,10 +24,16 @@ class Product:
         self.pattern = (unsigned(S.indptr), unsigned(S.indices))
         self.items = shared_out(S.indptr, S.nnz)
 
-    def __call__(self, x):
-        x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype)
+    def __call__(self, x, out=None):
+        x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype) if out is None else out
         run_items(_times, self.items.size - 1, self.items, *self.pattern, self.data, x, y)
         return y
+
+    def with_dot(self, x, y, total):
+        """A x, and total[0] = y^H A x."""
+        product = self(x)
+        dot(y, product, total)
+        return product
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound):

@@ -10,6 +10,7 @@ import numpy as np
 
 from finelu.kernels.cpu.cycle import record
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.vectors import inner, length
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -58,22 +59,11 @@ TRUSTED, LOST = 1e-4, 0.1
 
 
 @compiled
-def cg_step(state, rho, curvature, p, q, x, best, r):
-    """x += alpha p and r -= alpha q with alpha = rho / curvature; nothing unless both are positive."""
-    if state[CODE] != RUNNING or not (rho[0].real > 0 and curvature[0].real > 0):
-        return
-    keep = state[IMPROVED]
-    alpha = rho[0].real / curvature[0].real
-    for i in range(x.size):
-        if keep:
-            best[i] = x[i]
-        x[i] += alpha * p[i]
-        r[i] -= alpha * q[i]
+def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
+    """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
 
-
-@compiled
-def cg_record(state, norms, history, rho, curvature):
-    """`record`, after naming what kept `cg_step` from stepping."""
+    rho_old = rho, for `cg_direction`.
+    """
     if state[CODE] != RUNNING:
         return
     if not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
@@ -83,7 +73,16 @@ def cg_record(state, norms, history, rho, curvature):
     elif curvature[0].real <= 0:
         state[CODE] = INDEFINITE
     else:
+        keep = state[IMPROVED]
+        alpha = rho[0].real / curvature[0].real
+        for i in range(x.size):
+            if keep:
+                best[i] = x[i]
+            x[i] += alpha * p[i]
+            r[i] -= alpha * q[i]
+        norms[NORM] = length(r)
         record(state, norms, history)
+    rho_old[0] = rho[0]
 
 
 @compiled
@@ -237,9 +236,17 @@ def stabilizer(ts, t_norm):
 
 
 @compiled
-def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
-    """x += alpha p + omega s and r -= omega t with omega of `stabilizer`; p and s are preconditioned."""
-    if state[CODE] != RUNNING or sigma[0] == 0:
+def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_norm, p, s, t, x, best, r):
+    """x += alpha p + omega s, r -= omega t with omega of `stabilizer`, and `record` of the norm of r; rho = shadow^H r.
+
+    p and s are preconditioned. BROKEN where the next direction would need a division by (nearly) nothing: the
+    recurrence is lost once the cosine of shadow and r is below rounding. So it is where omega, another divisor, is 0 or
+    so near to it that beta overflows: t is orthogonal to s or enormous.
+    """
+    if state[CODE] != RUNNING:
+        return
+    if sigma[0] == 0:
+        state[CODE] = BROKEN
         return
     keep = state[IMPROVED]
     alpha = rho[0] / sigma[0]
@@ -249,25 +256,12 @@ def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
             best[i] = x[i]
         x[i] += alpha * p[i] + omega * s[i]
         r[i] -= omega * t[i]
-
-
-@compiled
-def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
-    """`record`; then BROKEN where the next direction would need a division by (nearly) nothing.
-
-    rho : shadow^H r of the new r; the recurrence is lost once its cosine is below rounding.
-    So it is where omega, another divisor, is 0 or so near to it that beta overflows: t is orthogonal to s or enormous.
-    """
-    if state[CODE] != RUNNING:
-        return
-    if sigma[0] == 0:
-        state[CODE] = BROKEN
-        return
+    norms[NORM] = length(r)
+    rho[0] = inner(shadow, r)
     record(state, norms, history)
     if state[CODE] != RUNNING:
         return
-    eps, omega = np.finfo(norms.dtype).eps, stabilizer(ts, t_norm)
-    lost = abs(rho[0]) <= eps * shadow_norm[0] * norms[NORM]
+    lost = abs(rho[0]) <= np.finfo(norms.dtype).eps * shadow_norm[0] * norms[NORM]
     if lost or omega == 0 or not np.isfinite(rho[0] / sigma[0] / omega):
         state[CODE] = BROKEN
 

@@ -94,6 +94,13 @@ def norm(x, out):
     out[0] = length(x)
 
 
+@compiled
+def dot_and_norm(x, y, out, size):
+    """out[0] = x^H y and size[0] = ||x||_2."""
+    out[0] = inner(x, y)
+    size[0] = length(x)
+
+
 def _scaled(scale, x):
     return (scale if x.ndim == 1 else scale[:, None]) * x
 

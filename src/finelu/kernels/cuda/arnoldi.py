@@ -5,52 +5,54 @@ from __future__ import annotations
 from functools import partial
 
 import cupy
-from cupy import cublas
 
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel, over_elements, single_thread
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel, over_elements
+from finelu.kernels.cuda.runtime.memory import set_pending
 
-MGS_BLOCK = 512
-MGS_ROWS = 4 * MGS_BLOCK  # rows of a block below which more blocks cost more to bring together than they save
+MGS_BLOCK = 512  # as in arnoldi.cu
+PER_THREAD = 4  # entries of the new vector in the registers of a thread
+MGS_ROWS = PER_THREAD * MGS_BLOCK  # of a block; with fewer, more blocks cost more to bring together than they save
 
 
 _all = partial(over_elements, "arnoldi")
 
 
-def arnoldi_begin(state, norms, r, Q, g):
-    _all("arnoldi_begin", r, state, norms, r, Q, g)
+def arnoldi_begin(state, norms, r, Q, g, v):
+    _all("arnoldi_begin", r, state, norms, r, Q, g, v)
 
 
-def mgs_step(state, Q, j, H):
-    n = Q.shape[0]
+def keep_column(state, z, Z):
+    _all("keep_column", z, state, z, Z)
+
+
+def mgs_step(state, Q, w, H, v):
+    in_registers = blocks(w.size, MGS_ROWS) <= device_limits()["processors"]
+    launch = kernel("arnoldi", "mgs_step", Q.dtype.name, PER_THREAD if in_registers else 0)
+    _together(launch, 0, state, Q, w, H, v)
+
+
+def cgs2_step(state, Q, w, H, v):
+    _together(kernel("arnoldi", "cgs2_step", Q.dtype.name), H.shape[1] * H.itemsize, state, Q, w, H, v)
+
+
+def _together(launch, shared, state, Q, w, H, v):
+    """A step whose blocks wait for one another."""
+    n, m = w.size, H.shape[1]
     grid = min(blocks(n, MGS_ROWS), device_limits()["processors"])
-    partial = cupy.empty((2 * j + 8) * grid, Q.dtype)
-    partial.data.memset_async(0xFF, partial.nbytes)
+    words = cupy.empty((2 * m + 6) * grid, Q.dtype)
+    set_pending(words)
     # cooperative: all blocks run at the same time; a matter of the launch alone, compiled like any other kernel
-    kernel("arnoldi", "mgs_step", Q.dtype.name).kernel(
+    launch.kernel(
         (grid,),
         (MGS_BLOCK,),
-        (cupy.int64(n), state, cupy.int32(j), cupy.int64(H.shape[0]), Q, H, partial),
+        (cupy.int64(n), state, cupy.int64(H.shape[0]), Q, w, H, v, words),
+        shared_mem=shared,
         enable_cooperative_groups=True,
     )
 
 
-def cgs2_step(state, Q, j, H, h):
-    basis, z, part, column = Q[:, : j + 1], Q[:, j + 1], h[: j + 1], H[: j + 1, j]
-    lengths = cupy.empty(2, Q.dtype.char.lower())
-    cublas.nrm2(z, out=lengths[:1])
-    column.fill(0)
-    for _ in range(2):
-        cublas.gemv("H", 1, basis, z, 0, part)
-        cublas.gemv("N", -1, basis, part, 1, z)
-        column += part
-    cublas.nrm2(z, out=lengths[1:])
-    ldh = cupy.int64(H.shape[0])
-    _all("unit_step", z, state, cupy.int32(j), ldh, lengths[:1], lengths[1:], Q, H)
-
-
-def givens_step(state, norms, history, H, c, s, g, j):
-    ldh = cupy.int64(H.shape[0])
-    single_thread("arnoldi", "givens_step", H.dtype, state, norms, history, ldh, H, c, s, g, cupy.int32(j))
+def givens_step(state, norms, history, H, c, s, g):
+    kernel("arnoldi", "givens_step", H.dtype)((1,), (32,), (state, norms, history, cupy.int64(H.shape[0]), H, c, s, g))
 
 
 def hessenberg_solve(state, H, g, y):

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import cupy
 import cupyx
+import numpy as np
 
 from finelu.kernels.cuda.runtime.launch import over_elements, single_thread
 
 
 class Snapshot:
     """A copy of state and norms in pinned memory: `post` queues it behind the work so far, `read` waits for that,
-    `ready` tells whether it would not have to."""
+    `ready` tells whether it would not have to. Where norms follow state in memory it is a single one."""
 
     def __init__(self, state, norms):
         self.source = (state, norms)
-        self.copy = tuple(cupyx.empty_pinned(array.shape, array.dtype) for array in self.source)
+        room = cupyx.empty_pinned(state.nbytes + norms.nbytes, np.uint8)
+        self.copy = room[: state.nbytes].view(state.dtype), room[state.nbytes :].view(norms.dtype)
         self.done = cupy.cuda.Event(disable_timing=True)
+        follows = norms.data.ptr == state.data.ptr + state.nbytes
+        sizes = [room.nbytes] if follows else [state.nbytes, norms.nbytes]
+        self._copies = [
+            (copy.ctypes.data, array.data.ptr, size)
+            for copy, array, size in zip(self.copy, self.source, sizes, strict=not follows)
+        ]
 
     def post(self):
-        for array, copy in zip(self.source, self.copy, strict=True):
-            array.get(out=copy, blocking=False)
-        self.done.record()
+        stream = cupy.cuda.get_current_stream()
+        for target, source, size in self._copies:
+            cupy.cuda.runtime.memcpyAsync(target, source, size, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
+        self.done.record(stream)
 
     def ready(self) -> bool:
         return self.done.done

@@ -5,8 +5,16 @@
 // the bits are the same in every run. Each row of r and bound has one writer, and no thread reads them.
 // Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x a multiple of 32.
 //
+// product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
+// power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
+// memory, AT_ONCE at a time, and then lanes = blockDim.x / rows threads add up each row, every `lanes`-th term each. Where the
+// rows of a block are long, its warps take a row each, and all of it those beyond LONG. The order of every sum is fixed by
+// the pattern and `rows`: the same bits in every run. Each y_i has one writer.
+// Launch: any 1-D grid, blockDim.x = THREADS.
+//
 // subtract_product, dense_product: vectors are (n,) or (n, columns), rows contiguous; blockIdx.y is the column.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -95,6 +103,97 @@ template <typename T> __device__ inline T lanes_sum(T v, int lanes)
 {
     for (int offset = lanes / 2; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
     return v;
+}
+
+constexpr int THREADS = 256;    // as in products.py
+constexpr int AT_ONCE = 2048;   // as in products.py: terms of a block in shared memory
+constexpr int STREAMED = 8192;  // entries of the rows of a block up to which they pass through shared memory
+constexpr int LONG = 4096;      // entries of a row up to which one warp adds it up
+
+template <typename T, typename I>
+__device__ inline T part_of_row(I first, I stop, int step, const I* __restrict__ indices, const T* __restrict__ data,
+                                const T* __restrict__ x)
+{
+    T sum = T(0);
+#pragma unroll 4
+    for (I p = first; p < stop; p += step) sum += data[p] * x[indices[p]];
+    return sum;
+}
+
+// y may be null: then A x alone. room: gridDim.x sums of T; counter, total: as in runtime/sums.cuh.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) product(I n, int rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+                                               const T* __restrict__ data, const T* __restrict__ x, T* out,
+                                               const T* __restrict__ y, T* room, unsigned* counter, T* total)
+{
+    __shared__ __align__(16) unsigned char shared[AT_ONCE * sizeof(T)];
+    T* const terms = reinterpret_cast<T*>(shared);
+    T dot = T(0);
+    for (I group = blockIdx.x; group < n / rows + (n % rows != 0); group += gridDim.x) {
+        const I first = group * rows, last = n - first < rows ? n : first + I(rows);
+        const I begin = indptr[first], end = indptr[last];
+        if (end - begin <= STREAMED) {
+            const int lanes = THREADS / rows;
+            const I i = first + I(threadIdx.x / lanes);
+            I next = end, stop = end;
+            if (i < last) {
+                next = indptr[i] + I(threadIdx.x % lanes);
+                stop = indptr[i + 1];
+            }
+            T sum = T(0);
+            for (I base = begin, count; base < end; base += count) {
+                constexpr int EACH = AT_ONCE / THREADS;
+                const int t = threadIdx.x;
+                count = end - base < AT_ONCE ? end - base : I(AT_ONCE);
+                I column[EACH];
+                T value[EACH];
+#pragma unroll
+                for (int k = 0; k < EACH; ++k)
+                    if (k * THREADS + t < count) {
+                        column[k] = indices[base + k * THREADS + t];
+                        value[k] = data[base + k * THREADS + t];
+                    }
+#pragma unroll
+                for (int k = 0; k < EACH; ++k)
+                    if (k * THREADS + t < count) terms[k * THREADS + t] = value[k] * x[column[k]];
+                __syncthreads();
+                const I upto = stop - base < count ? stop : base + count;
+                for (; next < upto; next += lanes) sum += terms[next - base];
+                __syncthreads();
+            }
+            sum = lanes_sum(sum, lanes);
+            if (i < last && threadIdx.x % lanes == 0) {
+                out[i] = sum;
+                if (y != nullptr) dot += conj(y[i]) * sum;
+            }
+        } else {
+            const int lane = threadIdx.x % 32;
+            for (I i = first + I(threadIdx.x / 32); i < last; i += THREADS / 32) {
+                const I start = indptr[i], stop = indptr[i + 1];
+                if (stop - start > LONG) continue;
+                const T sum = lanes_sum(part_of_row<T, I>(start + lane, stop, 32, indices, data, x), 32);
+                if (lane == 0) {
+                    out[i] = sum;
+                    if (y != nullptr) dot += conj(y[i]) * sum;
+                }
+            }
+            for (I i = first; i < last; ++i) {
+                const I start = indptr[i], stop = indptr[i + 1];
+                if (stop - start <= LONG) continue;
+                const T sum = block_sum(part_of_row<T, I>(start + I(threadIdx.x), stop, THREADS, indices, data, x));
+                if (threadIdx.x == 0) {
+                    out[i] = sum;
+                    if (y != nullptr) dot += conj(y[i]) * sum;
+                }
+            }
+        }
+    }
+    if (y == nullptr) return;
+    dot = block_sum(dot);
+    if (threadIdx.x == 0) room[blockIdx.x] = dot;
+    if (!last_block(counter)) return;
+    dot = sum_of_blocks(room);
+    if (threadIdx.x == 0) *total = dot;
 }
 
 // out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to 32.

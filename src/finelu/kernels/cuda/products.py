@@ -5,10 +5,15 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, by_columns, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 
 BLOCK = 256
+AT_ONCE = 2048  # terms of a block in shared memory, as in products.cu
+TOGETHER = 4  # blocks a multiprocessor: fewer sums of blocks to add up, and none of them comes late
+FEWEST_ROWS, MOST_ROWS = 8, 256  # of a block of `product`: 32 threads a row or one
+SPREAD_ROWS = 64  # down to which a block has fewer rows where there would be fewer blocks than the GPU takes at a time
 
 
 def _rows(function, indptr, indices, data, *arguments):
@@ -18,13 +23,40 @@ def _rows(function, indptr, indices, data, *arguments):
 
 
 class Product:
-    """y = A x by cuSPARSE; see kernels/reference/products.py. S : cupyx.scipy.sparse CSR."""
+    """y = A x; see kernels/reference/products.py. S : cupyx.scipy.sparse CSR. Waits for nothing."""
 
     def __init__(self, S):
-        self.matrix = S
+        n, index = S.shape[0], S.indices.dtype
+        processors = device_limits()["processors"]
+        rows = rows_of_a_block(n, S.nnz, processors)
+        groups = blocks(n, rows)
+        self.n, self.dtype, self.index = n, S.data.dtype, index
+        self.grid = (blocks(groups, blocks(groups, TOGETHER * processors)),)  # each block as many groups of rows
+        self.matrix = index.type(n), np.int32(rows), S.indptr, S.indices, S.data
 
-    def __call__(self, x):
-        return self.matrix @ x
+    def __call__(self, x, out=None):
+        return self._product(x, out, NULL, NULL, NULL, NULL)
+
+    def with_dot(self, x, y, total):
+        room = cupy.empty(self.grid[0], self.dtype)
+        return self._product(x, None, cupy.ascontiguousarray(y), room, counter(), total)
+
+    def _product(self, x, out, *dot):
+        out = cupy.empty(self.n, self.dtype) if out is None else out
+        launch = kernel("products", "product", self.dtype, self.index)
+        launch(self.grid, (BLOCK,), (*self.matrix, cupy.ascontiguousarray(x), out, *dot))
+        return out
+
+
+def rows_of_a_block(n: int, nnz: int, processors: int) -> int:
+    """Rows whose entries a block of `product` takes at a time, a power of two: as many as fill its shared memory in the
+    mean, but fewer where the blocks would be too few to keep the GPU busy."""
+    rows = MOST_ROWS
+    while rows > FEWEST_ROWS and rows * nnz > AT_ONCE * n:
+        rows //= 2
+    while rows > SPREAD_ROWS and blocks(n, rows) < 2 * processors:
+        rows //= 2
+    return rows
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound):

@@ -1,8 +1,67 @@
-"""The recording of a whole application, which is then started as one."""
+"""The recording of a whole application, or of the step of an iteration, which is then started as one."""
 
 from __future__ import annotations
 
+import threading
+
 import cupy
+
+from finelu.kernels.cuda.runtime.memory import Counters
+
+# The call of a step with which its recording begins. Recording takes the host about as long as two calls, and a launch
+# saves it most of one: it has paid after three or four launches more. A solve of fewer iterations is not kept waiting.
+RECORDED_FROM = 4
+
+_streams = threading.local()
+
+
+class _Graph:
+    """What function() queues on the current stream, as a graph of kernels; `result` is what it returned.
+
+    function must queue the same work each time, without waiting for the host, and must have been called before: what
+    it makes at first use and keeps would else be recorded, but not made. What it allocates belongs to the graph as long
+    as that is there.
+    """
+
+    def __init__(self, function):
+        self._memory: list = []
+        self._home = cupy.cuda.get_current_stream()
+        stream = _recording_stream()
+        self._counters = Counters(stream)
+        with cupy.cuda.using_allocator(self._allocate), self._counters, stream:
+            stream.begin_capture()
+            try:
+                self.result = function()
+            finally:
+                self._graph = stream.end_capture()
+
+    def _allocate(self, size: int):
+        """Memory that is given to no other array, even once it is freed here: the graph writes to it at each launch.
+
+        It comes from where that of the current stream does and goes back there with the graph, in the order of that
+        stream, even if a launch has not ended then.
+        """
+        with self._home:
+            memory = cupy.get_default_memory_pool().malloc(size)
+        self._memory.append(memory)
+        return memory
+
+    def launch(self, stream):
+        self._graph.launch(stream)
+
+
+def _recording_stream():
+    """A stream for this thread to record on, one a device: work that others queue meanwhile is not recorded."""
+    streams = _streams.__dict__
+    device = cupy.cuda.runtime.getDevice()
+    if device not in streams:
+        streams[device] = cupy.cuda.Stream(non_blocking=True)
+    return streams[device]
+
+
+def capturing() -> bool:
+    """Whether what the current stream is given is being recorded: then no other graph can be launched there."""
+    return cupy.cuda.get_current_stream().is_capturing()
 
 
 class Recorded:
@@ -15,22 +74,9 @@ class Recorded:
     """
 
     def __init__(self, function, n: int, dtype):
-        self._memory: list = []
         self._done = cupy.cuda.Event(disable_timing=True)  # the last call
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with cupy.cuda.using_allocator(self._allocate), stream:
-            self._x = cupy.empty(n, dtype)
-            stream.begin_capture()
-            try:
-                self._y = function(self._x)
-            finally:
-                self._graph = stream.end_capture()
-
-    def _allocate(self, size: int):
-        """Memory that is given to no other array, even once it is freed here: the graph writes to it at each launch."""
-        memory = cupy.get_default_memory_pool().malloc(size)
-        self._memory.append(memory)
-        return memory
+        self._x = cupy.empty(n, dtype)
+        self._graph = _Graph(lambda: function(self._x))
 
     def __call__(self, x):
         """A new array with function(x), queued on the current stream."""
@@ -38,6 +84,28 @@ class Recorded:
         stream.wait_event(self._done)
         cupy.copyto(self._x, x)
         self._graph.launch(stream)
-        y = self._y.copy()
+        y = self._graph.result.copy()
         self._done.record(stream)
         return y
+
+
+class Repeated:
+    """The step of an iteration: step() must queue the same work on the same arrays each time, without waiting for the
+    host, all of it on one stream. From the RECORDED_FROM-th call on it is a graph, one launch.
+    """
+
+    def __init__(self, step):
+        self._step, self._calls, self._graph = step, 0, None
+
+    def __call__(self):
+        if self._graph is None:
+            self._calls += 1
+            if self._calls < RECORDED_FROM:
+                self._step()
+                return
+            self._graph = _Graph(self._step)
+        self._graph.launch(cupy.cuda.get_current_stream())
+
+    def forget(self):
+        """The step is recorded again: for whoever replaces an array of it. What has been launched goes on."""
+        self._graph = None

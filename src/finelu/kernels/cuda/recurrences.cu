@@ -1,9 +1,11 @@
 // The steps of the Krylov methods between two products. Twins: kernels/reference/recurrences.py, name by name; the meaning of
 // state, norms and history: kernels/monitor.py. Scalars are read from device memory, and every thread takes the same
-// decision from them, so that the host waits for nothing. No kernel here writes what another thread of it reads, and no
-// sum is formed: the results are the same in every run.
-// Launch: kernels over vectors: any 1-D grid with gridDim.x * blockDim.x >= n; the others: one thread.
+// decision from them, so that the host waits for nothing. No kernel here writes what another thread of it still has to
+// read. The sums in cg_step and bicgstab_step are formed as in runtime/sums.cuh: the results are the same in every run.
+// Launch: kernels over vectors: any 1-D grid with gridDim.x * blockDim.x >= n; those with a counter: any 1-D grid,
+// blockDim.x a multiple of 32, room for 4 * gridDim.x doubles; the others: one thread.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 #include "runtime/constants.cuh"
 
 using namespace fl;
@@ -32,22 +34,10 @@ __device__ void take(int* state, R* norms, R* history)
     if (norm <= norms[CLAIM]) state[CODE] = CLAIMED;
 }
 
+// What the thread that knows the norm of r writes down.
 template <typename T>
-__global__ void cg_step(long long n, const int* state, const T* rho, const T* curvature, const T* p, const T* q, T* x,
-                        T* best, T* r)
+__device__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* curvature, T* rho_old)
 {
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING || !(real(*rho) > 0 && real(*curvature) > 0)) return;
-    const T alpha = real(*rho) / real(*curvature);
-    if (state[IMPROVED]) best[i] = x[i];
-    x[i] += alpha * p[i];
-    r[i] -= alpha * q[i];
-}
-
-template <typename T>
-__global__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* curvature)
-{
-    if (state[CODE] != RUNNING) return;
     if (!is_finite(*rho) || !is_finite(*curvature))
         state[CODE] = NOT_FINITE;
     else if (real(*rho) <= 0)
@@ -56,6 +46,35 @@ __global__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T*
         state[CODE] = INDEFINITE;
     else
         take(state, norms, history);
+    *rho_old = *rho;
+}
+
+template <typename T>
+__global__ void cg_step(long long n, double* room, unsigned* counter, int* state, Real<T>* norms, Real<T>* history,
+                        const T* rho, const T* curvature, T* rho_old, const T* p, const T* q, T* x, T* best, T* r)
+{
+    if (state[CODE] != RUNNING) return;  // the same in all blocks, which have read it before the last one writes it
+    const bool possible = real(*rho) > 0 && real(*curvature) > 0 && is_finite(*rho) && is_finite(*curvature);
+    const bool keep = state[IMPROVED];
+    double square = 0;
+    if (possible) {
+        const T alpha = real(*rho) / real(*curvature);
+#pragma unroll 2
+        for (long long i = own_row(); i < n; i += (long long)gridDim.x * blockDim.x) {
+            const T before = x[i], rest = r[i] - alpha * q[i];
+            if (keep) best[i] = before;
+            x[i] = before + alpha * p[i];
+            r[i] = rest;
+            square += square_of(rest);
+        }
+        square = block_sum(square);
+        if (threadIdx.x == 0) room[blockIdx.x] = square;
+    }
+    if (!last_block(counter)) return;
+    const double length = possible ? norm_of_blocks(room, n, r) : 0;
+    if (threadIdx.x) return;
+    if (possible) norms[NORM] = Real<T>(length);
+    cg_record(state, norms, history, rho, curvature, rho_old);
 }
 
 template <typename T>
@@ -182,32 +201,47 @@ __device__ T stabilizer(const T* ts, const Real<T>* t_norm)
 }
 
 template <typename T>
-__global__ void bicgstab_step(long long n, const int* state, const T* rho, const T* sigma, const T* ts,
-                              const Real<T>* t_norm, const T* p, const T* s, const T* t, T* x, T* best, T* r)
+__global__ void bicgstab_step(long long n, double* room, unsigned* counter, int* state, Real<T>* norms, Real<T>* history,
+                              T* rho, const T* sigma, const T* ts, const Real<T>* t_norm, const T* __restrict__ shadow,
+                              const Real<T>* shadow_norm, const T* p, const T* s, const T* t, T* x, T* best, T* r)
 {
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING || zero(*sigma)) return;
+    if (state[CODE] != RUNNING) return;  // the same in all blocks, which have read it before the last one writes it
+    const bool possible = !zero(*sigma), keep = state[IMPROVED];
     const T alpha = *rho / *sigma;
     const T omega = stabilizer<T>(ts, t_norm);
-    if (state[IMPROVED]) best[i] = x[i];
-    x[i] += alpha * p[i] + omega * s[i];
-    r[i] -= omega * t[i];
-}
-
-template <typename T>
-__global__ void bicgstab_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* sigma, const T* ts,
-                                const Real<T>* t_norm, const Real<T>* shadow_norm)
-{
-    if (state[CODE] != RUNNING) return;
-    if (zero(*sigma)) {
-        state[CODE] = BROKEN;
+    T sum = T(0), *partial = reinterpret_cast<T*>(room + gridDim.x);
+    double square = 0;
+    if (possible) {
+#pragma unroll 2
+        for (long long i = own_row(); i < n; i += (long long)gridDim.x * blockDim.x) {
+            const T before = x[i], rest = r[i] - omega * t[i];
+            if (keep) best[i] = before;
+            x[i] = before + (alpha * p[i] + omega * s[i]);
+            r[i] = rest;
+            square += square_of(rest);
+            sum += conj(shadow[i]) * rest;
+        }
+        square = block_sum(square);
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) {
+            room[blockIdx.x] = square;
+            partial[blockIdx.x] = sum;
+        }
+    }
+    if (!last_block(counter)) return;
+    if (!possible) {
+        if (threadIdx.x == 0) state[CODE] = BROKEN;
         return;
     }
+    sum = sum_of_blocks(partial);
+    const double length = norm_of_blocks(room, n, r);
+    if (threadIdx.x) return;
+    *rho = sum;
+    norms[NORM] = Real<T>(length);
     take(state, norms, history);
     if (state[CODE] != RUNNING) return;
-    const T omega = stabilizer<T>(ts, t_norm);
-    const bool lost = hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *shadow_norm * norms[NORM];
-    if (lost || zero(omega) || !is_finite(*rho / *sigma / omega)) state[CODE] = BROKEN;
+    const bool lost = hypot(real(sum), imag(sum)) <= rounding<Real<T>>() * *shadow_norm * norms[NORM];
+    if (lost || zero(omega) || !is_finite(sum / *sigma / omega)) state[CODE] = BROKEN;
 }
 
 template <typename T>

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from finelu.kernels.cuda.runtime.launch import over_elements, single_thread
+from finelu.kernels.cuda.runtime.launch import over_elements, single_thread, summing
 
 _one = partial(single_thread, "recurrences")
 _all = partial(over_elements, "recurrences")
+_sum = partial(summing, "recurrences")
 
 
-def cg_step(state, rho, curvature, p, q, x, best, r):
-    _all("cg_step", x, state, rho, curvature, p, q, x, best, r)
-
-
-def cg_record(state, norms, history, rho, curvature):
-    _one("cg_record", rho.dtype, state, norms, history, rho, curvature)
+def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
+    _sum("cg_step", x, state, norms, history, rho, curvature, rho_old, p, q, x, best, r)
 
 
 def cg_direction(state, rho, rho_old, z, p):
@@ -62,12 +59,9 @@ def bicgstab_half(state, rho, sigma, v, r):
     _all("bicgstab_half", r, state, rho, sigma, v, r)
 
 
-def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
-    _all("bicgstab_step", x, state, rho, sigma, ts, t_norm, p, s, t, x, best, r)
-
-
-def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
-    _one("bicgstab_record", rho.dtype, state, norms, history, rho, sigma, ts, t_norm, shadow_norm)
+def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_norm, p, s, t, x, best, r):
+    scalars = rho, sigma, ts, t_norm, shadow, shadow_norm
+    _sum("bicgstab_step", x, state, norms, history, *scalars, p, s, t, x, best, r)
 
 
 def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):

@@ -1,9 +1,87 @@
 // Vectors gathered and scattered with a scale for each row: the way into a level of a multilevel factorization and out of
 // it (ILUPACK on GPUs, 2019, equation (11)). Twins: kernels/reference/vectors.py, name by name. Vectors are (n,) or
 // (n, columns), rows contiguous; blockIdx.y is the column. Each element of the result has one writer.
+//
+// dot, dotu, norm, dot_and_norm: sums over (n,), as runtime/sums.cuh forms them; squares in double precision. Launch: any
+// 1-D grid, blockDim.x a multiple of 32; room: 4 * gridDim.x doubles, which hold the sums of the blocks.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
+
+template <typename T> using Real = typename RealOf<T>::type;
+
+__device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline long long stride() { return (long long)gridDim.x * blockDim.x; }
+
+template <typename T>
+__device__ inline void finish_sum(T sum, double* room, unsigned* counter, T* out)
+{
+    T* partial = reinterpret_cast<T*>(room);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+    if (!last_block(counter)) return;
+    sum = sum_of_blocks(partial);
+    if (threadIdx.x == 0) *out = sum;
+}
+
+template <typename T>
+__global__ void dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
+{
+    T sum = T(0);
+#pragma unroll 4
+    for (long long i = own_row(); i < n; i += stride()) sum += conj(x[i]) * y[i];
+    finish_sum(sum, room, counter, out);
+}
+
+template <typename T>
+__global__ void dotu(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
+{
+    T sum = T(0);
+#pragma unroll 4
+    for (long long i = own_row(); i < n; i += stride()) sum += x[i] * y[i];
+    finish_sum(sum, room, counter, out);
+}
+
+template <typename T>
+__global__ void norm(long long n, double* room, unsigned* counter, const T* x, Real<T>* out)
+{
+    double square = 0;
+#pragma unroll 4
+    for (long long i = own_row(); i < n; i += stride()) square += square_of(x[i]);
+    square = block_sum(square);
+    if (threadIdx.x == 0) room[blockIdx.x] = square;
+    if (!last_block(counter)) return;
+    const double length = norm_of_blocks(room, n, x);
+    if (threadIdx.x == 0) *out = Real<T>(length);
+}
+
+template <typename T>
+__global__ void dot_and_norm(long long n, double* room, unsigned* counter, const T* x, const T* __restrict__ y, T* out,
+                             Real<T>* size)
+{
+    T sum = T(0), *partial = reinterpret_cast<T*>(room + gridDim.x);
+    double square = 0;
+#pragma unroll 4
+    for (long long i = own_row(); i < n; i += stride()) {
+        const T v = x[i];
+        sum += conj(v) * y[i];
+        square += square_of(v);
+    }
+    sum = block_sum(sum);
+    square = block_sum(square);
+    if (threadIdx.x == 0) {
+        partial[blockIdx.x] = sum;
+        room[blockIdx.x] = square;
+    }
+    if (!last_block(counter)) return;
+    sum = sum_of_blocks(partial);
+    const double length = norm_of_blocks(room, n, x);
+    if (threadIdx.x == 0) {
+        *out = sum;
+        *size = Real<T>(length);
+    }
+}
 
 // out[i] = scale[i] r[rows[i]]. Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>

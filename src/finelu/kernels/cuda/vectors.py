@@ -1,23 +1,30 @@
-"""Inner products and norms by cuBLAS; launchers of vectors.cu: scaled gathers and scatters."""
+"""Launchers of vectors.cu: inner products, norms, scaled gathers and scatters."""
 
 from __future__ import annotations
 
-import cupy
-from cupy import cublas
+from functools import partial
 
-from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional
+import cupy
+
+from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional, summing
+
+_sum = partial(summing, "vectors")
 
 
 def dot(x, y, out):
-    cublas.dotc(x, y, out=out)
+    _sum("dot", x, x, y, out)
 
 
 def dotu(x, y, out):
-    cublas.dotu(x, y, out=out)
+    _sum("dotu", x, x, y, out)
 
 
 def norm(x, out):
-    cublas.nrm2(x, out=out)
+    _sum("norm", x, x, out)
+
+
+def dot_and_norm(x, y, out, size):
+    _sum("dot_and_norm", x, x, y, out, size)
 
 
 def size_of_dot(x, y, out):

@@ -2,7 +2,8 @@
 
 Q (n, m + 1) in Fortran order holds the basis, H (m + 1, m) in Fortran order the Hessenberg matrix, whose columns become
 those of the triangular factor R; c (m,) and s (m,) the Givens rotations, g (m + 1,) the rotated right-hand side.
-`state`, `norms` and `history` are described in kernels/monitor.py.
+v (n,) is the newest vector of the basis once more, in a place that does not change with the column. The column j of a
+step is state[COLUMNS]. `state`, `norms` and `history` are described in kernels/monitor.py.
 """
 
 from __future__ import annotations
@@ -25,23 +26,32 @@ from finelu.kernels.reference.vectors import length
 REORTHOGONALIZE = 0.99  # tau of Figure 2: the squared cosine above which a vector is orthogonalized again
 
 
-def arnoldi_begin(state, norms, r, Q, g):
-    """beta = ||r||, g = beta e_1, Q[:, 0] = r / beta; norms[NORM] is ||r||."""
+def arnoldi_begin(state, norms, r, Q, g, v):
+    """beta = ||r||, g = beta e_1, v = Q[:, 0] = r / beta; norms[NORM] is ||r||."""
     if state[CODE] != RUNNING:
         return
     g[0] = norms[NORM]
-    Q[:, 0] = r / norms[NORM]
+    v[:] = Q[:, 0] = r / norms[NORM]
 
 
-def mgs_step(state, Q, j, H):
-    """Orthogonalize w = Q[:, j + 1] against the columns before it by modified Gram-Schmidt, some of it twice.
+def keep_column(state, z, Z):
+    """Z[:, j] = z. Z (n, m), in Fortran order."""
+    if state[CODE] == RUNNING:
+        Z[:, state[COLUMNS]] = z
+
+
+def mgs_step(state, Q, w, H, v):
+    """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt, some of it twice: v = Q[:, j + 1] is what is left.
 
     h_ij = (w, q_i), w -= h_ij q_i for i = 0..j, repeated for an i where |h_ij|^2 is more than 0.99 of what is left of
     ||w||^2; then h_(j+1),j = ||w|| and w /= ||w||. Where w is nothing but the rounding of what came in, both are 0.
+    The array w itself is not written; it may be v.
     Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019.
     """
     if state[CODE] != RUNNING:
         return
+    j = state[COLUMNS]
+    Q[:, j + 1] = w
     w = Q[:, j + 1]
     incoming, left = length(w), 1.0  # left: of ||w||^2, as a part of the incoming one
     for i in range(j + 1):
@@ -55,20 +65,24 @@ def mgs_step(state, Q, j, H):
         H[i, j] = h
         left = max(left - _share(h, incoming), 0.0)
     _unit(w, incoming, H, j)
+    v[:] = w
 
 
-def cgs2_step(state, Q, j, H, h):
-    """The same by classical Gram-Schmidt done twice: H[:j + 1, j] = Q^H w and w -= Q Q^H w. h (m,) is work space."""
+def cgs2_step(state, Q, w, H, v):
+    """The same by classical Gram-Schmidt done twice: H[:j + 1, j] = Q^H w and w -= Q Q^H w."""
     if state[CODE] != RUNNING:
         return
+    j = state[COLUMNS]
+    Q[:, j + 1] = w
     w, basis = Q[:, j + 1], Q[:, : j + 1]
     incoming = length(w)
     H[: j + 1, j] = 0
     for _ in range(2):
-        h[: j + 1] = basis.conj().T @ w
-        w -= basis @ h[: j + 1]
-        H[: j + 1, j] += h[: j + 1]
+        h = basis.conj().T @ w
+        w -= basis @ h
+        H[: j + 1, j] += h
     _unit(w, incoming, H, j)
+    v[:] = w
 
 
 def _share(h, incoming):
@@ -85,7 +99,7 @@ def _unit(w, incoming, H, j):
         w /= rest
 
 
-def givens_step(state, norms, history, H, c, s, g, j):
+def givens_step(state, norms, history, H, c, s, g):
     """Rotations 0..j-1 applied to column j of H; rotation j, which takes H[j + 1, j] to 0; |g[j + 1]| is ||b - A x||.
 
     A column that is not finite ends the solve, and one that depends on those before it, though the basis has ended (a
@@ -93,6 +107,7 @@ def givens_step(state, norms, history, H, c, s, g, j):
     """
     if state[CODE] != RUNNING:
         return
+    j = state[COLUMNS]
     size = 0.0
     for entry in H[: j + 2, j]:
         size = np.hypot(size, abs(entry))

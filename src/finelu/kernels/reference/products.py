@@ -6,19 +6,31 @@ from fractions import Fraction
 
 import numpy as np
 
+from finelu.kernels.reference.vectors import dot
+
 
 class Product:
-    """y = A x for a square sparse A by rows and x (n,) of its dtype. The terms of a row are added in their order."""
+    """y = A x for a square sparse A by rows and x (n,) of its dtype. The terms of a row are added in their order.
+
+    out : where y goes, a new array if None.
+    """
 
     def __init__(self, S):
         self.indptr, self.indices, self.data = S.indptr, S.indices, S.data
 
-    def __call__(self, x):
-        y = np.zeros(x.size, self.data.dtype)
+    def __call__(self, x, out=None):
+        y = np.empty(x.size, self.data.dtype) if out is None else out
+        y[:] = 0
         for i in range(x.size):
             for p in range(self.indptr[i], self.indptr[i + 1]):
                 y[i] += self.data[p] * x[self.indices[p]]
         return y
+
+    def with_dot(self, x, y, total):
+        """A x, and total[0] = y^H A x, in one pass."""
+        product = self(x)
+        dot(y, product, total)
+        return product
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound):

@@ -3,7 +3,7 @@
 Vectors are (n,) of one dtype, scalars arrays of one element of it, or of its real dtype where they are norms. `state`,
 `norms`, `history`, and the places in minres' `lanczos` and sqmr's `smoothing`, are described in kernels/monitor.py.
 In every step: nothing changes once state[CODE] is not RUNNING; x is kept in `best` before it changes, where it is
-better than everything before it (state[IMPROVED]); a `*_record` names what has kept the step from being taken.
+better than everything before it (state[IMPROVED]); state[CODE] names what has kept a step from being taken.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from finelu.kernels.monitor import (
     XX,
 )
 from finelu.kernels.reference.cycle import record
+from finelu.kernels.reference.vectors import length
 
 TRUSTED, LOST = 1e-4, 0.1  # parts of the residual norm that the rounding of x may be: to be kept as best; at all
 
@@ -74,21 +75,13 @@ def eps_of(array):
 # Conjugate gradients: Saad 2003, Alg. 9.1
 
 
-def cg_step(state, rho, curvature, p, q, x, best, r):
-    """alpha = (r, z) / (A p, p), x += alpha p, r -= alpha q. rho = r^H z, curvature = p^H A p, q = A p.
+def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
+    """alpha = (r, z) / (A p, p), x += alpha p, r -= alpha q, and `record` of ||r||.
 
-    No step unless both are positive, as they are for positive definite A and M.
+    rho = r^H z, curvature = p^H A p, q = A p. No step unless both are positive, as they are for positive definite A
+    and M; then state says which is not.
+    rho_old = rho, for `cg_direction`.
     """
-    if not running(state) or not (rho[0].real > 0 and curvature[0].real > 0):
-        return
-    keep(state, x, best)
-    alpha = rho[0].real / curvature[0].real
-    x += alpha * p
-    r -= alpha * q
-
-
-def cg_record(state, norms, history, rho, curvature):
-    """`record`, or why there was no step: NaN or Inf, r^H M r <= 0, p^H A p <= 0."""
     if not running(state):
         return
     if not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
@@ -98,7 +91,13 @@ def cg_record(state, norms, history, rho, curvature):
     elif curvature[0].real <= 0:
         state[CODE] = INDEFINITE
     else:
+        keep(state, x, best)
+        alpha = rho[0].real / curvature[0].real
+        x += alpha * p
+        r -= alpha * q
+        norms[NORM] = length(r)
         record(state, norms, history)
+    rho_old[:] = rho
 
 
 def cg_direction(state, rho, rho_old, z, p):
@@ -232,31 +231,27 @@ def stabilizer(ts, t_norm):
     return ts[0] / t_norm[0] / t_norm[0] if t_norm[0] != 0 else 0 * ts[0]
 
 
-def bicgstab_step(state, rho, sigma, ts, t_norm, p, s, t, x, best, r):
-    """x += alpha p + omega s, r -= omega t. p and s are preconditioned, t = A s, and r is s before M."""
-    if not running(state) or sigma[0] == 0:
-        return
-    keep(state, x, best)
-    alpha, omega = rho[0] / sigma[0], stabilizer(ts, t_norm)
-    x += alpha * p + omega * s
-    r -= omega * t
+def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_norm, p, s, t, x, best, r):
+    """x += alpha p + omega s, r -= omega t, and `record` of ||r||; then rho = (r, r0*) of the new r.
 
-
-def bicgstab_record(state, norms, history, rho, sigma, ts, t_norm, shadow_norm):
-    """`record`, or BROKEN where sigma = 0 kept the step from being taken; rho = (r, r0*) of the new r.
-
-    After `record`, BROKEN where the next direction would be lost: the cosine between r and r0* is below rounding, or
-    omega, by which beta is divided, is 0 or so small that beta overflows.
+    p and s are preconditioned, t = A s, r is s before M, shadow is r0*. BROKEN where sigma = 0 keeps the step from
+    being taken, or where the next direction would be lost: the cosine between r and r0* is below rounding, or omega, by
+    which beta is divided, is 0 or so small that beta overflows.
     """
     if not running(state):
         return
     if sigma[0] == 0:
         state[CODE] = BROKEN
         return
+    keep(state, x, best)
+    alpha, omega = rho[0] / sigma[0], stabilizer(ts, t_norm)
+    x += alpha * p + omega * s
+    r -= omega * t
+    norms[NORM] = length(r)
+    rho[0] = np.vdot(shadow, r)
     record(state, norms, history)
     if not running(state):
         return
-    omega = stabilizer(ts, t_norm)
     lost = abs(rho[0]) <= eps_of(norms) * shadow_norm[0] * norms[NORM]
     if lost or omega == 0 or not np.isfinite(rho[0] / sigma[0] / omega):
         state[CODE] = BROKEN

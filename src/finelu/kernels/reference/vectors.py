@@ -27,6 +27,12 @@ def norm(x, out):
     out[0] = length(x)
 
 
+def dot_and_norm(x, y, out, size):
+    """out[0] = x^H y and size[0] = ||x||_2, in one pass."""
+    dot(x, y, out)
+    norm(x, size)
+
+
 def length(x):
     """||x||_2 in double precision: the largest magnitude times the norm of x relative to it."""
     parts = np.concatenate([x.real, x.imag]).astype(np.float64)

@@ -139,6 +139,7 @@ class MultilevelReport(Report):
 class MultilevelFactors(Factors):
     """M of equation (1), level by level."""
 
+    capturable = True
     _bound = ("_lock", "_recorded")
     report: MultilevelReport
     _kept: int
@@ -243,7 +244,7 @@ class MultilevelFactors(Factors):
             if self.dtype.kind != "c" or (self.report.kind == "hermitian") == (trans == "H"):
                 return self._apply(R, "N")
             return self._apply(R.conj(), "N").conj()
-        if not on_gpu(R) or R.ndim > 1:
+        if not on_gpu(R) or R.ndim > 1 or kernels_for(R).recording.capturing():
             return self._solve(R, trans, 0)
         with self._lock:  # the recorded graph has one place for what goes in and what comes out
             if trans not in self._recorded:

@@ -62,6 +62,7 @@ def _by_warp():
     return list(dict.fromkeys(every_shape + every_type))
 
 
+WIDENED = ("float, double", "double, double", "Complex<float>, Complex<double>", "Complex<double>, Complex<double>")
 FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
 TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
 
@@ -151,11 +152,12 @@ INSTANCES: dict[str, list[str]] = {
     + _by_warp()
     + _eliminations("ic0", ("SEARCH", "TABLE"))
     + _over(["ilu0_match", "ic0_match"], INDICES),
-    "arnoldi": _over(
+    "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
+    + _over(
         [
-            "mgs_step",
-            "unit_step",
+            "cgs2_step",
             "arnoldi_begin",
+            "keep_column",
             "givens_step",
             "hessenberg_solve",
             "combine",
@@ -163,6 +165,15 @@ INSTANCES: dict[str, list[str]] = {
         ],
         VALUES,
     ),
+    "partition": [
+        "count_ends",
+        "place_ends",
+        "pairs",
+        "enumerate",
+        "contract",
+        *_over(["scales", "couplings", "grid_couplings"], VALUES),
+        *_over(["propose"], (8, 32)),
+    ],
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
         [
@@ -179,8 +190,9 @@ INSTANCES: dict[str, list[str]] = {
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
     "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
-    "vectors": _over(["gather_scaled", "scatter_scaled"], VALUES, INDICES),
-    "products": _over(["residual", "residual_twice", "subtract_product"], VALUES, INDICES)
+    "vectors": _over(["gather_scaled", "scatter_scaled"], VALUES, INDICES)
+    + _over(["dot", "dotu", "norm", "dot_and_norm"], VALUES),
+    "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
     "scaling": _over(
         ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
@@ -189,6 +201,14 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["divide_by_pivots"], VALUES, INDICES)
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
+    "subdomains": _over(["inside", "order_by_levels"], INDICES)
+    + _over(["pack"], VALUES, INDICES)
+    + _over(["subdomain_solve"], ("double",), LANES, BOOLEANS)
+    + _over(["subdomain_solve"], ("float", *COMPLEX), (1, 4), BOOLEANS)
+    + _over(["restrict_to_parts", "prolong_from_parts", "coarse_residual"], VALUES)
+    + _over(["coarse_products"], VALUES, INDICES, (8, 32))
+    + _over(["coarse_matrix"], WIDENED)
+    + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
         "wavefront_order",
         *_by_cells("factor_by_cells", BLOCK_SIZES, BOOLEANS, BOOLEANS),
@@ -209,7 +229,6 @@ INSTANCES: dict[str, list[str]] = {
     + _over(
         [
             "cg_step",
-            "cg_record",
             "cg_direction",
             "bicg_alpha",
             "bicg_step",
@@ -219,7 +238,6 @@ INSTANCES: dict[str, list[str]] = {
             "sqmr_direction",
             "bicgstab_half",
             "bicgstab_step",
-            "bicgstab_record",
             "bicgstab_direction",
             "minres_begin",
             "minres_start",

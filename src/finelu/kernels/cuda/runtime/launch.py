@@ -13,6 +13,7 @@ import numpy as np
 from finelu.errors import ParameterError
 from finelu.kernels import monitor
 from finelu.kernels.cuda.runtime.constants import header
+from finelu.kernels.cuda.runtime.memory import counter
 
 CUDA_TYPES = {
     "float32": "float",
@@ -94,6 +95,15 @@ def optional(array):
 def over_elements(stem: str, function: str, x, *arguments) -> None:
     """Launch the kernel of x's dtype with a thread for each element of x; its first argument is their number."""
     kernel(stem, function, x.dtype)((blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), *arguments))
+
+
+def summing(stem: str, function: str, x, *arguments) -> None:
+    """Launch the kernel of x's dtype that forms sums over the elements of x; its first arguments are their number,
+    room for what its blocks leave, and the counter of `last_block`."""
+    n = x.size
+    grid = min(blocks(n, BLOCK), 8 * device_limits()["processors"])
+    room = cupy.empty(4 * grid, np.float64)  # for a block two sums of any type
+    kernel(stem, function, x.dtype)((grid,), (BLOCK,), (np.int64(n), room, counter(), *arguments))
 
 
 def single_thread(stem: str, function: str, dtype, *arguments) -> None:

@@ -1,0 +1,86 @@
+// Sums over all threads of a grid within one launch. Each block adds up what its threads have and leaves that in a place
+// of its own; the block that happens to be the last to do so adds up the places, in their order. So the order of every sum is
+// fixed by n, the grid and the block, whichever block is the last: the same bits in every run.
+#pragma once
+
+namespace fl {
+
+// The sum of one value a thread over the block, the same in all its threads; blockDim.x a multiple of 32. Its two
+// barriers also keep two sums apart that follow each other.
+template <typename T>
+__device__ T block_sum(T v)
+{
+    __shared__ __align__(16) unsigned char room[32 * sizeof(T)];
+    T* part = reinterpret_cast<T*>(room);
+    for (int offset = 16; offset > 0; offset /= 2) v = v + shuffle_xor(v, offset);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    T total = part[0];
+    for (int w = 1; w < int(blockDim.x) / 32; ++w) total += part[w];
+    return total;
+}
+
+__device__ inline double block_max(double v)
+{
+    __shared__ double part[32];
+    for (int offset = 16; offset > 0; offset /= 2) v = fmax(v, shuffle_xor(v, offset));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    for (int w = 0; w < int(blockDim.x) / 32; ++w) v = fmax(v, part[w]);
+    return v;
+}
+
+// Whether this block is the last of the grid to come here. All threads call it; the last block sees, by `peek`, what all
+// blocks have written before: the barriers and the fences of one thread pass on what the others have done. counter: 0
+// before a launch, and again after it.
+__device__ inline bool last_block(unsigned* counter)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// In the last block: the sum of what the blocks have left, the same in all its threads.
+template <typename T>
+__device__ T sum_of_blocks(const T* partial)
+{
+    T sum = T(0);
+    for (unsigned b = threadIdx.x; b < gridDim.x; b += blockDim.x) sum += peek(partial + b);
+    return block_sum(sum);
+}
+
+__device__ inline double square_of(double re, double im) { return re * re + im * im; }
+template <typename T> __device__ inline double square_of(T a) { return square_of(double(real(a)), double(imag(a))); }
+
+// In the last block: ||x||_2 from what the blocks have left of the sum of its squares, without overflow or underflow where
+// the norm is representable. Squares of extreme double precision leave the range; then this block alone forms them again, relative to the
+// largest magnitude.
+template <typename T>
+__device__ double norm_of_blocks(const double* partial, long long n, const T* x)
+{
+    const double square = sum_of_blocks(partial);
+    if ((square > 1e-270 && square < 1e270) || square != square) return sqrt(square);
+    double largest = 0;
+    for (long long i = threadIdx.x; i < n; i += blockDim.x) {
+        const T v = peek(x + i);
+        largest = fmax(largest, fmax(fabs(double(real(v))), fabs(double(imag(v)))));
+    }
+    largest = block_max(largest);
+    if (largest == 0 || !is_finite(largest)) return largest;
+    double sum = 0;
+    for (long long i = threadIdx.x; i < n; i += blockDim.x) {
+        const T v = peek(x + i);
+        sum += square_of(double(real(v)) / largest, double(imag(v)) / largest);
+    }
+    return largest * sqrt(block_sum(sum));
+}
+
+}  // namespace fl
