@@ -10,6 +10,7 @@ from finelu import io as io
 from finelu import krylov as krylov
 from finelu import matrix as matrix
 from finelu import ordering as ordering
+from finelu import partition as partition
 from finelu import preconditioners as preconditioners
 from finelu import properties as properties
 from finelu import report as report
@@ -59,6 +60,7 @@ from finelu.preconditioners import ParICT as ParICT
 from finelu.preconditioners import ParILU as ParILU
 from finelu.preconditioners import ParILUT as ParILUT
 from finelu.preconditioners import Recipe as Recipe
+from finelu.preconditioners import Schwarz as Schwarz
 from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.result import Solution as Solution

@@ -140,6 +140,11 @@ class TriangularSolver:
         self._kernels, self._xp = kernels_for(self._like), namespace(self._like)
 
     @property
+    def plan(self) -> Any:
+        """What solves: of the kernels, with the values of the last update."""
+        return self._plan
+
+    @property
     def method(self) -> str:
         """The one in use; "auto" may go over to another on the CPU after some solves."""
         chosen: str = self._plan.method

@@ -73,6 +73,7 @@ LINES = {
         needs_diagonal=False,
     ),
     "jacobi": Line(warning=""),  # its rows have nothing to do with one another: nothing is divided by but A_ii
+    "schwarz": Line({"size": 6}, zero_pivot=r"the pivot of row 4 .*part 1.*Try local=ILU0\(shift=0.001\)"),
     "block_jacobi": Line({"block_size": 3}, zero_pivot=BLOCK),
     "block_ilu0": Line({"block_size": 3}, SIDE, BLOCK, needs_diagonal=False),
     "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0", needs_diagonal=False),

@@ -18,11 +18,12 @@ from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, register
+from finelu.preconditioners.schwarz import Schwarz
 
 # finelu's own, from the cheapest set-up to the most expensive: the order in which help texts name them and `compare`
 # measures them.
 OWN: tuple[type[Recipe], ...] = (
-    *(Jacobi, BlockJacobi, IC0, ILU0, MILU0, ParIC, ParILU, ILUK, ICT, ILUT, MultilevelILU, ParILUT, ParICT),
+    *(Jacobi, BlockJacobi, IC0, ILU0, MILU0, Schwarz, ParIC, ParILU, ILUK, ICT, ILUT, MultilevelILU, ParILUT, ParICT),
     *(BlockILU0, SparseLU),
 )
 for _kind in OWN:
@@ -50,6 +51,7 @@ __all__ = [
     "ParILU",
     "ParILUT",
     "Recipe",
+    "Schwarz",
     "SingularBlock",
     "SparseLU",
     "recipe_name",

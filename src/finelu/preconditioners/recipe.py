@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from finelu.arithmetic import judged
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
@@ -39,6 +39,7 @@ class Recipe:
     full_diagonal : needs an entry for every place of A's diagonal.
     matrices : the kinds of matrix it makes the most of; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
+    arrays : parameters that may be arrays, which are kept as `Given`.
     """
 
     name: ClassVar[str] = ""
@@ -50,6 +51,7 @@ class Recipe:
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
     applied_on: ClassVar[str] = ON_DEVICE
+    arrays: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -64,6 +66,9 @@ class Recipe:
         for f in fields(self):
             value = getattr(self, f.name)
             many = hasattr(value, "__len__") and not isinstance(value, str)
+            if many and f.name in self.arrays:
+                object.__setattr__(self, f.name, Given(value))
+                continue
             if many or (isinstance(value, int) and abs(value) > LARGEST):
                 what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
                 raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
@@ -75,6 +80,26 @@ class Recipe:
     def __repr__(self) -> str:
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
+
+
+class Given:
+    """An array that a recipe was given: a copy of its own, equal to another of the same numbers."""
+
+    def __init__(self, array: Any):
+        self.array = array.copy() if on_gpu(array) else np.array(array)
+
+    def _content(self) -> tuple[Any, ...]:
+        host = to_host(self.array)
+        return host.shape, str(host.dtype), host.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Given) and (self is other or self._content() == other._content())
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def __repr__(self) -> str:
+        return f"<{self.array.dtype} array of shape {self.array.shape}>"
 
 
 def same(value: Any, default: Any) -> bool:
@@ -109,6 +134,11 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
     diagonal : whether it must be stored in full; None for what the recipe's facts say.
     """
     number("shift", recipe.shift, of=recipe)
+    return checked_precision(recipe, A, diagonal=diagonal)
+
+
+def checked_precision(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
+    """The same for a recipe without a shift of its own."""
     choice("precision", recipe.precision, PRECISIONS, of=recipe)
     A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
     return A if recipe.precision is None else as_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))

@@ -1,0 +1,265 @@
+"""Solves with the diagonal blocks of subdomains, parts shared out among threads; and the vectors of a coarse space."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.kernels.cpu.levels import levels
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
+from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+
+
+def _items(starts, work: int):
+    """The parts at which items of about COPY units of work begin; one item where one thread is as fast."""
+    parts = starts.size - 1
+    count = max(min(parts, work // COPY), 1) if threads_for(work) > 1 else 1
+    return np.linspace(0, parts, count + 1).astype(np.int64)
+
+
+def inside(starts, rows, indptr, indices):
+    """The block-diagonal matrix of the parts; see kernels/reference/subdomains.py."""
+    items = _items(starts, indices.size + rows.size)
+    A = unsigned(indptr), unsigned(indices)
+    where = workspace(items.size - 1, indptr.size - 1, rows.dtype)
+    arguments = items, starts, rows, *A, where
+    counts, none = np.empty(rows.size, indices.dtype), np.empty(0, indices.dtype)
+    run_items(_inside, items.size - 1, *arguments, False, counts, none, none, threads=where.shape[0])
+    pointers = np.zeros(rows.size + 1, indices.dtype)
+    np.cumsum(counts, out=pointers[1:])
+    columns, places = (np.empty(int(pointers[-1]), indices.dtype) for _ in range(2))
+    run_items(_inside, items.size - 1, *arguments, True, pointers, columns, places, threads=where.shape[0])
+    return pointers, columns, places
+
+
+@compiled
+def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill, pointers, columns, places):
+    """The entries of each row are written from its place in `pointers` on, or only counted there."""
+    t = claim(state)
+    where = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # the position of a row; or anything
+    while t < done.size:
+        for p in range(items[t], items[t + 1]):
+            first, last = starts[p], starts[p + 1]
+            for k in range(first, last):
+                where[rows[k]] = k
+            for k in range(first, last):
+                i, at = np.uint64(rows[k]), pointers[k] if fill else 0
+                for place in range(indptr[i], indptr[i + ONE]):
+                    j = indices[place]
+                    other = where[j]
+                    if first <= other < last and rows[other] == j:
+                        if fill:
+                            columns[at] = other
+                            places[at] = place
+                        at += 1
+                if not fill:
+                    pointers[k] = at
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+class SubdomainSolve:
+    """Two triangular solves in each part, one part after the other; see kernels/reference/subdomains.py.
+
+    plans : `Natural`, of two triangles; nothing is copied. A part is solved by one thread.
+    """
+
+    def __init__(self, starts, plans):
+        self.starts, self.plans = starts, plans
+        work = starts[-1] + sum(plan.triangle.entries for plan in plans)
+        self._items = _items(starts, int(work))
+
+    @property
+    def levels(self) -> int:
+        """The most level sets of a triangle of a part."""
+        return max(levels(plan.triangle)[1] for plan in self.plans)
+
+    def load(self):
+        """The plans have new values."""
+
+    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+        """See kernels/reference/subdomains.py."""
+        triangles = []
+        for plan in self.plans:
+            triangles += [plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots]
+        s = np.empty(rows.size, x.dtype)
+        ways = before, after, scattered
+        run_items(_solve, self._items.size - 1, self._items, self.starts, r, x, rows, *ways, s, *triangles)
+
+
+@compiled
+def _solve(state, done, items, starts, r, x, rows, before, after, scattered, s, *triangles):
+    t = claim(state)
+    while t < done.size:
+        for p in range(items[t], items[t + 1]):
+            first, last = starts[p], starts[p + 1]
+            for k in range(first, last):
+                s[k] = r[rows[k]] if before is None else r[rows[k]] * before[k]
+            _substitute(first, last, s, *triangles[:7])
+            _substitute(first, last, s, *triangles[7:])
+            for k in range(first, last):
+                v = s[k] if after is None else s[k] * after[k]
+                if scattered:
+                    x[rows[k]] = v
+                else:
+                    x[k] = v
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _substitute(first, last, s, reverse, begin, end, indices, values, places, pivots):
+    """s = T^-1 s in the rows from `first` to before `last`."""
+    for t in range(last - first):
+        i = last - 1 - t if reverse else first + t
+        total = s[i]
+        for p in range(begin[i], end[i]):
+            total -= values[p] * s[indices[p]]
+        s[i] = divide(total, pivots[places[i]]) if places.size else total
+
+
+def restrict(starts, rows, values, r, conjugate):
+    """Sums of conj(v_k) r[rows_k] in each part; see kernels/reference/subdomains.py."""
+    columns = 1 if values is None else values.shape[1]
+    g = np.zeros((starts.size - 1, columns), r.dtype)
+    items = _items(starts, rows.size * columns)
+    run_items(_restrict, items.size - 1, items, starts, rows, values, r, conjugate, g)
+    return g.reshape(-1)
+
+
+@compiled
+def _restrict(state, done, items, starts, rows, values, r, conjugate, g):
+    t = claim(state)
+    while t < done.size:
+        for p in range(items[t], items[t + 1]):
+            for k in range(starts[p], starts[p + 1]):
+                v = r[rows[k]]
+                if values is None:
+                    g[p, 0] += v
+                else:
+                    for c in range(g.shape[1]):
+                        g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def prolong(parts, Z, q, x):
+    """x_i += Z_i q_p for i in part p; see kernels/reference/subdomains.py."""
+    items = shared_out(np.arange(x.size + 1), x.size)
+    q = q.reshape(-1, 1 if Z is None else Z.shape[1])
+    run_items(_prolong, items.size - 1, items, parts, Z, q, x)
+
+
+@compiled
+def _prolong(state, done, items, parts, Z, q, x):
+    t = claim(state)
+    while t < done.size:
+        for i in range(items[t], items[t + 1]):
+            if Z is None:
+                x[i] += q[parts[i], 0]
+            else:
+                for c in range(q.shape[1]):
+                    x[i] += Z[i, c] * q[parts[i], c]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def coarse_products(indptr, indices, data, parts, count, Z):
+    """A Z by rows; see kernels/reference/subdomains.py."""
+    n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
+    items = shared_out(indptr, indices.size)
+    places = workspace(items.size - 1, count, np.int64)
+    arguments = items, unsigned(indptr), indices, data, parts, Z, places
+    counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
+    run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
+    pointers = np.zeros(n + 1, np.int32)
+    np.cumsum(counts, out=pointers[1:])
+    part, values = np.empty(pointers[-1], np.int32), np.empty((int(pointers[-1]), m), data.dtype)
+    run_items(_coarse_products, items.size - 1, *arguments, True, pointers, part, values, threads=places.shape[0])
+    return pointers, part, values
+
+
+@compiled
+def _coarse_products(state, done, items, indptr, indices, data, parts, Z, workspaces, fill, pointers, part, values):
+    m = values.shape[1]
+    t = claim(state)
+    place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this row; or anything
+    met, sums = np.empty(64, np.int64), np.empty((64, m), values.dtype)
+    while t < done.size:
+        for i in range(items[t], items[t + 1]):
+            begin, end, count = indptr[i], indptr[i + ONE], 0
+            if end - begin > met.size:
+                met, sums = np.empty(2 * (end - begin), np.int64), np.empty((2 * (end - begin), m), values.dtype)
+            for e in range(begin, end):
+                j = indices[e]
+                p = parts[j]
+                k = place[p]
+                if not (0 <= k < count and met[k] == p):
+                    k, place[p], met[count] = count, count, p
+                    sums[k] = 0
+                    count += 1
+                if Z is None:
+                    sums[k, 0] += data[e]
+                else:
+                    for c in range(m):
+                        sums[k, c] += data[e] * Z[j, c]
+            at = pointers[i] if fill else 0
+            for k in range(count):
+                kept = False
+                for c in range(m):
+                    kept = kept or sums[k, c] != 0
+                if kept:
+                    if fill:
+                        part[at] = met[k]
+                        values[at] = sums[k]
+                    at += 1
+            if not fill:
+                pointers[i] = at
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def coarse_residual(products, q, r):
+    """r - A Z q; see kernels/reference/subdomains.py."""
+    pointers, values = products[0], products[2]
+    out = np.empty_like(r)
+    items = shared_out(pointers, values.size)
+    run_items(_coarse_residual, items.size - 1, items, *products, q.reshape(-1, values.shape[1]), r, out)
+    return out
+
+
+@compiled
+def _coarse_residual(state, done, items, pointers, part, values, q, r, out):
+    t = claim(state)
+    while t < done.size:
+        for i in range(items[t], items[t + 1]):
+            total = r[i]
+            for p in range(pointers[i], pointers[i + 1]):
+                for c in range(values.shape[1]):
+                    total -= values[p, c] * q[part[p], c]
+            out[i] = total
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def coarse_matrix(products, rows, parts, count, Z, conjugate):
+    """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
+    _, part, values = products
+    m, n = values.shape[1], parts.size
+    size, wide = count * m, np.result_type(values.dtype, np.float64)
+
+    def expanded(blocks, V):
+        return (blocks[:, None].astype(np.int64) * m + np.arange(m)).reshape(-1), V.reshape(-1).astype(wide)
+
+    columns, entries = expanded(part, values)
+    starts = np.searchsorted(rows, np.arange(n + 1)) * m
+    AZ = sp.csr_matrix((entries, columns, starts), shape=(n, size))
+    ones = np.ones((n, 1), values.dtype) if Z is None else Z
+    columns, entries = expanded(parts, ones.conj() if conjugate else ones)
+    adjoint = sp.csc_matrix((entries, columns, np.arange(n + 1) * m), shape=(size, n))
+    return adjoint.tocsr() @ AZ

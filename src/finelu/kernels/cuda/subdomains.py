@@ -1,0 +1,252 @@
+"""Launchers of subdomains.cu: solves with the diagonal blocks of subdomains, and the vectors of a coarse space."""
+
+from __future__ import annotations
+
+import math
+
+import cupy
+import numpy as np
+
+from finelu.errors import ParameterError
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
+
+ALIGNED = 8  # what is packed for a part begins at multiples of this
+THREADS = 128  # of a part
+MOST_ROWS = 2**16  # of a part: rows are numbered by 16 bits
+AT_ONCE = 4  # entries of a row that a thread has before its level begins, as in subdomains.cu
+TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
+RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
+
+
+def inside(starts, rows, indptr, indices):
+    """The block-diagonal matrix of the parts; see kernels/reference/subdomains.py."""
+    n, index = indptr.size - 1, indices.dtype
+    position = None
+    if rows.size == n:  # each row has one position
+        position = cupy.empty(n, np.int32)
+        position[rows] = cupy.arange(n, dtype=np.int32)
+    launch = kernel("subdomains", "inside", index)
+    grid = (starts.size - 1,), (THREADS,)
+    A = starts, rows, optional(position), indptr, indices
+    pointers = cupy.zeros(rows.size + 1, index)
+    launch(*grid, (*A, np.int32(0), pointers[1:], NULL, NULL))
+    pointers = cupy.cumsum(pointers, dtype=index)
+    columns, places = (cupy.empty(int(pointers[-1]), index) for _ in range(2))
+    launch(*grid, (*A, np.int32(1), pointers, columns, places))
+    return pointers, columns, places
+
+
+def _aligned_starts(sizes):
+    """(len(sizes) + 1,) int64: where each begins if all are rounded up to multiples of ALIGNED."""
+    starts = cupy.zeros(sizes.size + 1, np.int64)
+    cupy.cumsum(-(-sizes.astype(np.int64) // ALIGNED) * ALIGNED, out=starts[1:])
+    return starts
+
+
+class _Packed:
+    """A triangle with its rows in level order, part by part."""
+
+    def __init__(self, starts, row_base, most, plan):
+        self.plan, t = plan, plan.triangle
+        self.starts, self.row_base = starts, row_base
+        parts, rows = starts.size - 1, int(row_base[-1]) + ALIGNED
+        self.order = cupy.empty(rows, np.uint16)
+        self.ends, self.level_ends = cupy.empty(rows, np.int32), cupy.empty(rows, np.int32)
+        self.shape = cupy.empty((parts, 4), np.int32)
+        index = t.indices.dtype
+        kernel("subdomains", "order_by_levels", index)(
+            (parts,),
+            (THREADS,),
+            (
+                *(starts, row_base, np.int32(t.reverse), t.begin, t.end, t.indices),
+                *(self.order, self.ends, self.level_ends, self.shape),
+            ),
+            shared_mem=2 * 4 * (most + 1),
+        )
+        self.entry_base = _aligned_starts(self.shape[:, 2])
+        entries = int(self.entry_base[-1]) + ALIGNED
+        self.cols, self.vals = cupy.zeros(entries, np.uint16), cupy.zeros(entries, plan.values.dtype)
+        self.inverses = None if t.diag is None else cupy.zeros(rows, plan.values.dtype)
+
+    def load(self):
+        t, dtype = self.plan.triangle, self.plan.values.dtype
+        kernel("subdomains", "pack", dtype, t.indices.dtype)(
+            (self.starts.size - 1,),
+            (THREADS,),
+            (
+                *(self.starts, self.row_base, self.entry_base, t.begin, t.indices, self.plan.values),
+                *(optional(self.plan.inverse), self.order, self.ends, self.cols, self.vals, optional(self.inverses)),
+            ),
+        )
+
+    def arguments(self):
+        return (
+            *(self.entry_base, self.order, self.ends, self.level_ends, self.cols, self.vals),
+            *(optional(self.inverses), self.shape),
+        )
+
+    def staged_bytes(self, sizes):
+        """(parts,) : the shared memory that what is packed for each part takes."""
+        itemsize = self.vals.dtype.itemsize
+
+        def room(count, size):
+            return -(-count * size // 16) * 16
+
+        entries, levels = self.shape[:, 2], self.shape[:, 0]
+        total = room(entries, itemsize) + room(entries, 2) + room(sizes, 4) + room(sizes, 2) + room(levels, 4)
+        return total if self.inverses is None else total + room(sizes, itemsize)
+
+
+class SubdomainSolve:
+    """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
+
+    plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
+    Raises ParameterError where the unknowns of a part do not fit into the shared memory of a block.
+    """
+
+    def __init__(self, starts, plans):
+        self.starts, self.plans = starts, plans
+        sizes = starts[1:] - starts[:-1]
+        most, shared = int(sizes.max()), device_limits()["shared"] - 1024
+        itemsize = plans[0].values.dtype.itemsize
+        limit = min(MOST_ROWS, shared // itemsize, shared // 8 - 1)
+        if most > limit:
+            raise ParameterError(
+                f"the largest part has {most} rows, and the shared memory of a block of threads holds {limit}; take "
+                "more or smaller parts."
+            )
+        row_base = _aligned_starts(sizes + 1)
+        self.row_base = row_base
+        self._packed = [_Packed(starts, row_base, most, plan) for plan in plans]
+        one, two = self._packed
+        unknowns = -(-most * itemsize // 16) * 16
+        staged = unknowns + int((one.staged_bytes(sizes) + two.staged_bytes(sizes)).max())
+        self.staged = staged <= shared // RESIDENT
+        self.shared = staged if self.staged else unknowns
+        mean = max(plan.triangle.entries for plan in plans) / max(int(starts[-1]), 1)
+        self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
+        self.load()
+
+    @property
+    def levels(self) -> int:
+        """The most level sets of a triangle of a part."""
+        return max(int(packed.shape[:, 0].max()) for packed in self._packed)
+
+    def load(self):
+        """The plans have new values."""
+        for packed in self._packed:
+            packed.load()
+
+    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+        """See kernels/reference/subdomains.py."""
+        one, two = self._packed
+        kernel("subdomains", "subdomain_solve", x.dtype, self.lanes, self.staged)(
+            (self.starts.size - 1,),
+            (THREADS,),
+            (
+                *(self.starts, rows, self.row_base, optional(before), optional(after), np.int32(scattered)),
+                *(*one.arguments(), *two.arguments(), r, x),
+            ),
+            shared_mem=self.shared,
+        )
+
+
+def restrict(starts, rows, values, r, conjugate):
+    """Sums of conj(v_k) r[rows_k] in each part; see kernels/reference/subdomains.py."""
+    parts, m = starts.size - 1, 1 if values is None else values.shape[1]
+    g = cupy.empty(parts * m, r.dtype)
+    kernel("subdomains", "restrict_to_parts", r.dtype)(
+        (parts,), (128,), (starts, rows, np.int32(m), optional(values), np.int32(conjugate), r, g)
+    )
+    return g
+
+
+def prolong(parts, Z, q, x):
+    """x_i += Z_i q_p for i in part p; see kernels/reference/subdomains.py."""
+    m = 1 if Z is None else Z.shape[1]
+    kernel("subdomains", "prolong_from_parts", x.dtype)(
+        (blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), np.int32(m), parts, optional(Z), q, x)
+    )
+
+
+def coarse_products(indptr, indices, data, parts, count, Z):
+    """A Z by rows; see kernels/reference/subdomains.py."""
+    n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
+    lanes = 32 if data.size > 24 * n else 8
+    launch = kernel("subdomains", "coarse_products", data.dtype, indices.dtype, lanes)
+    grid = (blocks(n * lanes, BLOCK),), (BLOCK,)
+    A = np.int64(n), np.int32(m), indptr, indices, data, parts, optional(Z)
+    pointers = cupy.zeros(n + 1, np.int32)
+    launch(*grid, (*A, np.int32(0), pointers[1:], NULL, NULL))
+    pointers = cupy.cumsum(pointers, dtype=np.int32)
+    entries = int(pointers[-1])
+    part, values = cupy.empty(entries, np.int32), cupy.empty((entries, m), data.dtype)
+    launch(*grid, (*A, np.int32(1), pointers, part, values))
+    return pointers, part, values
+
+
+def coarse_residual(products, q, r):
+    """r - A Z q; see kernels/reference/subdomains.py."""
+    values = products[2]
+    out = cupy.empty_like(r)
+    kernel("subdomains", "coarse_residual", r.dtype)(
+        (blocks(r.size, BLOCK),), (BLOCK,), (np.int64(r.size), np.int32(values.shape[1]), *products, q, r, out)
+    )
+    return out
+
+
+def coarse_matrix(products, rows, parts, count, Z, conjugate):
+    """Z^H A Z, dense; see kernels/reference/subdomains.py."""
+    _, part, values = products
+    m, wide = values.shape[1], np.result_type(values.dtype, np.float64)
+    size = count * m
+    E = cupy.zeros((size, size), wide)
+    index = np.int32 if count**2 < 2**31 else np.int64
+    keys = parts[rows].astype(index) * index(count) + part
+    order = cupy.argsort(keys, kind="stable")
+    keys = keys[order]
+    begins = cupy.ones(keys.size + 1, bool)
+    cupy.not_equal(keys[1:], keys[:-1], out=begins[1:-1])
+    first = cupy.flatnonzero(begins)
+    segments = first.size - 1
+    if segments > 0:
+        kernel("subdomains", "coarse_matrix", values.dtype, wide)(
+            (blocks(32 * segments, BLOCK),),
+            (BLOCK,),
+            (
+                *(np.int32(segments), np.int64(size), np.int32(m), first, order, rows, part, values, parts),
+                *(optional(Z), np.int32(conjugate), E),
+            ),
+        )
+    return E
+
+
+def hermitian_inverse(S, tolerance):
+    """S^-1, and the rows that are left out; see kernels/reference/subdomains.py.
+
+    By blocks, which are inverted in shared memory; their Schur complements are products of dense matrices.
+    """
+    dropped = cupy.zeros(S.shape[0], np.int8)
+    _invert(S, tolerance, dropped)
+    return S, dropped
+
+
+def _invert(S, tolerance, dropped) -> None:
+    """In place, where S may be a block of a larger matrix."""
+    n = S.shape[0]
+    tile = TILE[S.dtype.char]
+    base = 32 * tile
+    if n <= base:
+        kernel("subdomains", "invert_block", S.dtype, tile)(
+            (1,), (32, 32), (np.int32(n), np.int64(S.strides[0] // S.itemsize), S, np.float64(tolerance), dropped)
+        )
+        return
+    h = base * max(-(-n // (2 * base)), 1)
+    A, B, D = S[:h, :h], S[:h, h:], S[h:, h:]
+    _invert(A, tolerance, dropped[:h])
+    T = A @ B  # A^-1 B
+    D -= B.conj().T @ T
+    _invert(D, tolerance, dropped[h:])
+    cupy.matmul(T, -D, out=B)
+    A -= B @ T.conj().T
+    S[h:, :h] = B.conj().T

@@ -1,0 +1,143 @@
+"""Solves with the diagonal blocks of subdomains, and the vectors of a coarse space. The specification.
+
+Part p of the unknowns owns the local positions starts[p] <= t < starts[p + 1]; position t is row rows[t] of A, and the
+rows of a part are in ascending order. With overlap a row has a position in several parts.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from finelu.kernels.reference.levels import levels
+
+
+def inside(starts, rows, indptr, indices):
+    """The block-diagonal matrix of a_ij for i and j of one part, in local positions, as (indptr, indices, places).
+
+    indptr, indices : of A, its columns ascending.  places : where the values of the entries lie in A's; columns are
+    ascending, too.
+    """
+    block_indptr, block_indices, places = [0], [], []
+    for p in range(starts.size - 1):
+        here = {int(rows[t]): t for t in range(starts[p], starts[p + 1])}
+        for i in here:
+            for place in range(indptr[i], indptr[i + 1]):
+                if int(indices[place]) in here:
+                    block_indices.append(here[int(indices[place])])
+                    places.append(place)
+            block_indptr.append(len(places))
+    return tuple(np.array(a, indices.dtype) for a in (block_indptr, block_indices, places))
+
+
+class SubdomainSolve:
+    """x = W_after T_k^-1 ... T_1^-1 W_before r in the parts, for triangles T of which each couples rows of a part only.
+
+    plans : of the triangles T_1, ..., T_k, in local positions, that visit the rows one after the other and have values.
+    """
+
+    def __init__(self, starts, plans):
+        self.starts, self.plans = starts, plans
+
+    @property
+    def levels(self) -> int:
+        """The most level sets of a triangle of a part."""
+        return max(levels(plan.triangle)[1] for plan in self.plans)
+
+    def load(self):
+        """The plans have new values."""
+
+    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+        """r (n,) in the rows of A. x (n,), too, if scattered, where each row has one position; else in positions.
+
+        before, after : diagonals W (len(rows),) of reals, None for ones.
+        """
+        y = r[rows] if before is None else before * r[rows]
+        for plan in self.plans:
+            s, y = y, np.empty_like(y)
+            plan.solve(s, y)
+        x[rows if scattered else slice(None)] = y if after is None else after * y
+
+
+def restrict(starts, rows, values, r, conjugate):
+    """(parts * m,) : the sums of conj(v_k) r[rows[k]] over the places k of each part, m columns v (places, m).
+
+    values : v, or None for one column of ones.  conjugate : whether v is.
+    With the rows of each part and Z in their order this is Z^H r.
+    """
+    V = np.ones((rows.size, 1), r.dtype) if values is None else values.conj() if conjugate else values
+    return np.concatenate([V[a:b].T @ r[rows[a:b]] for a, b in pairwise(starts)])
+
+
+def prolong(parts, Z, q, x):
+    """x_i += Z_i q_p for each row i of part p = parts[i]; Z (n, m), None for one column of ones."""
+    Z = np.ones((x.size, 1), x.dtype) if Z is None else Z
+    x += (Z * q.reshape(-1, Z.shape[1])[parts]).sum(axis=1)
+
+
+def coarse_products(indptr, indices, data, parts, count, Z):
+    """A Z by rows, as (pointers (n + 1,), part (k,), values (k, m)) : row i has the sums of a_ij Z_j over the j of
+    part[p] as values[p], for pointers[i] <= p < pointers[i + 1].
+
+    The parts are in the order in which the row meets them, sums in that of its entries; a part whose sums are all 0 is
+    left out. count : of the parts.
+    """
+    Z = np.ones((parts.size, 1), data.dtype) if Z is None else Z
+    pointers, part, values = [0], [], []
+    for i in range(indptr.size - 1):
+        sums: dict[int, np.ndarray] = {}
+        for place in range(indptr[i], indptr[i + 1]):
+            j = indices[place]
+            p = int(parts[j])
+            sums[p] = sums.get(p, np.zeros(Z.shape[1], data.dtype)) + data[place] * Z[j]
+        kept = {p: v for p, v in sums.items() if v.any()}
+        part += kept
+        values += kept.values()
+        pointers.append(len(part))
+    shaped = np.array(values, data.dtype).reshape(-1, Z.shape[1])
+    return np.array(pointers, np.int32), np.array(part, np.int32), shaped
+
+
+def coarse_residual(products, q, r):
+    """r - A Z q, with `products` of `coarse_products`."""
+    pointers, part, values = products
+    out = r.copy()
+    for i in range(r.size):
+        for p in range(pointers[i], pointers[i + 1]):
+            out[i] -= values[p] @ q.reshape(-1, values.shape[1])[part[p]]
+    return out
+
+
+def coarse_matrix(products, rows, parts, count, Z, conjugate):
+    """Z^H A Z, or Z^T A Z without conjugation, (K, K) in double precision, dense.
+
+    products : A Z, of `coarse_products`.  rows (k,) : the row of each of its entries.
+    """
+    _, part, values = products
+    Z = np.ones((parts.size, 1), values.dtype) if Z is None else Z.conj() if conjugate else Z
+    m = Z.shape[1]
+    E = np.zeros((count, m, count, m), np.result_type(values.dtype, np.float64))
+    for i, q, v in zip(rows, part, values):
+        E[parts[i], :, q, :] += np.outer(Z[i], v)
+    return E.reshape(count * m, count * m)
+
+
+def hermitian_inverse(S, tolerance):
+    """S^-1 for a dense Hermitian positive semidefinite S, which may be overwritten; (n,) int8: which rows are left out.
+
+    Rows are eliminated in their order. One whose pivot is not above the tolerance depends on those before (1): the
+    inverse is that without it, with zeros in its row and column. 2: below -tolerance, so that S is not semidefinite.
+    """
+    S, dropped = S.copy(), np.zeros(S.shape[0], np.int8)
+    for k in range(S.shape[0]):
+        pivot = S[k, k].real
+        row, column = S[k].copy(), S[:, k].copy()
+        dropped[k] = 0 if pivot > tolerance else 2 if pivot < -tolerance else 1
+        S[k], S[:, k] = 0, 0
+        if not dropped[k]:
+            row[k] = column[k] = 0
+            S -= np.outer(column, row / pivot)
+            S[k], S[:, k] = row / pivot, -column / pivot
+            S[k, k] = 1 / pivot
+    return S, dropped

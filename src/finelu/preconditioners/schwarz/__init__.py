@@ -1,0 +1,5 @@
+"""Schwarz methods: incomplete factorizations of subdomains, and a coarse space that couples them."""
+
+from finelu.preconditioners.schwarz.recipe import Schwarz
+
+__all__ = ["Schwarz"]

@@ -1,0 +1,234 @@
+"""The coarse space of a Schwarz method: a few vectors Z in each part, and the Galerkin matrix E = Z^H A Z."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sla
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+
+from finelu.device import namespace, on_gpu, require_room
+from finelu.errors import MatrixError
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+from finelu.matrix import rows_of_entries
+from finelu.threads import one_blas_thread
+
+ROUNDINGS = 10.0  # of a column's sum of K terms: a pivot that is no larger, relative to the diagonal of E, is dropped
+DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
+
+
+class CoarseSpace:
+    """Q = Z E^-1 Z^H for Z with `columns` vectors a part, each zero outside of its part.
+
+    parts (n,) : the part of each row.  starts, rows : the same as positions, see kernels/reference/subdomains.py.
+    near_nullspace : (n, m), whose columns are cut into parts; None for the constant.
+    adjoint : "H", or "T" for Z^T and E = Z^T A Z, which keeps the symmetry of a complex symmetric A.
+    products : A Z, see kernels/reference/subdomains.py; its entries by columns, too.
+    dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part.
+    """
+
+    def __init__(self, A: CSR, parts: Any, starts: Any, rows: Any, near_nullspace: Any, adjoint: str, definite: bool):
+        self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint
+        self._kernels, xp = kernels_for(A.data), namespace(A.data)
+        self._count = starts.size - 1
+        self.Z: Any = None
+        dependent = xp.zeros(self._count, bool)
+        if near_nullspace is not None:
+            self.Z, dependent = self._orthonormal(near_nullspace.astype(A.dtype, copy=False))
+        self.columns = 1 if self.Z is None else self.Z.shape[1]
+        self.size = self._count * self.columns
+        self._Z_by_parts = None if self.Z is None else self.Z[rows]
+        self._dependent = dependent
+        self.update(A, definite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kernels": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._kernels = kernels_for(self.parts)
+
+    def _orthonormal(self, B: Any) -> tuple[Any, Any]:
+        """The columns of B, orthonormal in each part, and (K,) which of them depend on those before and are 0.
+
+        By the classical Gram-Schmidt process, twice for each column.
+        """
+        xp = namespace(B)
+        Z = xp.zeros(B.shape, B.dtype)
+        dependent = xp.zeros((self._count, B.shape[1]), bool)
+        for c in range(B.shape[1]):
+            v = xp.ascontiguousarray(B[:, c])
+            before = self._norms(v)
+            v = v / xp.where(before > 0, before, 1)[self.parts]
+            for _ in range(2):
+                if c:
+                    known = xp.ascontiguousarray(Z[:, :c])
+                    along = self._kernels.subdomains.restrict(self.starts, self.rows, known[self.rows], v, True)
+                    self._kernels.subdomains.prolong(self.parts, known, -along, v)
+            left = self._norms(v)
+            dependent[:, c] = ~(left > DEPENDENT) | (before == 0)
+            Z[:, c] = xp.where(dependent[self.parts, c], 0, v / xp.where(left > 0, left, 1)[self.parts])
+        return Z, dependent.reshape(-1)
+
+    def _norms(self, v: Any) -> Any:
+        """The norm of v in each part."""
+        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
+        return namespace(v).sqrt(self._kernels.subdomains.restrict(self.starts, self.rows, None, square, True))
+
+    def update(self, A: CSR, definite: bool) -> None:
+        """Take the values of A: A Z and E anew, and the inverse of E, or its factors.
+
+        definite : whether E needs no pivoting, A being Hermitian with a positive diagonal.
+        """
+        xp, kernels = namespace(A.data), self._kernels.subdomains
+        self.products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
+        pointers, part, values = self.products
+        rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
+        by_columns = xp.argsort(part, kind="stable")
+        starts = xp.zeros(self._count + 1, np.int32)
+        xp.cumsum(xp.bincount(part, minlength=self._count), out=starts[1:])
+        self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
+        E = kernels.coarse_matrix(self.products, rows, self.parts, self._count, self.Z, self.adjoint == "H")
+        self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
+
+    @property
+    def rank(self) -> int:
+        left: int = self.size - int(self.dropped.sum())
+        return left
+
+    def restrict(self, r: Any) -> Any:
+        """Z^H r, (K,)."""
+        return self._kernels.subdomains.restrict(self.starts, self.rows, self._Z_by_parts, r, self.adjoint == "H")
+
+    def solve(self, g: Any, adjoint: bool = False) -> Any:
+        """E^-1 g, or E^-H g (E^-T where Z^T stands for Z^H)."""
+        return self._inverse(g, self.adjoint if adjoint else "N")
+
+    def prolong(self, q: Any, x: Any) -> None:
+        """x += Z q."""
+        self._kernels.subdomains.prolong(self.parts, self.Z, q, x)
+
+    def residual(self, r: Any, q: Any) -> Any:
+        """r - A Z q."""
+        return self._kernels.subdomains.coarse_residual(self.products, q, r)
+
+    def moments(self, z: Any) -> Any:
+        """(A Z)^H z, (K,)."""
+        return self._kernels.subdomains.restrict(*self._columns, z, self.adjoint == "H")
+
+
+class _Dense:
+    """The inverse of E as a dense matrix, on a GPU."""
+
+    def __init__(self, inverse: Any):
+        self._inverse, self._transposed = inverse, None
+
+    def __call__(self, g: Any, trans: str) -> Any:
+        matrix = self._inverse
+        if trans != "N":
+            if self._transposed is None:
+                T = matrix.T if trans == "T" else matrix.T.conj()
+                self._transposed = namespace(matrix).ascontiguousarray(T)
+            matrix = self._transposed
+        return kernels_for(g).products.dense_product(matrix, g)
+
+
+class _Sparse:
+    """Factors of E on the CPU; S is E scaled by weights on both sides. A copy factors anew."""
+
+    def __init__(self, S: Any, weights: Any, dtype: Any):
+        self._S, self._weights, self._dtype = S, weights, dtype
+        with one_blas_thread():
+            options = {"SymmetricMode": True}
+            self._factors: Any = spla.splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.1, options=options)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._S, self._weights, self._dtype
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def pivots(self) -> Any:
+        """(K,) : the magnitude of the pivot of each column."""
+        return abs(self._factors.U.diagonal())[self._factors.perm_c]
+
+    def __call__(self, g: Any, trans: str) -> Any:
+        return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
+
+
+def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:
+    """What applies E^-1 to vectors of `dtype` in the space of the vectors that are left, and (K,) which are not.
+
+    E (K, K) : in double precision, sparse on the CPU, dense on a GPU.  dependent (K,) : vectors that are to be left
+    out in any case.
+    Rows and columns are scaled by the root of the diagonal. A column of which only rounding is left once those before
+    it are eliminated belongs to a vector that A Z takes into the others' span: it is dropped, and E factored anew.
+    Raises MatrixError where no vector is left.
+    """
+    gpu = on_gpu(E)
+    xp, K = namespace(E) if gpu else np, E.shape[0]
+    size = abs(E.diagonal())
+    dropped = dependent | ~(size > 0)
+    scale = 1 / xp.sqrt(xp.where(dropped, 1, size))
+    tolerance = ROUNDINGS * K * np.finfo(np.float64).eps
+    while not bool(dropped.all()):
+        weights = xp.where(dropped, 0.0, scale)
+        factored = _factored_sparse if not gpu else _factored_definite if definite else _factored_dense
+        found, tiny = factored(E, weights, dropped, tolerance, dtype)
+        if not bool(tiny.any()):
+            return found, dropped
+        dropped = dropped | tiny
+        if found is not None:
+            return found, dropped
+    raise MatrixError(
+        "the coarse matrix Z^H A Z is 0 in all parts: A Z has nothing to do with Z; take coarse=None, or a near null "
+        "space that A does not annihilate."
+    )
+
+
+# Of E scaled by weights, with ones on the diagonal for the vectors that are dropped already: what applies the inverse,
+# None where E is to be factored anew, and (K,) which vectors have turned out to depend on others.
+
+
+def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
+    D = sp.diags(weights)
+    S = (D @ E @ D + sp.diags(dropped.astype(np.float64))).tocsc()
+    try:
+        found: Any = _Sparse(S, weights, dtype)
+        pivots = found.pivots()
+    except RuntimeError:  # exactly singular; SuperLU does not say which columns are to blame
+        pivots = abs(np.diag(sla.lu_factor(S.toarray(), check_finite=False)[0]))
+    tiny = ~(pivots > tolerance) & ~dropped
+    return (None if tiny.any() else found), tiny
+
+
+def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
+    from cupyx.scipy.linalg import lu_factor, lu_solve
+
+    xp, K = namespace(E), E.shape[0]
+    lu, order = lu_factor(_scaled(E, weights, dropped), overwrite_a=True, check_finite=False)
+    tiny = ~(abs(xp.diag(lu)) > tolerance) & ~dropped
+    if bool(tiny.any()):
+        return None, tiny
+    X = lu_solve((lu, order), xp.eye(K, dtype=lu.dtype), overwrite_b=True, check_finite=False)
+    return _Dense(xp.ascontiguousarray(X * weights[:, None] * weights, dtype)), tiny
+
+
+def _factored_definite(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
+    X, left_out = kernels_for(E).subdomains.hermitian_inverse(_scaled(E, weights, dropped), tolerance)
+    if bool((left_out == 2).any()):
+        return _factored_dense(E, weights, dropped, tolerance, dtype)
+    tiny = left_out == 1
+    return _Dense(namespace(E).ascontiguousarray(X * weights[:, None] * weights, dtype)), tiny
+
+
+def _scaled(E: Any, weights: Any, dropped: Any) -> Any:
+    xp, K = namespace(E), E.shape[0]
+    advice = "take larger parts, or coarse=None"
+    require_room(f"the coarse matrix of {K} vectors and its inverse", 3 * E.nbytes, E, advice)
+    S = E * weights[:, None] * weights
+    S[xp.diag_indices(K)] += dropped
+    return S

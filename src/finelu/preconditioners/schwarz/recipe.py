@@ -1,0 +1,337 @@
+"""Additive Schwarz methods with incomplete factorizations of the subdomains and a coarse space.
+
+M. Dryja, O. B. Widlund, 1990; the restricted form: X.-C. Cai, M. Sarkis, 1999; the coarse space of one constant a part:
+R. A. Nicolaides, 1987; its balanced combination: J. Mandel, 1993, and as an abstract preconditioner J. M. Tang,
+R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN and A-DEF1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace, on_gpu, to_host
+from finelu.errors import MatrixError, ParameterError
+from finelu.factors import Factors
+from finelu.factors.report import Report
+from finelu.kernels.operands import CSR
+from finelu.matrix import dense_numbers
+from finelu.matrix.traits import require_hermitian, symmetry
+from finelu.partition import METHODS, partition
+from finelu.preconditioners.ilu0 import ILU0
+from finelu.preconditioners.milu0 import MILU0
+from finelu.preconditioners.recipe import Given, Recipe, checked_precision
+from finelu.preconditioners.registry import recipe_of
+from finelu.preconditioners.schwarz.coarse import CoarseSpace
+from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
+from finelu.validation import choice, count
+
+# Rows of a part where nothing says how many. On a GPU two or three parts are to share a multiprocessor: ROOM bytes hold
+# the factors of one, ENTRY for each of A's entries and ROW for each row. No more than MOST_COARSE coarse vectors, whose
+# matrix has a dense inverse there.
+SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 512, 56_000, 26, 10, 4096
+COARSE = ("constant", None)
+COMBINE = ("balanced", "additive")
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Schwarz(Recipe):
+    """Incomplete factors of the diagonal blocks of subdomains, and a coarse space that couples them.
+
+    M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H, E = Z^H A Z: B_p are the factors of part p by `local`, Z has
+    a vector for each part. No part of a solve waits for another: on a GPU a part is a block of threads, with its
+    unknowns in shared memory; on the CPU it is a thread's.
+
+    local : the recipe of the parts, one of two triangles (ILU0(), IC0(), ILUK(level=1), ILUT(), ICT(), MILU0(), ...) or
+        its name; "auto": ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and need no transpose.
+            Where A is Hermitian with a positive diagonal, so that cg may take them, D must be positive.
+    size : rows of a part; None: 128 to 512, fewer where rows are long, but more where the coarse space would have more
+        than 4096 vectors.
+    parts : how many there are to be, or the part of each row (n,), integers from 0 on without gaps; None: by `size`.
+    partition : how parts are found, see `finelu.partition`: "aggregate" (strong couplings stay inside), "geometric"
+        (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if there is a
+        grid and its couplings are alike).
+    overlap : layers of neighbours that parts have in common: restricted additive Schwarz; with symmetric weights where
+        A is Hermitian.
+    coarse : "constant", or None for no coarse space.
+    near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, as the rigid body modes of
+        elasticity; they are cut by parts and made orthonormal, and those that depend on others are left out.
+    combine : "balanced", P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
+        "additive", M^-1 + Q.
+    precision : "float32" or "float64" for the factors, None for A's own.
+    Facts: the factors are Hermitian, or definite, where those of `local` are.
+    Cost: that of `local`; for the coarse space K = m times parts vectors: a factorization of the sparse E on the CPU,
+    K^3 operations and 8 K^2 bytes on a GPU.
+    """
+
+    arrays = ("parts", "near_nullspace")
+    keeps_symmetry = keeps_hermitian = keeps_definite = True
+
+    local: Recipe | str = AUTO
+    size: int | None = None
+    parts: Any = None
+    partition: str = AUTO
+    overlap: int = 0
+    coarse: str | None = "constant"
+    near_nullspace: Any = None
+    combine: str = "balanced"
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.local, str) and self.local.lower() == AUTO:
+            return
+        local = recipe_of(self.local)
+        object.__setattr__(self, "local", local)
+        for fact in ("keeps_symmetry", "keeps_hermitian", "keeps_definite", "hermitian", "factored_on"):
+            object.__setattr__(self, fact, getattr(local, fact))
+
+    def factor(self, A: Any) -> SchwarzFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
+
+        Raises MatrixError where A has no full diagonal, or is not as `local` needs it, or where nothing is left of the
+        coarse matrix; ParameterError where `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row,
+        where a part has no factors.
+        """
+        self._check()
+        A = checked_precision(self, A).with_own_pattern()
+        return SchwarzFactors(self, A)
+
+    def _check(self) -> None:
+        if self.size is not None:
+            count("size", self.size, 1, of=self)
+            if self.parts is not None:
+                raise ParameterError(f"{self!r}: size and parts say the same thing twice; give one of them.")
+        if self.parts is not None and not isinstance(self.parts, Given):
+            count("parts", self.parts, 1, of=self)
+        count("overlap", self.overlap, 0, of=self)
+        choice("partition", self.partition, METHODS, of=self)
+        choice("coarse", self.coarse, COARSE, of=self)
+        choice("combine", self.combine, COMBINE, of=self)
+        if self.local != AUTO and not hasattr(self.local, "triangular"):
+            raise ParameterError(no_triangles(self, self.local))
+        if self.near_nullspace is not None and not isinstance(self.near_nullspace, Given):
+            raise ParameterError(f"{self!r}: near_nullspace must be an array (n, m), or None.")
+        if self.coarse is None and self.near_nullspace is not None:
+            raise ParameterError(f"{self!r}: a near null space is for a coarse space; leave coarse as it is.")
+        if isinstance(self.local, MILU0) and self.coarse is not None:
+            raise ParameterError(
+                f"{self!r}: MILU0 keeps row sums, as the coarse space does, and both together correct twice; take "
+                "coarse=None, or local=ILU0()."
+            )
+
+
+@dataclass(eq=False, repr=False)
+class SchwarzReport(Report):
+    """local : the recipe of the parts.  partition : how they were found.  parts, smallest, largest : their number and
+    sizes, with overlap.  cut : the part of A's entries that couple rows of different parts.  levels : the most level
+    sets of a triangle of the parts.  coarse_rank, coarse_dropped : the vectors of the coarse space, and those that were
+    left out since they depend on others.  partition_seconds, analysis_seconds : of the parts and their blocks.
+    """
+
+    local: str | None = None
+    partition: str | None = None
+    parts: int = 0
+    smallest: int = 0
+    largest: int = 0
+    cut: float = 0.0
+    levels: int | None = None
+    coarse_rank: int | None = None
+    coarse_dropped: int | None = None
+    partition_seconds: float = 0.0
+    analysis_seconds: float = 0.0
+
+
+class SchwarzFactors(Factors):
+    """M, see `Schwarz`.  parts (n,) : the part of each row.  local : the factors of the diagonal blocks, which are one
+    block-diagonal matrix whose row t is row `rows[t]` of A."""
+
+    def __init__(self, recipe: Schwarz, A: CSR):
+        self._local: Any = None
+        super().__init__(recipe, A, report=SchwarzReport())
+        report, start = self._report, perf_counter()
+        near = _near(recipe, A)
+        parts, number, method = _parts(recipe, A, near)
+        report.partition, report.parts, report.partition_seconds = method, number, perf_counter() - start
+        start = perf_counter()
+        kind = symmetry(A)
+        self._kind = kind
+        self._definite = self._may_be_definite(A)
+        local: Any = ILU0() if recipe.local == AUTO else recipe.local
+        if local.hermitian and recipe.local != AUTO:
+            report.warning = require_hermitian(local, A) or None
+        domains = Subdomains(A, parts, number, recipe.overlap)
+        if recipe.overlap and number > 1 and int(domains.sizes.max()) == A.n:
+            raise ParameterError(
+                f"{recipe!r}: with overlap={recipe.overlap} part {int(domains.sizes.argmax())} of {number} is all of "
+                "A; take less overlap, or larger parts."
+            )
+        self._domains, self.parts, self.rows = domains, parts, domains.rows
+        self._local = LocalFactors(recipe, local, A, domains, symmetric=kind != "general")
+        self._require_definite()
+        sizes = to_host(domains.sizes)
+        report.local, report.smallest, report.largest = repr(local), int(sizes.min()), int(sizes.max())
+        report.cut = 1 - self._local.kept_entries(domains) / A.nnz
+        report.analysis_seconds = perf_counter() - start
+        start = perf_counter()
+        self.coarse: CoarseSpace | None = None
+        if recipe.coarse is not None:
+            adjoint = "T" if kind == "symmetric" else "H"
+            self.coarse = CoarseSpace(A, parts, domains.own_starts, domains.own_rows, near, adjoint, self._definite)
+        self._tell_coarse()
+        report.numeric_seconds = perf_counter() - start
+
+    def _may_be_definite(self, A: CSR) -> bool:
+        diagonal = A.data[A.diag]
+        return self._kind == "hermitian" and bool(((diagonal.real > 0) & (diagonal.imag == 0)).all())
+
+    def _require_definite(self) -> None:
+        """That ILU0 stands in for IC0: where A may be positive definite, its pivots are positive."""
+        if self.recipe.local == AUTO and self._definite:
+            self._local.require_positive_pivots()
+
+    def _tell_coarse(self) -> None:
+        report = self._report
+        if self.coarse is not None:
+            report.coarse_rank, report.coarse_dropped = self.coarse.rank, self.coarse.size - self.coarse.rank
+
+    def _refresh(self, A: CSR) -> None:
+        start = perf_counter()
+        kind = symmetry(A)
+        if self._kind != kind:
+            raise MatrixError(f"A was {self._kind} when it was factored, and is {kind} now. Factor it anew.")
+        self._definite = self._may_be_definite(A)
+        self._local.update(A)
+        self._require_definite()
+        if self.coarse is not None:
+            self.coarse.update(A, self._definite)
+            self._tell_coarse()
+        self._report.numeric_seconds, self._report.levels = perf_counter() - start, None
+
+    @property  # type: ignore[override]
+    def report(self) -> SchwarzReport:
+        """What happened; the levels are counted when they are first asked for."""
+        if self._report.levels is None and self._local is not None:
+            self._report.levels = self._local.levels()
+        return self._report
+
+    @report.setter
+    def report(self, report: Any) -> None:
+        self._report: SchwarzReport = report
+
+    @property
+    def local(self) -> Factors:
+        """The factors of the diagonal blocks of all parts, with `L` and `U` where these recipes have them."""
+        factors: Factors = self._local.factors
+        return factors
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of the parts' factors."""
+        return self.local.nnz
+
+    @property
+    def capturable(self) -> bool:
+        return on_gpu(self.pattern.data)
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        X = namespace(R).empty_like(R)
+        self._apply_into(R, trans, X)
+        return X
+
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        if R.ndim == 1 and out.flags.c_contiguous and not namespace(R).may_share_memory(R, out):
+            self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
+            return
+        columns = (namespace(R).ascontiguousarray(column) for column in R.reshape(R.shape[0], -1).T)
+        for k, column in enumerate(columns):
+            x = namespace(R).empty_like(column)
+            self._apply_one(column, trans, x)
+            out.reshape(R.shape[0], -1)[:, k] = x
+
+    def _apply_one(self, r: Any, trans: str, x: Any) -> None:
+        """x = M^-1 r. Of a transpose the one that the coarse space knows, `adjoint`, stands for itself, and the other
+        for its complex conjugate."""
+        adjoint = "H" if self.coarse is None else self.coarse.adjoint
+        if trans not in ("N", adjoint) and self.dtype.kind == "c":
+            self._apply_one(r.conj(), adjoint, x)
+            namespace(x).conj(x, out=x)
+        elif self.coarse is None:
+            self._local.apply(r, trans, x)
+        elif self.recipe.combine == "additive":
+            self._additive(r, trans, x)
+        else:
+            self._balanced(r, trans, x)
+
+    def _additive(self, r: Any, trans: str, x: Any) -> None:
+        coarse: Any = self.coarse
+        self._local.apply(r, trans, x)
+        coarse.prolong(coarse.solve(coarse.restrict(r), trans != "N"), x)  # x = M^-1 r + Q r
+
+    def _balanced(self, r: Any, trans: str, x: Any) -> None:
+        """x = P^H M^-1 P r + Q r; for a general A without P^H, so that its adjoint is without P."""
+        coarse: Any = self.coarse
+        transposed, general = trans != "N", self._kind == "general"
+        q = coarse.solve(coarse.restrict(r), transposed)
+        if not (transposed and general):
+            r = coarse.residual(r, q)  # P r = r - A Z q
+        self._local.apply(r, trans, x)
+        if transposed or not general:
+            q = q - coarse.solve(coarse.moments(x), True)  # P^H x = x - Z E^-H (A Z)^H x
+        coarse.prolong(q, x)
+
+
+def _usual_size(A: CSR, vectors: int) -> int:
+    """Rows of a part where the caller has not said, for that many coarse vectors a part."""
+    fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
+    return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // MOST_COARSE))
+
+
+def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
+    """The part of each row (n,) int32, how many there are, and how they were found."""
+    xp = namespace(A.data)
+    if isinstance(recipe.parts, Given):
+        return *_checked_parts(recipe.parts.array, A), "given"
+    if recipe.parts is None:
+        size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1])
+    else:
+        size = -(-A.n // int(recipe.parts))
+    found = partition(A, size, recipe.partition)
+    return xp.asarray(found.parts), found.count, found.method
+
+
+def _checked_parts(parts: Any, A: CSR) -> tuple[Any, int]:
+    host = to_host(parts)
+    if host.shape != (A.n,) or host.dtype.kind not in "iu":
+        raise ParameterError(
+            f"parts has shape {host.shape} and dtype {host.dtype}; an integer for each of A's {A.n} rows is needed."
+        )
+    if host.min() < 0:
+        raise ParameterError(f"parts[{int(host.argmin())}] is {host.min()}; parts are counted from 0 on.")
+    number = int(host.max()) + 1
+    if number > A.n or (gaps := np.flatnonzero(np.bincount(host, minlength=number) == 0)).size:
+        first = f"part {gaps[0]} has no row" if number <= A.n else f"there are more parts, {number}, than rows"
+        raise ParameterError(f"parts has gaps: {first}; number them 0, 1, ... without gaps.")
+    return namespace(A.data).asarray(host.astype(np.int32)), number
+
+
+def _near(recipe: Schwarz, A: CSR) -> Any:
+    """The near null space on the device of A, checked; None for the constant."""
+    if recipe.near_nullspace is None:
+        return None
+    B = dense_numbers(recipe.near_nullspace.array, "near_nullspace")
+    B = B.reshape(-1, 1) if B.ndim == 1 else B
+    if B.ndim != 2 or B.shape[0] != A.n or B.shape[1] == 0:
+        raise ParameterError(f"near_nullspace has shape {B.shape}; ({A.n}, m) is needed: a row for each row of A.")
+    if B.dtype.kind == "c" and A.dtype.kind != "c":
+        raise ParameterError("near_nullspace is complex, but A is real; give its real and imaginary parts as columns.")
+    host = to_host(B)
+    if not np.isfinite(host).all():
+        raise ParameterError(f"near_nullspace holds NaN or Inf in row {int(np.argmin(np.isfinite(host).all(axis=1)))}.")
+    if not host.any():
+        raise ParameterError("near_nullspace is 0: no vector is left; give vectors that A nearly annihilates.")
+    return namespace(A.data).asarray(host)

@@ -1,0 +1,190 @@
+"""The subdomains of a Schwarz method: which rows each has, the diagonal blocks, and the solves with their factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace, on_gpu, sparse_module
+from finelu.errors import ParameterError, ZeroPivot
+from finelu.factors.triangles import TriangularFactors
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr, rows_of_entries
+
+
+class Subdomains:
+    """The local positions of each part, see kernels/reference/subdomains.py: `overlap` layers more than it owns.
+
+    parts (n,) : the part that owns each row.  count : how many there are.
+    starts, rows, part : of the positions.  own_starts, own_rows : the same without overlap.
+    """
+
+    def __init__(self, A: CSR, parts: Any, count: int, overlap: int):
+        xp = namespace(A.data)
+        self.parts, self.count, self.n = parts, count, A.n
+        index = parts.dtype
+        self.own_rows = xp.argsort(parts, kind="stable").astype(index)
+        self.own_starts = self._starts(xp.bincount(parts, minlength=count), index)
+        self.starts, self.rows, self.part = self.own_starts, self.own_rows, parts[self.own_rows]
+        for _ in range(overlap):
+            self._grow(A)
+        self.overlap = self.rows.size > A.n
+
+    @staticmethod
+    def _starts(sizes: Any, index: Any) -> Any:
+        xp = namespace(sizes)
+        starts = xp.zeros(sizes.size + 1, index)
+        xp.cumsum(sizes, out=starts[1:])
+        return starts
+
+    def _grow(self, A: CSR) -> None:
+        """One layer more: what A couples to the rows of a part, in either direction."""
+        xp = namespace(A.data)
+        pattern = sparse_module(A.data).csr_matrix((xp.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+        members = sparse_module(A.data).csr_matrix(
+            (xp.ones(self.rows.size), (self.part, self.rows)), shape=(self.count, A.n)
+        )
+        grown = (members @ (pattern + pattern.T) + members).tocsr()
+        grown.sort_indices()
+        index = self.rows.dtype
+        self.rows, self.starts = grown.indices.astype(index), grown.indptr.astype(index)
+        self.part = rows_of_entries(self.starts[1:] - self.starts[:-1], self.rows.size)
+
+    @property
+    def owned(self) -> Any:
+        """(len(rows),) : whether a position belongs to the part that owns its row."""
+        return self.parts[self.rows] == self.part
+
+    @property
+    def sizes(self) -> Any:
+        return self.starts[1:] - self.starts[:-1]
+
+
+class LocalFactors:
+    """The factors of all diagonal blocks, and x = sum_p R_p^T W_2 B_p^-1 W_1 R_p r with them.
+
+    R_p takes the rows of part p; W are diagonal. Without overlap they are 1. With it: W_2 is 1 on the rows that a part
+    owns and 0 on the others, W_1 is 1 (restricted additive Schwarz); or, `symmetric`, both are the roots of 1 / (how
+    many parts a row is in). The transposes exchange W_1 and W_2.
+    """
+
+    def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool):
+        self._recipe, self._domains = recipe, domains
+        kernels = kernels_for(A.data)
+        indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
+        S = sparse_module(A.data).csr_matrix(
+            (A.data[self._places], indices, indptr), shape=(domains.rows.size, domains.rows.size)
+        )
+        S.has_sorted_indices = S.has_canonical_format = True
+        self._blocks = as_csr(S)
+        changes: dict[str, Any] = {"triangular": "sync_free" if on_gpu(A.data) else "sequential"}
+        if on_gpu(A.data) and getattr(local, "variant", None) == "auto":
+            changes["variant"] = "levs"  # all parts at once: in natural order they would come one after the other
+        self.factors: Any = self._named(lambda: replace(local, **changes).factor(self._blocks))
+        if not isinstance(self.factors, TriangularFactors) or self.factors.permutation is not None:
+            raise ParameterError(no_triangles(recipe, local))
+        self._pattern = self.factors.triangles.indices
+        self._before = self._after = self._sum = None
+        if domains.overlap:
+            self._weigh(symmetric, A.dtype)
+        self._solves: dict[Any, Any] = {}  # by the sequence of triangles
+        self._solve("N")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_solves": {}, "_pattern": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pattern = self.factors.triangles.indices
+
+    def _named(self, make: Any) -> Any:
+        """make(); a pivot that fails is named by its part and its row of A."""
+        try:
+            return make()
+        except ZeroPivot as error:
+            raise self._bad_pivot(error.row, error.value, error.recipe) from error
+
+    def _bad_pivot(self, position: int, value: Any, local: Any) -> ZeroPivot:
+        domains, shift = self._domains, max(10 * local.shift, 1e-3)
+        return ZeroPivot(
+            self._recipe,
+            int(domains.rows[position]),
+            value,
+            f"the factors of part {int(domains.part[position])} cannot have",
+            f"Try local={type(local).__name__}(shift={shift:g}), or another local recipe.",
+        )
+
+    def require_positive_pivots(self) -> None:
+        """A ZeroPivot for the first pivot of U that is not positive."""
+        triangles = self.factors.triangles
+        pivots = triangles.data[triangles.diag].real
+        if not bool((pivots > 0).all()):
+            first = int((pivots > 0).argmin())
+            raise self._bad_pivot(first, f"{float(pivots[first]):g}, which is not positive,", self.factors.recipe)
+
+    def _weigh(self, symmetric: bool, dtype: Any) -> None:
+        domains, xp = self._domains, namespace(self._places)
+        real = np.dtype(dtype.char.lower())
+        if symmetric:
+            times = xp.bincount(domains.rows, minlength=domains.n)
+            self._before = self._after = xp.sqrt(1 / times)[domains.rows].astype(real)
+        else:
+            self._after = domains.owned.astype(real)
+        positions = xp.argsort(domains.rows, kind="stable").astype(np.int32)
+        pointers = Subdomains._starts(xp.bincount(domains.rows, minlength=domains.n), np.int32)
+        ones = xp.ones(domains.rows.size, dtype)
+        shape = (domains.n, domains.rows.size)
+        self._sum = sparse_module(ones).csr_matrix((ones, positions, pointers), shape=shape)
+
+    def kept_entries(self, domains: Subdomains) -> int:
+        """How many entries of A couple rows of one part, counted for the part that owns the row."""
+        counts = self._blocks.indptr[1:] - self._blocks.indptr[:-1]
+        return int((counts[domains.owned] if domains.overlap else counts).sum())
+
+    def update(self, A: CSR) -> None:
+        """Take the values of A: the pattern work is kept."""
+        self._blocks = self._blocks.with_values(A.data[self._places])
+        self._named(lambda: self.factors.update(self._blocks))
+        if self.factors.triangles.indices is not self._pattern:
+            self._pattern, self._solves = self.factors.triangles.indices, {}
+        for solve in self._solves.values():
+            solve.load()
+
+    def _solve(self, trans: str) -> Any:
+        key = self.factors.SOLVES[trans]
+        found = self._solves.get(key)
+        if found is None:
+            kernels = kernels_for(self._places).subdomains
+            plans = [solver.plan for solver in self.factors.solvers(trans)]
+            found = self._solves[key] = kernels.SubdomainSolve(self._domains.starts, plans)
+        return found
+
+    def levels(self) -> int:
+        """The most level sets of a triangle of a part."""
+        levels: int = self._solve("N").levels
+        return levels
+
+    def apply(self, r: Any, trans: str, x: Any) -> None:
+        """x = the sum over the parts, for r (n,), or with the blocks' transposes."""
+        domains = self._domains
+        before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
+        conjugate = trans == self.factors.CONJUGATED and r.dtype.kind == "c"
+        r = r.conj() if conjugate else r
+        if self._sum is None:
+            self._solve(trans).solve(r, x, domains.rows, before, after, True)
+        else:
+            copies = namespace(r).empty(domains.rows.size, r.dtype)
+            self._solve(trans).solve(r, copies, domains.rows, before, after, False)
+            x[...] = kernels_for(r).products.subtract_product(self._sum, copies)
+        if conjugate:
+            namespace(x).conj(x, out=x)
+
+
+def no_triangles(recipe: Any, local: Any) -> str:
+    return (
+        f"{recipe!r}: the factors of local={local!r} are no two triangles in A's order; take ILU0, IC0, ILUK, ILUT, "
+        "ICT or another such recipe, with ordering=None."
+    )

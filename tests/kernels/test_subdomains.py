@@ -1,0 +1,194 @@
+"""The kernels of subdomains against their specification, and that against its definition."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import DTYPES, assert_close, in_dtype, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu import gallery
+from finelu.kernels import kernels_for
+from finelu.kernels.reference import subdomains as reference
+from finelu.matrix import as_csr
+
+
+def split(n, size, seed=0, overlap=False):
+    """Random parts of about `size` rows, as (parts, starts, rows); with overlap, rows of a part and some of others."""
+    rng = np.random.default_rng(seed)
+    parts = np.unique(rng.integers(0, -(-n // size), n), return_inverse=True)[1].astype(np.int32)
+    members = [np.flatnonzero(parts == p) for p in range(parts.max() + 1)]
+    if overlap:
+        members = [np.union1d(m, rng.integers(0, n, 3)) for m in members]
+    starts = np.concatenate([[0], np.cumsum([m.size for m in members])]).astype(np.int32)
+    return parts, starts, np.concatenate(members).astype(np.int32)
+
+
+def matrix(dtype, name="general"):
+    A = gallery.convection_diffusion(9, 8, 1, peclet=10) if name == "general" else gallery.arrow(70)
+    return as_csr(in_dtype(A, dtype))
+
+
+def on(backend, *arrays):
+    return [None if a is None else backend.move(a) for a in arrays]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("name", ["general", "arrow"])
+def test_inside(backend, name, overlap):
+    A = matrix("float64", name)
+    _, starts, rows = split(A.n, 12, overlap=overlap)
+    want = reference.inside(starts, rows, A.indptr, A.indices)
+    dense = A.tosparse().toarray()
+    B = sp.csr_matrix((A.data[want[2]], want[1], want[0]), shape=(rows.size, rows.size)).toarray()
+    for a, b in pairwise(starts):  # by definition
+        np.testing.assert_array_equal(B[a:b, a:b], dense[np.ix_(rows[a:b], rows[a:b])])
+        B[a:b, a:b] = 0
+    assert not B.any()
+    moved = on(backend, starts, rows, A.indptr, A.indices)
+    for got, expected in zip(kernels_for(moved[0]).subdomains.inside(*moved), want, strict=True):
+        np.testing.assert_array_equal(backend.fetch(got), expected)
+
+
+@given(st.integers(1, 40), st.integers(1, 15), st.floats(0, 0.4), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_inside_of_any_pattern(n, size, density, seed):
+    A = as_csr(sp.csr_matrix(sp.random(n, n, density, random_state=seed) + sp.eye(n)))
+    _, starts, rows = split(n, size, seed, overlap=seed % 2 == 1)
+    got = kernels_for(A.data).subdomains.inside(starts, rows, A.indptr, A.indices)
+    for one, two in zip(got, reference.inside(starts, rows, A.indptr, A.indices), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def solvers(backend, B, trans):
+    """The plans of L and U of an ILU(0) in local positions, those of the backend and of the specification."""
+    F = fl.ILU0(triangular="sync_free" if backend.name == "cuda" else "sequential").factor(backend.move(B.tosparse()))
+    mine = [solver.plan for solver in F.solvers(trans)]
+    return F, mine
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+@pytest.mark.parametrize("scattered", [True, False])
+def test_subdomain_solve(backend, dtype, trans, scattered):
+    A = matrix(dtype)
+    _, starts, rows = split(A.n, 20)
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    F, plans = solvers(backend, B, trans)
+    L, U = (backend.fetch(part).toarray() for part in (F.L, F.U))
+    M = {"N": L @ U, "T": (L @ U).T, "H": (L @ U).conj().T}[trans]
+    r, weights = values(A.n, dtype), abs(values(A.n, dtype, 3)).astype(A.data.real.dtype) + 0.5
+    for before, after in ((None, None), (weights, None), (None, weights)):
+        moved = on(backend, r, rows, before, after)
+        solve = kernels_for(moved[0]).subdomains.SubdomainSolve(backend.move(starts), plans)
+        x = backend.move(np.zeros(A.n, dtype))
+        solve.solve(moved[0], x, moved[1], moved[2], moved[3], scattered)
+        want = np.linalg.solve(M, r[rows] * (1 if before is None else before)) * (1 if after is None else after)
+        if scattered:
+            want[rows] = want.copy()
+        assert_close(backend.fetch(x), want, 512, np.linalg.norm(want))
+
+
+def test_the_specification_of_subdomain_solve():
+    A = matrix("float64")
+    _, starts, rows = split(A.n, 20)
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    F = fl.ILU0(triangular="sequential").factor(B)
+    plans = [solver.plan for solver in F.solvers("N")]
+    r = values(A.n, "float64")
+    got, want = np.empty(A.n), np.empty(A.n)
+    kernels_for(r).subdomains.SubdomainSolve(starts, plans).solve(r, got, rows)
+    reference.SubdomainSolve(starts, plans).solve(r, want, rows)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [None, 1, 3])
+def test_restrict_and_prolong(backend, dtype, columns):
+    parts, starts, rows = split(300, 70)
+    r = values(300, dtype)
+    Z = None if columns is None else values((300, columns), dtype, 5)
+    size = starts.size - 1
+    dense = np.zeros((300, size * (columns or 1)), dtype)  # by definition
+    for i in range(300):
+        dense[i, parts[i] * (columns or 1) : (parts[i] + 1) * (columns or 1)] = 1 if Z is None else Z[i]
+    for conjugate in (True, False):
+        moved = on(backend, starts, rows, None if Z is None else Z[rows], r)
+        got = backend.fetch(kernels_for(moved[3]).subdomains.restrict(*moved, conjugate))
+        assert_close(got, (dense.conj() if conjugate else dense).T @ r, 64, np.linalg.norm(r) * 30)
+        assert_close(reference.restrict(starts, rows, None if Z is None else Z[rows], r, conjugate), got, 64, 300)
+    q, x = values(dense.shape[1], dtype, 9), values(300, dtype, 11)
+    moved = on(backend, parts, Z, q, x.copy())
+    kernels_for(moved[3]).subdomains.prolong(*moved)
+    assert_close(backend.fetch(moved[3]), x + dense @ q, 64, 30)
+    again = x.copy()
+    reference.prolong(parts, Z, q, again)
+    assert_close(again, x + dense @ q, 64, 30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("name", ["general", "arrow"])
+def test_coarse_products(backend, name, dtype, columns):
+    A = matrix(dtype, name)
+    parts, starts, _ = split(A.n, 9)
+    count, m = starts.size - 1, columns or 1
+    Z = None if columns is None else values((A.n, columns), dtype, 5)
+    full = np.zeros((A.n, count * m), dtype)
+    for i in range(A.n):
+        full[i, parts[i] * m : (parts[i] + 1) * m] = 1 if Z is None else Z[i]
+    want = reference.coarse_products(A.indptr, A.indices, A.data, parts, count, Z)
+    moved = on(backend, A.indptr, A.indices, A.data, parts)
+    kernels = kernels_for(moved[2]).subdomains
+    given_Z = None if Z is None else backend.move(Z)
+    got = kernels.coarse_products(*moved, count, given_Z)
+    for found in ([backend.fetch(a) for a in got], want):
+        rows = np.repeat(np.arange(A.n), np.diff(found[0]))
+        AZ = np.zeros((A.n, count, m), dtype)
+        AZ[rows, found[1]] = found[2]
+        assert_close(AZ.reshape(A.n, -1), A.tosparse().toarray() @ full, 64, 30)
+        assert found[2].any(axis=1).all() and np.unique(rows * count + found[1]).size == rows.size
+    np.testing.assert_array_equal(backend.fetch(got[0]), want[0])
+    np.testing.assert_array_equal(backend.fetch(got[1]), want[1])
+    q, r = values(count * m, dtype, 2), values(A.n, dtype, 3)
+    residual = r - A.tosparse().toarray() @ (full @ q)
+    assert_close(backend.fetch(kernels.coarse_residual(got, backend.move(q), backend.move(r))), residual, 64, 60)
+    assert_close(reference.coarse_residual(want, q, r), residual, 64, 60)
+    rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(want[0]))
+    for conjugate in (True, False):
+        E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
+        mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate)
+        mine = mine.toarray() if sp.issparse(mine) else backend.fetch(mine)
+        assert mine.dtype == np.result_type(dtype, np.float64)
+        assert_close(mine, E, 64, 200)
+        assert_close(reference.coarse_matrix(want, rows, parts, count, Z, conjugate), E, 64, 200)
+
+
+@pytest.mark.parametrize("n", [1, 31, 64, 65, 200, 400])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_hermitian_inverse(backend, n, dtype):
+    B = values((n, n), dtype)
+    S = B @ B.conj().T + 0.1 * np.eye(n)
+    if n > 40:
+        S[37] = S[11]
+        S[:, 37] = S[:, 11]
+    forms = [reference.hermitian_inverse]
+    if backend.name == "cuda":
+        forms.append(kernels_for(backend.move(S)).subdomains.hermitian_inverse)
+    for form in forms:
+        given_S = S.copy() if form is reference.hermitian_inverse else backend.move(S)
+        X, dropped = (backend.fetch(a) for a in form(given_S, 1e-9))
+        assert np.flatnonzero(dropped).tolist() == ([37] if n > 40 else [])
+        kept = dropped == 0
+        assert not X[~kept].any() and not X[:, ~kept].any()
+        inverse = np.linalg.inv(S[np.ix_(kept, kept)])
+        assert_close(X[np.ix_(kept, kept)], inverse, 1e6, np.linalg.norm(inverse))
+    S = np.diag([1.0, -1.0, 2.0]).astype(dtype)
+    assert reference.hermitian_inverse(S, 1e-9)[1].tolist() == [0, 2, 0]
+    if backend.name == "cuda":
+        assert backend.fetch(forms[1](backend.move(S), 1e-9)[1]).tolist() == [0, 2, 0]
