@@ -266,7 +266,41 @@ def krylov():
     write(figure, "krylov")
 
 
-FACTORS = (jacobi, ilu0, ic0, iluk, milu0, ilut, ict)
+def schwarz():
+    """Iterations against the width of the grid, and against the size of the parts."""
+    widths, sizes = np.array([16, 24, 32, 48, 64]), 64 * 4 ** np.arange(4)
+    figure, axes = panels(2, 3.5)
+    recipes = {"IC0()": fl.IC0(), "parts alone": fl.Schwarz(coarse=None), "Schwarz()": fl.Schwarz()}
+    for label, recipe in recipes.items():
+        found = [schwarz_iterations(int(n), recipe) for n in widths]
+        axes[0].loglog(widths, found, "o-", label=f"{label}: {', '.join(map(str, found))}")
+    axes[0].set(xlabel="grid points a side, 7-point Poisson", ylabel="cg iterations to 1e-8")
+    axes[0].set_xticks(widths, [str(n) for n in widths])
+    for label, given in (
+        ("parts alone", {"coarse": None}),
+        ("additive", {"combine": "additive"}),
+        ("balanced", {}),
+    ):
+        found = [schwarz_iterations(48, fl.Schwarz(size=int(size), **given)) for size in sizes]
+        axes[1].loglog(sizes, found, "o-", label=f"{label}: {', '.join(map(str, found))}")
+    axes[1].set(xlabel="rows of a part, 48 points a side")
+    axes[1].set_xticks(sizes, [str(size) for size in sizes])
+    for axis in axes:
+        axis.set_yticks([20, 40, 80, 160], ["20", "40", "80", "160"])
+        axis.minorticks_off()
+        axis.legend()
+    write(figure, "schwarz")
+
+
+def schwarz_iterations(width, recipe):
+    A = fl.gallery.poisson7(width, width, width)
+    b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+    solution = fl.cg(A, b, M=recipe.factor(A), rtol=1e-8)
+    assert solution.converged
+    return solution.iterations
+
+
+FACTORS = (jacobi, ilu0, ic0, iluk, milu0, schwarz, ilut, ict)
 OTHERS = (parilu, parilut, multilevel, block_ilu, sparse_lu, triangular, krylov)
 PICTURES = {f.__name__: f for f in (*FACTORS, *OTHERS)}
 

@@ -137,6 +137,15 @@ def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
     (a, b, c), (x, y, z) = (cg(f"poisson5:{n}", *recipes, ones=False) for n in (16, 256))
     assert f"IC0 {a} to {x}, relax=0.95 {b} to {y}, MILU0 {c} to {z}]" in (DOCS / "milu0.md").read_text()
     assert f"256 x 256 points {x} iterations with IC0, {z} with MILU0" in " ".join(GUIDE.split())
+    recipes = (finelu.IC0(), finelu.Schwarz(coarse=None), finelu.Schwarz())
+    drawn = (PICTURES / "schwarz.svg").read_text()
+    for recipe, label in zip(recipes, ("IC0()", "parts alone", "Schwarz()"), strict=True):
+        A = finelu.gallery.poisson7(16, 16, 16)
+        b = np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0])
+        first = finelu.cg(A, b, M=recipe.factor(A), rtol=1e-8).iterations
+        found = re.search(rf"{re.escape(label)}: {first}, .*, (\d+) -->", drawn)
+        assert found, f"{label}: the picture is not that of this version"
+        assert f" {first} to {found[1]}" in (DOCS / "schwarz.md").read_text()
 
 
 @pytest.mark.gpu

@@ -22,6 +22,7 @@ from finelu.preconditioners import (
     MultilevelILU,
     ParICT,
     ParILUT,
+    Schwarz,
     SparseLU,
     complete,
     recipe_of,
@@ -33,6 +34,7 @@ from finelu.validation import shown
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
+SUBDOMAINS = 20_000  # rows from which an elliptic system on a GPU is solved by subdomains
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -78,6 +80,11 @@ GAPS = "the diagonal has gaps or zeros"
 
 # Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
+    (
+        "cheap",
+        lambda A: A.definite and A.m_matrix and A.gpu and A.n >= SUBDOMAINS,
+        Rung((Schwarz(), MILU0(), IC0()), "subdomains fit an elliptic equation on a GPU"),
+    ),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

@@ -32,7 +32,7 @@ from finelu.validation import choice, count
 # Rows of a part where nothing says how many. On a GPU two or three parts are to share a multiprocessor: ROOM bytes hold
 # the factors of one, ENTRY for each of A's entries and ROW for each row. No more than MOST_COARSE coarse vectors, whose
 # matrix has a dense inverse there.
-SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 512, 56_000, 26, 10, 4096
+SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 448, 56_000, 26, 10, 4096
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
 AUTO = "auto"
@@ -49,7 +49,7 @@ class Schwarz(Recipe):
     local : the recipe of the parts, one of two triangles (ILU0(), IC0(), ILUK(level=1), ILUT(), ICT(), MILU0(), ...) or
         its name; "auto": ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and need no transpose.
             Where A is Hermitian with a positive diagonal, so that cg may take them, D must be positive.
-    size : rows of a part; None: 128 to 512, fewer where rows are long, but more where the coarse space would have more
+    size : rows of a part; None: 128 to 448, fewer where rows are long, but more where the coarse space would have more
         than 4096 vectors.
     parts : how many there are to be, or the part of each row (n,), integers from 0 on without gaps; None: by `size`.
     partition : how parts are found, see `finelu.partition`: "aggregate" (strong couplings stay inside), "geometric"
