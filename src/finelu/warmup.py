@@ -15,6 +15,7 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.kernels.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
+from finelu.partition import partition
 from finelu.preconditioners import OWN, Recipe, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
@@ -92,6 +93,7 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
 
 
 def _order(symmetric: CSR, general: CSR) -> None:
+    partition(general, 64, "aggregate")  # bricks are what Schwarz takes here
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)
     matching(symmetric, symmetric=True)

@@ -46,7 +46,8 @@ def _converted(name: str, text: str, hint: Any) -> Any:
     try:
         return value_of(text, hint)
     except ValueError:
-        names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in get_args(hint) or (hint,))
+        kinds = get_args(hint) or (hint,)
+        names = " or ".join("an array, in Python," if k is Any else getattr(k, "__name__", str(k)) for k in kinds)
         raise ParameterError(f"{name}={text!r}; {names} is needed.") from None
 
 

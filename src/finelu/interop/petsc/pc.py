@@ -190,7 +190,12 @@ class PC:
         return sparse_module(data).csr_matrix((data, indices, indptr), shape=(n, n))
 
     def _effective(self, P: PETSc.Mat) -> Any:
-        """The recipe, with PETSc's block size where it wants one and none was given."""
+        """The recipe, with PETSc's block size, or the near null space of the matrix, where it wants one and none was
+        given."""
+        if getattr(self.recipe, "near_nullspace", "") is None and getattr(self.recipe, "coarse", None) is not None:
+            vectors = near_nullspace(P)
+            if vectors is not None:
+                return replace(self.recipe, near_nullspace=vectors)
         if getattr(self.recipe, "block_size", 1) is None and P.getBlockSize() > 1:
             return replace(self.recipe, block_size=P.getBlockSize())
         return self.recipe
@@ -325,3 +330,15 @@ class PC:
                 yield f"{name}: {F.report[name]}"
         done = (f"{self.calls[what]} {what}, {self.seconds[what]:.3g} s" for what in self.calls)
         yield f"{'; '.join(done)} (of this process)"
+
+
+def near_nullspace(P: PETSc.Mat) -> Any:
+    """(n, m) : the vectors of MatSetNearNullSpace in the rows of this process, the constant among them; or None."""
+    space = P.getNearNullSpace()
+    if not space.handle:
+        return None
+    rows = P.getLocalSize()[0]
+    columns = [np.ones(rows)] if space.hasConstant() else []
+    for vector in space.getVecs():
+        columns.append(vector.getArray(readonly=True).copy())
+    return np.column_stack(columns) if columns and rows else None

@@ -294,7 +294,7 @@ template <typename T, int LANES> __device__ inline void substitute(const Packed<
             row.fetch(t, s, k, end, lane);
             row.solve(t, s, group, lane);
         }
-        row.fetch(t, s, end + slot, next, lane);  // its own unknown is written by nobody before its level
+        row.fetch(t, s, end + slot, next, lane);  // its own unknown is written in its own level only
         begin = end;
         end = next;
         if (wanted == 32) __syncwarp();

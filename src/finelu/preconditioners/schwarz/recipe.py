@@ -73,11 +73,11 @@ class Schwarz(Recipe):
 
     local: Recipe | str = AUTO
     size: int | None = None
-    parts: Any = None
+    parts: int | Any | None = None
     partition: str = AUTO
     overlap: int = 0
     coarse: str | None = "constant"
-    near_nullspace: Any = None
+    near_nullspace: Any | None = None
     combine: str = "balanced"
     precision: str | None = None
 
