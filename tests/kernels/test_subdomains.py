@@ -28,7 +28,11 @@ def split(n, size, seed=0, overlap=False):
 
 
 def matrix(dtype, name="general"):
-    A = gallery.convection_diffusion(9, 8, 1, peclet=10) if name == "general" else gallery.arrow(70)
+    A = {
+        "general": lambda: gallery.convection_diffusion(9, 8, 1, peclet=10),
+        "arrow": lambda: gallery.arrow(70),
+        "long arrow": lambda: gallery.arrow(1500),
+    }[name]()
     return as_csr(in_dtype(A, dtype))
 
 
@@ -93,6 +97,42 @@ def test_subdomain_solve(backend, dtype, trans, scattered):
         assert_close(backend.fetch(x), want, 512, np.linalg.norm(want))
 
 
+LARGE = {
+    "wide levels": lambda: gallery.poisson5(60, 50),
+    "one level": lambda: sp.diags(np.linspace(1, 2, 3000)),
+    "one row a level": lambda: gallery.tridiagonal(3000),
+    "long rows": lambda: sp.kron(sp.diags(np.ones(30)), 0.02 * np.ones((100, 100)) + np.diag(np.linspace(3, 5, 100))),
+    "a row of all": lambda: gallery.arrow(3000),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("count", [1, 2, 11])
+def test_subdomain_solve_with_large_parts(backend, name, dtype, count):
+    """Several threads a row, several rows a thread, named barriers, and triangles that stay in global memory."""
+    A = as_csr(sp.csr_matrix(LARGE[name]()).astype(dtype))
+    starts = np.linspace(0, 3000, count + 1).astype(np.int32)
+    rows = np.arange(3000, dtype=np.int32)
+    indptr, indices, places = kernels_for(A.data).subdomains.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    _, plans = solvers(backend, B, "N")
+    moved = on(backend, starts, rows, values(3000, dtype))
+    solve = kernels_for(moved[0]).subdomains.SubdomainSolve(moved[0], plans)
+    x = backend.move(np.zeros(3000, dtype))
+    solve.solve(moved[2], x, moved[1])
+    want = fl.ILU0().factor(B).solve(values(3000, dtype))
+    assert_close(backend.fetch(x), want, 4096, abs(want).max())
+    assert solve.levels == max(kernels_for(A.data).levels.levels(plan.triangle)[1] for plan in reference_plans(B))
+    again = backend.move(np.zeros(3000, dtype))
+    solve.solve(moved[2], again, moved[1])
+    np.testing.assert_array_equal(backend.fetch(again), backend.fetch(x))
+
+
+def reference_plans(B):
+    return [solver.plan for solver in fl.ILU0(triangular="sequential").factor(B).solvers("N")]
+
+
 def test_the_specification_of_subdomain_solve():
     A = matrix("float64")
     _, starts, rows = split(A.n, 20)
@@ -133,10 +173,10 @@ def test_restrict_and_prolong(backend, dtype, columns):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [None, 2])
-@pytest.mark.parametrize("name", ["general", "arrow"])
+@pytest.mark.parametrize("name", ["general", "arrow", "long arrow"])
 def test_coarse_products(backend, name, dtype, columns):
     A = matrix(dtype, name)
-    parts, starts, _ = split(A.n, 9)
+    parts, starts, _ = split(A.n, 9 if A.n < 100 else 150)
     count, m = starts.size - 1, columns or 1
     Z = None if columns is None else values((A.n, columns), dtype, 5)
     full = np.zeros((A.n, count * m), dtype)
@@ -151,22 +191,22 @@ def test_coarse_products(backend, name, dtype, columns):
         rows = np.repeat(np.arange(A.n), np.diff(found[0]))
         AZ = np.zeros((A.n, count, m), dtype)
         AZ[rows, found[1]] = found[2]
-        assert_close(AZ.reshape(A.n, -1), A.tosparse().toarray() @ full, 64, 30)
+        assert_close(AZ.reshape(A.n, -1), A.tosparse().toarray() @ full, 1024, 30)
         assert found[2].any(axis=1).all() and np.unique(rows * count + found[1]).size == rows.size
     np.testing.assert_array_equal(backend.fetch(got[0]), want[0])
     np.testing.assert_array_equal(backend.fetch(got[1]), want[1])
     q, r = values(count * m, dtype, 2), values(A.n, dtype, 3)
     residual = r - A.tosparse().toarray() @ (full @ q)
-    assert_close(backend.fetch(kernels.coarse_residual(got, backend.move(q), backend.move(r))), residual, 64, 60)
-    assert_close(reference.coarse_residual(want, q, r), residual, 64, 60)
+    assert_close(backend.fetch(kernels.coarse_residual(got, backend.move(q), backend.move(r))), residual, 1024, 60)
+    assert_close(reference.coarse_residual(want, q, r), residual, 1024, 60)
     rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(want[0]))
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
         mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate)
         mine = mine.toarray() if sp.issparse(mine) else backend.fetch(mine)
         assert mine.dtype == np.result_type(dtype, np.float64)
-        assert_close(mine, E, 64, 200)
-        assert_close(reference.coarse_matrix(want, rows, parts, count, Z, conjugate), E, 64, 200)
+        assert_close(mine, E, 1024, 200)
+        assert_close(reference.coarse_matrix(want, rows, parts, count, Z, conjugate), E, 1024, 200)
 
 
 @pytest.mark.parametrize("n", [1, 31, 64, 65, 200, 400])

@@ -11,23 +11,25 @@ from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
 import finelu as fl
 from finelu import MatrixError, ParameterError, gallery
 from finelu.errors import ZeroPivot
+from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
 
 
-def dense(F, trans="N"):
-    return F.solve(np.eye(F.shape[0], dtype=F.dtype), trans)
+def dense(F, trans="N", backend=None):
+    eye = np.eye(F.shape[0], dtype=F.dtype)
+    return F.solve(eye, trans) if backend is None else backend.fetch(F.solve(backend.move(eye), trans))
 
 
-def pieces(A, F, near=None):
-    """M_1^-1 = sum_p R_p^T W B_p^-1 W R_p, Q = Z E^-1 Z^H, and A, all dense, by definition."""
-    A, n, parts = A.toarray(), A.shape[0], F.parts
+def pieces(A, F, near=None, fetch=lambda a: a):
+    """A, M_1^-1 = sum_p R_p^T B_p^-1 R_p, and Z, all dense, by definition."""
+    A, n, parts = A.toarray(), A.shape[0], fetch(F.parts)
     count = parts.max() + 1
     near = np.ones((n, 1), A.dtype) if near is None else near
     Z = np.zeros((n, count * near.shape[1]), A.dtype)
     for i in range(n):
         Z[i, parts[i] * near.shape[1] : (parts[i] + 1) * near.shape[1]] = near[i]
-    blocks = (F.local.L @ F.local.U).toarray()
-    R = np.eye(n)[F.rows]
+    blocks = fetch(F.local.L).toarray() @ fetch(F.local.U).toarray()
+    R = np.eye(n)[fetch(F.rows)]
     M = R.T @ np.linalg.inv(blocks) @ R
     return A, M, Z
 
@@ -54,22 +56,25 @@ def system(kind, dtype="float64"):
 @pytest.mark.parametrize("kind", ["hermitian", "general"])
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
 @pytest.mark.parametrize("vectors", [None, 2])
-def test_it_is_its_formula(dtype, kind, combine, vectors):
+def test_it_is_its_formula(backend, dtype, kind, combine, vectors):
     A = system(kind, dtype)
     near = None if vectors is None else values((99, vectors), dtype, 4)
-    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(A)
-    want = combined(*pieces(A, F, near), combine, kind)
-    assert_close(dense(F), want, 1e4, abs(want).max())
+    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(backend.move(A))
+    want = combined(*pieces(A, F, near, backend.fetch), combine, kind)
+    for trans, M in (("N", want), ("T", want.T), ("H", want.conj().T)):
+        assert_close(dense(F, trans, backend), M, 1e4, abs(want).max())
 
 
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
-def test_of_a_complex_symmetric_matrix_it_is_symmetric(combine):
+@pytest.mark.parametrize("vectors", [None, 2])
+def test_of_a_complex_symmetric_matrix_it_is_symmetric(backend, combine, vectors):
     A = sp.csr_matrix(gallery.poisson5(11, 9) + 0.5j * sp.eye(99))
-    F = fl.Schwarz(size=12, combine=combine).factor(A)
-    M = dense(F)
-    assert_close(M, combined(*pieces(A, F), combine, "symmetric"), 1e4, abs(M).max())
-    assert_close(M, M.T, 64, abs(M).max())
-    assert fl.sqmr(A, values(99, "complex128"), M=F, rtol=1e-8).converged
+    near = None if vectors is None else values((99, vectors), "complex128", 4)
+    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(backend.move(A))
+    M = dense(F, "N", backend)
+    assert_close(M, combined(*pieces(A, F, near, backend.fetch), combine, "symmetric"), 1e4, abs(M).max())
+    assert_close(M, M.T, 256, abs(M).max())
+    assert fl.sqmr(backend.move(A), backend.move(values(99, "complex128")), M=F, rtol=1e-8).converged
 
 
 def test_one_part_without_a_coarse_space_is_the_local_recipe():
@@ -99,20 +104,21 @@ def test_the_balanced_form_is_exact_in_the_coarse_space(kind):
 
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
 @pytest.mark.parametrize("overlap", [0, 1])
-def test_it_is_definite_where_a_is(combine, overlap):
+@pytest.mark.parametrize("local", ["auto", "ic0"])
+def test_it_is_definite_where_a_is(backend, combine, overlap, local):
     A = gallery.poisson5(11, 9)
-    F = fl.Schwarz(size=12, combine=combine, overlap=overlap).factor(A)
-    M = dense(F)
+    F = fl.Schwarz(size=12, combine=combine, overlap=overlap, local=local).factor(backend.move(A))
+    M = dense(F, "N", backend)
     assert_close(M, M.T, 64, abs(M).max())
     assert np.linalg.eigvalsh((M + M.T) / 2).min() > 0
-    assert fl.cg(A, values(99, "float64"), M=F, rtol=1e-10).converged
+    assert fl.cg(backend.move(A), backend.move(values(99, "float64")), M=F, rtol=1e-10).converged
 
 
 def test_overlap_is_restricted_for_a_general_matrix_and_weighted_for_a_hermitian_one():
     for kind in ("general", "hermitian"):
         A = system(kind)
         F = fl.Schwarz(size=20, overlap=1, coarse=None).factor(A)
-        part = np.repeat(np.arange(F.report.parts), np.diff(F._domains.starts))
+        part = np.repeat(np.arange(F.report.parts), np.diff(F._local.starts))
         want = np.zeros((99, 99))
         for p in range(F.report.parts):
             rows = F.rows[part == p]
@@ -148,16 +154,16 @@ def test_update_is_a_fresh_factorization():
         np.testing.assert_array_equal(F.solve(r, "T"), recipe.factor(B).solve(r, "T"))
 
 
-def test_threads_do_not_change_the_bits():
-    A = gallery.poisson7(20, 20, 20)
-    r, found = values(8000, "float64"), []
-    try:
-        for threads in (1, 3):
-            fl.set_num_threads(threads)
-            F = fl.Schwarz(size=100).factor(A)
-            found.append((F.parts, F.solve(r), F.solve(r, "T")))
-    finally:
-        fl.set_num_threads(fl.threads.available_cores())
+def test_threads_do_not_change_the_bits(monkeypatch, threads):
+    A = gallery.poisson7(12, 12, 12)
+    r, found = values(1728, "float64"), []
+    monkeypatch.setattr(kernels, "COPY", 64)
+    monkeypatch.setattr(kernels, "threads_for", lambda work: fl.threads.get_num_threads())
+    for number in (1, 3):
+        fl.set_num_threads(number)
+        F = fl.Schwarz(size=40, near_nullspace=values((1728, 2), "float64", 4)).factor(A)
+        assert (kernels._items(F.report.parts, 1728).size > 3) == (number > 1)
+        found.append((F.parts, F.solve(r), F.solve(r, "T")))
     for one, two in zip(*found, strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -172,23 +178,99 @@ def test_dependent_vectors_are_left_out():
     assert_close(dense(G), dense(F), 1e4, abs(dense(F)).max())
 
 
+def neumann(dtype, seed=0):
+    """Weights from 0.1 to 10 on the edges of a grid of 12 x 10 nodes, and constants in the kernel."""
+    A = sp.triu(gallery.poisson5(12, 10), 1).tocsr()
+    A.data = -np.random.default_rng(seed).uniform(0.1, 10, A.nnz)
+    A = sp.csr_matrix(A + A.T)
+    return sp.csr_matrix(A - sp.diags(np.asarray(A.sum(axis=1)).ravel())).astype(dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_of_a_singular_matrix_one_coarse_vector_is_dropped(dtype):
-    A = gallery.poisson5(12, 10)
-    A = sp.csr_matrix(A - sp.diags(np.asarray(A.sum(axis=1)).ravel())).astype(dtype)  # constants are in the kernel
-    F = fl.Schwarz(size=12, local=fl.ILU0(shift=1e-3)).factor(A)
+@pytest.mark.parametrize("local", ["auto", "ilut"])
+def test_of_a_singular_matrix_one_coarse_vector_is_dropped(backend, dtype, local):
+    A = neumann(dtype)
+    F = fl.Schwarz(size=12, local=local).factor(backend.move(A))
     assert F.report.coarse_dropped == 1
-    M = dense(F)
+    M = dense(F, "N", backend)
     assert np.isfinite(M).all() and np.linalg.norm(M) < 1e4
-    b = A @ values(120, dtype)
-    assert fl.gmres(A, b, M=F, rtol=1e-4).converged
+    b = backend.move(A @ values(120, dtype))
+    assert fl.gmres(backend.move(A), b, M=F, rtol=1e-4).converged
 
 
-def test_an_indefinite_hermitian_matrix_has_a_coarse_space_too():
+@pytest.mark.parametrize("seed", range(4))
+def test_nearly_singular_factors_in_single_precision_stay_definite(backend, seed):
+    A = sp.csr_matrix(neumann("float64", seed) + 1e-8 * sp.eye(120))
+    F = fl.Schwarz(size=12, precision="float32").factor(backend.move(A))
+    M = dense(F, "N", backend).astype(float)
+    assert np.linalg.eigvalsh((M + M.T) / 2).min() > -1e-5 * np.linalg.norm(M, 2)
+    assert fl.cg(backend.move(A), backend.move(A @ values(120, "float64")), M=F, rtol=1e-6).converged
+
+
+def test_copies_of_a_singular_piece_drop_a_vector_each(backend):
+    """E is exactly singular, in each of many blocks."""
+    piece = sp.csr_matrix([[1.0, -1, 0, 0], [-1, 2, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]])
+    A = sp.block_diag([piece] * 30, format="csr")
+    F = fl.Schwarz(parts=np.arange(120) // 2, local=fl.ILU0(shift=1e-2)).factor(backend.move(A))
+    assert F.report.coarse_dropped == 30
+    assert np.isfinite(dense(F, "N", backend)).all()
+
+
+@pytest.mark.parametrize("kind", ["hermitian", "general"])
+def test_an_indefinite_matrix_has_a_coarse_space_too(backend, kind):
     A = sp.csr_matrix(gallery.poisson5(12, 10) - 0.3 * sp.eye(120))
-    F = fl.Schwarz(size=30, local=fl.ILU0()).factor(A)
+    A = A if kind == "hermitian" else sp.csr_matrix(A + 0.2 * sp.eye(120, k=1))
+    F = fl.Schwarz(size=30, local=fl.ILU0()).factor(backend.move(A))
     assert F.report.coarse_dropped == 0
-    assert fl.gmres(A, values(120, "float64"), M=F, rtol=1e-10).converged
+    assert fl.gmres(backend.move(A), backend.move(values(120, "float64")), M=F, rtol=1e-10).converged
+
+
+def test_a_coarse_matrix_with_zeros_on_its_diagonal_is_used(backend):
+    A = sp.csr_matrix(
+        np.array([[1.0, -1, 2, 0], [-1, 1, 0, 0], [-2, 0, 1, -1], [0, 0, -1, 1]])
+    )  # E = [[0, 2], [-2, 0]]
+    F = fl.Schwarz(parts=[0, 0, 1, 1], local=fl.ILU0(shift=0.5)).factor(backend.move(A))
+    assert F.report.coarse_rank == 2
+    _, _, Z = pieces(A, F, None, backend.fetch)
+    assert_close(backend.fetch(F.solve(backend.move(A @ Z))), Z, 64, 1)
+
+
+def test_what_the_local_factors_warn_of_is_in_the_report():
+    A = sp.csr_matrix(3 * np.tril(np.ones((60, 60))) - np.triu(np.ones((60, 60))))
+    F = fl.Schwarz(local=fl.ParILU(sweeps=1), size=60, coarse=None).factor(A)
+    assert "of the factors of the parts" in F.report.warning and F.local.report.warning in F.report.warning
+
+
+def test_an_update_may_change_the_symmetry():
+    A, r = gallery.poisson5(11, 9), values(99, "float64")
+    B = perturbed(A)
+    recipe = fl.Schwarz(size=12, overlap=1)
+    F = recipe.factor(A).update(B)
+    np.testing.assert_array_equal(F.solve(r), recipe.factor(B).solve(r))
+    np.testing.assert_array_equal(F.update(A).solve(r), recipe.factor(A).solve(r))
+
+
+def test_nearly_hermitian_counts_as_hermitian_where_the_local_recipe_reads_one_triangle():
+    A = gallery.poisson5(11, 9).astype(float)
+    A.data *= 1 + 1e-9 * values(A.nnz, "float64")
+    F = fl.Schwarz(size=12, local="ic0").factor(A)
+    M = dense(F)
+    assert "lower triangle" in F.report.warning and np.linalg.norm(M - M.T) < 1e-7 * np.linalg.norm(M)
+
+
+def test_the_scale_of_a_near_null_vector_does_not_matter():
+    A, near = gallery.poisson5(11, 9), values((99, 2), "float64", 4)
+    r = values(99, "float64")
+    for dtype, scale in (("float64", 1e170), ("float64", 1e-170), ("float32", 1e25)):
+        recipes = (fl.Schwarz(size=12, near_nullspace=B, precision=dtype) for B in (near, near * scale))
+        one, two = (recipe.factor(A).solve(r) for recipe in recipes)
+        assert_close(two, one, 1e4 if dtype == "float64" else 1e13, abs(one).max())
+
+
+def test_the_cut_counts_couplings_of_rows_of_different_parts():
+    A = gallery.poisson5(11, 9)
+    cuts = [fl.Schwarz(size=12, overlap=overlap).factor(A).report.cut for overlap in (0, 1)]
+    assert cuts[0] == cuts[1] > 0.1
 
 
 def test_the_report():
@@ -207,6 +289,12 @@ def test_the_facts_are_those_of_the_local_recipe():
         recipe = fl.Schwarz(local=local)
         for fact in ("hermitian", "keeps_symmetry", "keeps_hermitian", "keeps_definite"):
             assert getattr(recipe, fact) == getattr(local, fact)
+
+
+def test_auto_is_auto_in_letters_of_any_size():
+    assert fl.Schwarz(local="Auto") == fl.Schwarz()
+    with pytest.raises(ParameterError, match=r"Schwarz\(parts=...\): an array is needed"):
+        fl.Schwarz(parts=[[1], [1, 2]])
 
 
 def test_a_recipe_with_arrays_is_a_value():
@@ -233,7 +321,10 @@ BAD = [
     ({"near_nullspace": np.full((30, 1), 1j)}, "complex, but A is real"),
     ({"near_nullspace": np.ones((30, 1)), "coarse": None}, "a near null space is for a coarse space"),
     ({"coarse": "linear"}, "coarse must be"),
-    ({"combine": "ad"}, "combine must be one of|combine must be"),
+    ({"combine": "ad"}, "combine must be"),
+    ({"parts": 31}, "parts must be an integer from 1 to 30"),
+    ({"local": fl.ILU0(precision="float32")}, "leave triangular and precision of the local recipe"),
+    ({"local": fl.ILU0(triangular="jacobi")}, "leave triangular and precision of the local recipe"),
     ({"partition": "metiss"}, "Did you mean 'metis'"),
     ({"partition": "geometric", "size": 5}, "grid"),
     ({"local": "milu0"}, "coarse=None, or local=ILU0"),
@@ -266,5 +357,5 @@ def test_a_pivot_that_fails_is_named_by_part_and_row():
 
 def test_a_coarse_matrix_of_zeros_is_an_error():
     A = as_csr(sp.csr_matrix(np.array([[1.0, -1.0], [1.0, -1.0]])))
-    with pytest.raises(MatrixError, match=r"coarse matrix .* is 0 in all parts"):
+    with pytest.raises(MatrixError, match="nothing but rounding is left of the coarse matrix"):
         fl.Schwarz(parts=[0, 0], local=fl.ILU0(shift=1.0)).factor(A)

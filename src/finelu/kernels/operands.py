@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from finelu.device import namespace, on_gpu, sparse_module, to_host
+from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
@@ -131,6 +134,13 @@ class CSR:
     def tosparse(self) -> Any:
         """The scipy.sparse or cupyx.scipy.sparse CSR matrix with these arrays (no copy)."""
         return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+def require_indices(what: str, counts, dtype) -> None:
+    """A MatrixError if entries of these counts (n,) are more than integers of `dtype` count."""
+    total = int(counts.sum(dtype=np.int64))
+    if total > np.iinfo(dtype).max:
+        raise MatrixError(f"{what} would have {total} entries, more than its {dtype} indices count; take larger parts.")
 
 
 @dataclass(frozen=True, eq=False)

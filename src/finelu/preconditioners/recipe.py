@@ -67,7 +67,13 @@ class Recipe:
             value = getattr(self, f.name)
             many = hasattr(value, "__len__") and not isinstance(value, str)
             if many and f.name in self.arrays:
-                object.__setattr__(self, f.name, Given(value))
+                try:
+                    object.__setattr__(self, f.name, Given(value))
+                except ValueError:
+                    raise ParameterError(
+                        f"{type(self).__name__}({f.name}=...): an array is needed, no {type(value).__name__} of "
+                        "rows of different lengths."
+                    ) from None
                 continue
             if many or (isinstance(value, int) and abs(value) > LARGEST):
                 what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"

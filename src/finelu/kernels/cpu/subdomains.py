@@ -13,24 +13,25 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+from finelu.kernels.operands import require_indices
 
 
-def _items(starts, work: int):
-    """The parts at which items of about COPY units of work begin; one item where one thread is as fast."""
-    parts = starts.size - 1
+def _items(parts: int, work: int):
+    """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
     count = max(min(parts, work // COPY), 1) if threads_for(work) > 1 else 1
     return np.linspace(0, parts, count + 1).astype(np.int64)
 
 
 def inside(starts, rows, indptr, indices):
     """The block-diagonal matrix of the parts; see kernels/reference/subdomains.py."""
-    items = _items(starts, indices.size + rows.size)
+    items = _items(starts.size - 1, indices.size + rows.size)
     A = unsigned(indptr), unsigned(indices)
     where = workspace(items.size - 1, indptr.size - 1, rows.dtype)
     arguments = items, starts, rows, *A, where
     counts, none = np.empty(rows.size, indices.dtype), np.empty(0, indices.dtype)
     run_items(_inside, items.size - 1, *arguments, False, counts, none, none, threads=where.shape[0])
     pointers = np.zeros(rows.size + 1, indices.dtype)
+    require_indices("the diagonal blocks", counts, pointers.dtype)
     np.cumsum(counts, out=pointers[1:])
     columns, places = (np.empty(int(pointers[-1]), indices.dtype) for _ in range(2))
     run_items(_inside, items.size - 1, *arguments, True, pointers, columns, places, threads=where.shape[0])
@@ -72,7 +73,7 @@ class SubdomainSolve:
     def __init__(self, starts, plans):
         self.starts, self.plans = starts, plans
         work = starts[-1] + sum(plan.triangle.entries for plan in plans)
-        self._items = _items(starts, int(work))
+        self._items = _items(starts.size - 1, int(work))
 
     @property
     def levels(self) -> int:
@@ -127,7 +128,7 @@ def restrict(starts, rows, values, r, conjugate):
     """Sums of conj(v_k) r[rows_k] in each part; see kernels/reference/subdomains.py."""
     columns = 1 if values is None else values.shape[1]
     g = np.zeros((starts.size - 1, columns), r.dtype)
-    items = _items(starts, rows.size * columns)
+    items = _items(starts.size - 1, rows.size * columns)
     run_items(_restrict, items.size - 1, items, starts, rows, values, r, conjugate, g)
     return g.reshape(-1)
 
@@ -150,7 +151,7 @@ def _restrict(state, done, items, starts, rows, values, r, conjugate, g):
 
 def prolong(parts, Z, q, x):
     """x_i += Z_i q_p for i in part p; see kernels/reference/subdomains.py."""
-    items = shared_out(np.arange(x.size + 1), x.size)
+    items = _items(x.size, x.size)
     q = q.reshape(-1, 1 if Z is None else Z.shape[1])
     run_items(_prolong, items.size - 1, items, parts, Z, q, x)
 
@@ -178,6 +179,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
     pointers = np.zeros(n + 1, np.int32)
+    require_indices("A Z", counts, pointers.dtype)
     np.cumsum(counts, out=pointers[1:])
     part, values = np.empty(pointers[-1], np.int32), np.empty((int(pointers[-1]), m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, True, pointers, part, values, threads=places.shape[0])
@@ -226,9 +228,9 @@ def _coarse_products(state, done, items, indptr, indices, data, parts, Z, worksp
 
 def coarse_residual(products, q, r):
     """r - A Z q; see kernels/reference/subdomains.py."""
-    pointers, values = products[0], products[2]
+    values = products[2]
     out = np.empty_like(r)
-    items = shared_out(pointers, values.size)
+    items = _items(r.size, r.size + values.size)
     run_items(_coarse_residual, items.size - 1, items, *products, q.reshape(-1, values.shape[1]), r, out)
     return out
 

@@ -57,7 +57,7 @@ __global__ void inside(const int* __restrict__ starts, const int* __restrict__ r
                     if (low < last && rows[low] == j) found = low;
                 }
             }
-            const unsigned votes = __ballot_sync(group, found >= 0) & group;
+            const unsigned votes = __ballot_sync(group, found >= 0);
             if (fill && found >= 0) {
                 const I here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
                 columns[here] = found;
@@ -397,51 +397,106 @@ __global__ void coarse_residual(long long n, int m, const int* __restrict__ poin
     out[i] = r[i] - sum;
 }
 
+// The sum of a_ij Z_jc over the places [from, to) of a row whose columns lie in part p, in ascending order.
+template <typename T, typename I>
+__device__ inline T sum_in_part(I from, I to, int p, int m, int c, const I* __restrict__ indices, const T* __restrict__ data,
+                                const int* __restrict__ parts, const T* __restrict__ Z)
+{
+    T sum = T(0);
+    for (I e = from; e < to; ++e) {
+        const I j = indices[e];
+        if (parts[j] == p) sum += Z == nullptr ? data[e] : data[e] * Z[size_t(j) * m + c];
+    }
+    return sum;
+}
+template <typename T, typename I>
+__device__ inline bool any_in_part(I from, I to, int p, int m, const I* __restrict__ indices, const T* __restrict__ data,
+                                   const int* __restrict__ parts, const T* __restrict__ Z)
+{
+    for (int c = 0; c < m; ++c) {
+        const T sum = sum_in_part<T, I>(from, to, p, m, c, indices, data, parts, Z);
+        if (!(real(sum) == 0 && imag(sum) == 0)) return true;
+    }
+    return false;
+}
+
 // A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over the j
 // of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has the first
-// entry of a part adds up. fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
+// entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long.
+// fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
 // Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x a multiple of 32.
 template <typename T, typename I, int LANES>
 __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr, const I* __restrict__ indices,
-                                const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int fill,
-                                int* pointers, int* part, T* values)
+                                const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
+                                int fill, int* pointers, int* part, T* values)
 {
     const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
     if (i >= n) return;
     const int lane = threadIdx.x % LANES;
     const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
     const I begin = indptr[i], end = indptr[i + 1];
+    if (end - begin > longest) return;
     int at = fill ? pointers[i] : 0;
     for (I base = begin; base < end; base += LANES) {
         const I mine = base + lane;
         const int p = mine < end ? parts[indices[mine]] : -1;
         bool first = __ffs(__match_any_sync(group, p)) - 1 == int(threadIdx.x % 32) && p >= 0;
         for (I before = begin; before < base && first; ++before) first = parts[indices[before]] != p;
-        bool kept = false;
-        for (int c = 0; c < m && first && !kept; ++c) {
-            T sum = T(0);
-            for (I e = mine; e < end; ++e) {
-                const I j = indices[e];
-                if (parts[j] == p) sum += Z == nullptr ? data[e] : data[e] * Z[size_t(j) * m + c];
-            }
-            kept = !(real(sum) == 0 && imag(sum) == 0);
-        }
-        const unsigned votes = __ballot_sync(group, kept) & group;
+        const bool kept = first && any_in_part<T, I>(mine, end, p, m, indices, data, parts, Z);
+        const unsigned votes = __ballot_sync(group, kept);
         if (fill && kept) {
             const int here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
             part[here] = p;
-            for (int c = 0; c < m; ++c) {
-                T sum = T(0);
-                for (I e = mine; e < end; ++e) {
-                    const I j = indices[e];
-                    if (parts[j] == p) sum += Z == nullptr ? data[e] : data[e] * Z[size_t(j) * m + c];
-                }
-                values[size_t(here) * m + c] = sum;
-            }
+            for (int c = 0; c < m; ++c) values[size_t(here) * m + c] = sum_in_part<T, I>(mine, end, p, m, c, indices, data, parts, Z);
         }
         at += __popc(votes);
     }
     if (!fill && lane == 0) pointers[i] = at;
+}
+
+// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part in
+// the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of rows.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) coarse_products_long(
+    const long long* __restrict__ rows, int m, int count, const I* __restrict__ indptr, const I* __restrict__ indices,
+    const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int* first, int* last, int fill,
+    int* pointers, int* part, T* values)
+{
+    __shared__ int kept_of_warp[8];
+    const long long i = rows[blockIdx.x];
+    const I begin = indptr[i], end = indptr[i + 1];
+    first += size_t(blockIdx.x) * count;
+    last += size_t(blockIdx.x) * count;
+    for (I e = begin + I(threadIdx.x); e < end; e += 256) {
+        const int p = parts[indices[e]];
+        atomicMin(first + p, int(e - begin));
+        atomicMax(last + p, int(e - begin));
+    }
+    __syncthreads();
+    int at = fill ? pointers[i] : 0;
+    for (I base = begin; base < end; base += 256) {
+        const I mine = base + I(threadIdx.x);
+        const int p = mine < end ? parts[indices[mine]] : -1;
+        bool kept = p >= 0 && first[p] == int(mine - begin);
+        if (kept) kept = any_in_part<T, I>(mine, begin + last[p] + 1, p, m, indices, data, parts, Z);
+        const unsigned votes = __ballot_sync(0xffffffffu, kept);
+        if (threadIdx.x % 32 == 0) kept_of_warp[threadIdx.x / 32] = __popc(votes);
+        __syncthreads();
+        int before = 0, all = 0;
+        for (int w = 0; w < 8; ++w) {
+            if (w < int(threadIdx.x / 32)) before += kept_of_warp[w];
+            all += kept_of_warp[w];
+        }
+        if (fill && kept) {
+            const int here = at + before + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            part[here] = p;
+            for (int c = 0; c < m; ++c)
+                values[size_t(here) * m + c] = sum_in_part<T, I>(mine, begin + last[p] + 1, p, m, c, indices, data, parts, Z);
+        }
+        at += all;
+        __syncthreads();
+    }
+    if (!fill && threadIdx.x == 0) pointers[i] = at;
 }
 
 // E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part q,

@@ -9,11 +9,13 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.operands import require_indices
 
 ALIGNED = 8  # what is packed for a part begins at multiples of this
 THREADS = 128  # of a part
 MOST_ROWS = 2**16  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries of a row that a thread has before its level begins, as in subdomains.cu
+LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
 
@@ -30,6 +32,7 @@ def inside(starts, rows, indptr, indices):
     A = starts, rows, optional(position), indptr, indices
     pointers = cupy.zeros(rows.size + 1, index)
     launch(*grid, (*A, np.int32(0), pointers[1:], NULL, NULL))
+    require_indices("the diagonal blocks", pointers, index)
     pointers = cupy.cumsum(pointers, dtype=index)
     columns, places = (cupy.empty(int(pointers[-1]), index) for _ in range(2))
     launch(*grid, (*A, np.int32(1), pointers, columns, places))
@@ -92,7 +95,7 @@ class _Packed:
         def room(count, size):
             return -(-count * size // 16) * 16
 
-        entries, levels = self.shape[:, 2], self.shape[:, 0]
+        entries, levels = self.shape[:, 2].astype(np.int64), self.shape[:, 0]
         total = room(entries, itemsize) + room(entries, 2) + room(sizes, 4) + room(sizes, 2) + room(levels, 4)
         return total if self.inverses is None else total + room(sizes, itemsize)
 
@@ -173,15 +176,29 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     """A Z by rows; see kernels/reference/subdomains.py."""
     n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
     lanes = 32 if data.size > 24 * n else 8
-    launch = kernel("subdomains", "coarse_products", data.dtype, indices.dtype, lanes)
-    grid = (blocks(n * lanes, BLOCK),), (BLOCK,)
-    A = np.int64(n), np.int32(m), indptr, indices, data, parts, optional(Z)
+    dtypes = data.dtype, indices.dtype
+    launch = kernel("subdomains", "coarse_products", *dtypes, lanes)
+    A = indptr, indices, data, parts, optional(Z)
+    long_rows = cupy.flatnonzero(indptr[1:] - indptr[:-1] > LONG)
+    at_once = max(1, ROOM // count)  # long rows for which there is room
+
+    def run(*how):
+        launch((blocks(n * lanes, BLOCK),), (BLOCK,), (np.int64(n), np.int32(m), *A, np.int32(LONG), *how))
+        for begin in range(0, long_rows.size, at_once):
+            rows = long_rows[begin : begin + at_once]
+            first = cupy.full((rows.size, count), np.iinfo(np.int32).max, np.int32)
+            last = cupy.full((rows.size, count), -1, np.int32)
+            kernel("subdomains", "coarse_products_long", *dtypes)(
+                (rows.size,), (256,), (rows, np.int32(m), np.int32(count), *A, first, last, *how)
+            )
+
     pointers = cupy.zeros(n + 1, np.int32)
-    launch(*grid, (*A, np.int32(0), pointers[1:], NULL, NULL))
+    run(np.int32(0), pointers[1:], NULL, NULL)
+    require_indices("A Z", pointers, np.int32)
     pointers = cupy.cumsum(pointers, dtype=np.int32)
     entries = int(pointers[-1])
     part, values = cupy.empty(entries, np.int32), cupy.empty((entries, m), data.dtype)
-    launch(*grid, (*A, np.int32(1), pointers, part, values))
+    run(np.int32(1), pointers, part, values)
     return pointers, part, values
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
-import scipy.linalg as sla
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from finelu.device import namespace, on_gpu, require_room
+from finelu.device import namespace, on_gpu, require_room, synchronize
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import rows_of_entries
 from finelu.threads import one_blas_thread
 
-ROUNDINGS = 10.0  # of a column's sum of K terms: a pivot that is no larger, relative to the diagonal of E, is dropped
+# What a pivot of E, relative to its diagonal, must exceed: so many roundings for each of the K terms of its sum, which
+# are those of double precision; and so many of A's own dtype, in which A Z is formed.
+ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
+NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
 DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
 
 
@@ -25,13 +28,26 @@ class CoarseSpace:
 
     parts (n,) : the part of each row.  starts, rows : the same as positions, see kernels/reference/subdomains.py.
     near_nullspace : (n, m), whose columns are cut into parts; None for the constant.
-    adjoint : "H", or "T" for Z^T and E = Z^T A Z, which keeps the symmetry of a complex symmetric A.
-    products : A Z, see kernels/reference/subdomains.py; its entries by columns, too.
+    adjoint : "H" for a Hermitian A; "T" for a symmetric one, Z^T and E = Z^T A Z, which keep its symmetry; None for any
+        other. For the first two E^-1 is its own adjoint.
+    products : A Z, see kernels/reference/subdomains.py; its entries by columns, too. Both if `balanced`.
     dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part.
     """
 
-    def __init__(self, A: CSR, parts: Any, starts: Any, rows: Any, near_nullspace: Any, adjoint: str, definite: bool):
-        self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint
+    def __init__(
+        self,
+        A: CSR,
+        parts: Any,
+        starts: Any,
+        rows: Any,
+        near_nullspace: Any,
+        adjoint: str | None,
+        definite: bool,
+        *,
+        balanced: bool,
+    ):
+        self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint or "H"
+        self._own_adjoint, self._balanced = adjoint is not None, balanced
         self._kernels, xp = kernels_for(A.data), namespace(A.data)
         self._count = starts.size - 1
         self.Z: Any = None
@@ -84,14 +100,21 @@ class CoarseSpace:
         definite : whether E needs no pivoting, A being Hermitian with a positive diagonal.
         """
         xp, kernels = namespace(A.data), self._kernels.subdomains
-        self.products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
-        pointers, part, values = self.products
+        wide = np.result_type(A.dtype, np.float64)
+        if on_gpu(A.data):
+            advice = "take larger parts, or coarse=None"
+            needed = 4 * self.size**2 * wide.itemsize
+            require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
+        products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
+        pointers, part, values = products
         rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
-        by_columns = xp.argsort(part, kind="stable")
-        starts = xp.zeros(self._count + 1, np.int32)
-        xp.cumsum(xp.bincount(part, minlength=self._count), out=starts[1:])
-        self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
-        E = kernels.coarse_matrix(self.products, rows, self.parts, self._count, self.Z, self.adjoint == "H")
+        if self._balanced:
+            by_columns = xp.argsort(part, kind="stable")
+            starts = xp.zeros(self._count + 1, np.int32)
+            xp.cumsum(xp.bincount(part, minlength=self._count), out=starts[1:])
+            self.products = products
+            self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
+        E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, self.adjoint == "H")
         self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
 
     @property
@@ -105,7 +128,7 @@ class CoarseSpace:
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
         """E^-1 g, or E^-H g (E^-T where Z^T stands for Z^H)."""
-        return self._inverse(g, self.adjoint if adjoint else "N")
+        return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
     def prolong(self, q: Any, x: Any) -> None:
         """x += Z q."""
@@ -131,7 +154,9 @@ class _Dense:
         if trans != "N":
             if self._transposed is None:
                 T = matrix.T if trans == "T" else matrix.T.conj()
-                self._transposed = namespace(matrix).ascontiguousarray(T)
+                transposed = namespace(matrix).ascontiguousarray(T)
+                synchronize(transposed)  # another thread may use it on another stream
+                self._transposed = transposed
             matrix = self._transposed
         return kernels_for(g).products.dense_product(matrix, g)
 
@@ -164,16 +189,18 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
 
     E (K, K) : in double precision, sparse on the CPU, dense on a GPU.  dependent (K,) : vectors that are to be left
     out in any case.
-    Rows and columns are scaled by the root of the diagonal. A column of which only rounding is left once those before
-    it are eliminated belongs to a vector that A Z takes into the others' span: it is dropped, and E factored anew.
+    Rows and columns are scaled by the root of the diagonal, or of their largest entry where that is negligible. A
+    column of which only rounding is left once those before it are eliminated belongs to a vector that A Z takes into
+    the others' span: it is dropped, and E factored anew.
     Raises MatrixError where no vector is left.
     """
     gpu = on_gpu(E)
     xp, K = namespace(E) if gpu else np, E.shape[0]
-    size = abs(E.diagonal())
+    size, largest = abs(E.diagonal()), _largest(E)
+    size = xp.where(size > NEGLIGIBLE * largest, size, largest)
     dropped = dependent | ~(size > 0)
     scale = 1 / xp.sqrt(xp.where(dropped, 1, size))
-    tolerance = ROUNDINGS * K * np.finfo(np.float64).eps
+    tolerance = max(ROUNDINGS * K * float(np.finfo(np.float64).eps), OWN_ROUNDINGS * float(np.finfo(dtype).eps))
     while not bool(dropped.all()):
         weights = xp.where(dropped, 0.0, scale)
         factored = _factored_sparse if not gpu else _factored_definite if definite else _factored_dense
@@ -184,9 +211,18 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
         if found is not None:
             return found, dropped
     raise MatrixError(
-        "the coarse matrix Z^H A Z is 0 in all parts: A Z has nothing to do with Z; take coarse=None, or a near null "
-        "space that A does not annihilate."
+        "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
+        "not annihilate."
     )
+
+
+def _largest(E: Any) -> Any:
+    """(K,) : the largest magnitude of each row and column together."""
+    if on_gpu(E):
+        size = abs(E)
+        return namespace(E).maximum(size.max(axis=0), size.max(axis=1))
+    size = abs(sp.csr_matrix(E))
+    return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
 
 
 # Of E scaled by weights, with ones on the diagonal for the vectors that are dropped already: what applies the inverse,
@@ -199,18 +235,32 @@ def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype
     try:
         found: Any = _Sparse(S, weights, dtype)
         pivots = found.pivots()
-    except RuntimeError:  # exactly singular; SuperLU does not say which columns are to blame
-        pivots = abs(np.diag(sla.lu_factor(S.toarray(), check_finite=False)[0]))
+    except RuntimeError:  # exactly singular; SuperLU does not say which columns are to blame, but shows them so
+        found, pivots = None, _Sparse(_moved(S, tolerance), weights, dtype).pivots()
+        pivots[np.argmin(np.where(dropped, np.inf, pivots))] = 0
     tiny = ~(pivots > tolerance) & ~dropped
     return (None if tiny.any() else found), tiny
+
+
+def _moved(S: Any, tolerance: float) -> Any:
+    """S with a diagonal that is as much larger as makes a pivot of 0 one of half the tolerance."""
+    return (S + sp.identity(S.shape[0]) * (tolerance / 2)).tocsc()
 
 
 def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
     from cupyx.scipy.linalg import lu_factor, lu_solve
 
     xp, K = namespace(E), E.shape[0]
-    lu, order = lu_factor(_scaled(E, weights, dropped), overwrite_a=True, check_finite=False)
-    tiny = ~(abs(xp.diag(lu)) > tolerance) & ~dropped
+    S = _scaled(E, weights, dropped)
+    with catch_warnings():
+        simplefilter("ignore")  # of a pivot that is 0, which is dropped
+        lu, order = lu_factor(S, check_finite=False)
+        pivots = abs(xp.diag(lu))
+        if not bool(xp.isfinite(lu).all()):  # beyond a pivot of 0
+            S[xp.diag_indices(K)] += tolerance / 2
+            pivots = abs(xp.diag(lu_factor(S, overwrite_a=True, check_finite=False)[0]))
+            pivots[xp.argmin(xp.where(dropped, np.inf, pivots))] = 0
+    tiny = ~(pivots > tolerance) & ~dropped
     if bool(tiny.any()):
         return None, tiny
     X = lu_solve((lu, order), xp.eye(K, dtype=lu.dtype), overwrite_b=True, check_finite=False)
@@ -227,8 +277,6 @@ def _factored_definite(E: Any, weights: Any, dropped: Any, tolerance: float, dty
 
 def _scaled(E: Any, weights: Any, dropped: Any) -> Any:
     xp, K = namespace(E), E.shape[0]
-    advice = "take larger parts, or coarse=None"
-    require_room(f"the coarse matrix of {K} vectors and its inverse", 3 * E.nbytes, E, advice)
     S = E * weights[:, None] * weights
     S[xp.diag_indices(K)] += dropped
     return S

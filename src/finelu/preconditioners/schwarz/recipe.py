@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace, on_gpu, to_host
-from finelu.errors import MatrixError, ParameterError
+from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.factors.report import Report
 from finelu.kernels.operands import CSR
-from finelu.matrix import dense_numbers
+from finelu.matrix import dense_numbers, rows_of_entries
 from finelu.matrix.traits import require_hermitian, symmetry
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
@@ -51,12 +51,13 @@ class Schwarz(Recipe):
             Where A is Hermitian with a positive diagonal, so that cg may take them, D must be positive.
     size : rows of a part; None: 128 to 448, fewer where rows are long, but more where the coarse space would have more
         than 4096 vectors.
-    parts : how many there are to be, or the part of each row (n,), integers from 0 on without gaps; None: by `size`.
+    parts : about how many there are to be, or the part of each row (n,), integers from 0 on without gaps; None: by
+        `size`.
     partition : how parts are found, see `finelu.partition`: "aggregate" (strong couplings stay inside), "geometric"
         (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if there is a
         grid and its couplings are alike).
     overlap : layers of neighbours that parts have in common: restricted additive Schwarz; with symmetric weights where
-        A is Hermitian.
+        A is Hermitian or symmetric.
     coarse : "constant", or None for no coarse space.
     near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, as the rigid body modes of
         elasticity; they are cut by parts and made orthonormal, and those that depend on others are left out.
@@ -84,6 +85,7 @@ class Schwarz(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.local, str) and self.local.lower() == AUTO:
+            object.__setattr__(self, "local", AUTO)
             return
         local = recipe_of(self.local)
         object.__setattr__(self, "local", local)
@@ -112,8 +114,14 @@ class Schwarz(Recipe):
         choice("partition", self.partition, METHODS, of=self)
         choice("coarse", self.coarse, COARSE, of=self)
         choice("combine", self.combine, COMBINE, of=self)
-        if self.local != AUTO and not hasattr(self.local, "triangular"):
-            raise ParameterError(no_triangles(self, self.local))
+        local: Any = self.local
+        if local != AUTO and not hasattr(local, "triangular"):
+            raise ParameterError(no_triangles(self, local))
+        if local != AUTO and (local.triangular != "auto" or local.precision is not None):
+            raise ParameterError(
+                f"{self!r}: the parts are solved with in a way of their own, in the precision of Schwarz; leave "
+                "triangular and precision of the local recipe as they are, and set Schwarz(precision=...)."
+            )
         if self.near_nullspace is not None and not isinstance(self.near_nullspace, Given):
             raise ParameterError(f"{self!r}: near_nullspace must be an array (n, m), or None.")
         if self.coarse is None and self.near_nullspace is not None:
@@ -130,7 +138,8 @@ class SchwarzReport(Report):
     """local : the recipe of the parts.  partition : how they were found.  parts, smallest, largest : their number and
     sizes, with overlap.  cut : the part of A's entries that couple rows of different parts.  levels : the most level
     sets of a triangle of the parts.  coarse_rank, coarse_dropped : the vectors of the coarse space, and those that were
-    left out since they depend on others.  partition_seconds, analysis_seconds : of the parts and their blocks.
+    left out, as they depend on others or A Z does.  partition_seconds, analysis_seconds : of the parts and of their
+    blocks.
     """
 
     local: str | None = None
@@ -155,62 +164,70 @@ class SchwarzFactors(Factors):
         super().__init__(recipe, A, report=SchwarzReport())
         report, start = self._report, perf_counter()
         near = _near(recipe, A)
-        parts, number, method = _parts(recipe, A, near)
-        report.partition, report.parts, report.partition_seconds = method, number, perf_counter() - start
-        start = perf_counter()
-        kind = symmetry(A)
-        self._kind = kind
-        self._definite = self._may_be_definite(A)
+        parts, number, report.partition = _parts(recipe, A, near)
+        report.parts, report.partition_seconds = number, perf_counter() - start
+        self.parts, self._near, self._number = parts, near, number
+        self._make(A)
+
+    def _make(self, A: CSR) -> None:
+        """The factors of the parts and the coarse space."""
+        recipe, report, start = self.recipe, self._report, perf_counter()
         local: Any = ILU0() if recipe.local == AUTO else recipe.local
-        if local.hermitian and recipe.local != AUTO:
-            report.warning = require_hermitian(local, A) or None
-        domains = Subdomains(A, parts, number, recipe.overlap)
-        if recipe.overlap and number > 1 and int(domains.sizes.max()) == A.n:
+        self._look_at(A, local)
+        domains = Subdomains(A, self.parts, self._number, recipe.overlap)
+        if recipe.overlap and self._number > 1 and int(domains.sizes.max()) == A.n:
             raise ParameterError(
-                f"{recipe!r}: with overlap={recipe.overlap} part {int(domains.sizes.argmax())} of {number} is all of "
-                "A; take less overlap, or larger parts."
+                f"{recipe!r}: with overlap={recipe.overlap} part {int(domains.sizes.argmax())} of {self._number} is "
+                "all of A; take less overlap, or larger parts."
             )
-        self._domains, self.parts, self.rows = domains, parts, domains.rows
-        self._local = LocalFactors(recipe, local, A, domains, symmetric=kind != "general")
-        self._require_definite()
+        self.rows = domains.rows
+        self._local = LocalFactors(recipe, local, A, domains, symmetric=self._kind != "general")
         sizes = to_host(domains.sizes)
         report.local, report.smallest, report.largest = repr(local), int(sizes.min()), int(sizes.max())
-        report.cut = 1 - self._local.kept_entries(domains) / A.nnz
+        rows = rows_of_entries(A.indptr[1:] - A.indptr[:-1], A.nnz)
+        report.cut = float((self.parts[rows] != self.parts[A.indices]).mean())
         report.analysis_seconds = perf_counter() - start
         start = perf_counter()
         self.coarse: CoarseSpace | None = None
         if recipe.coarse is not None:
-            adjoint = "T" if kind == "symmetric" else "H"
-            self.coarse = CoarseSpace(A, parts, domains.own_starts, domains.own_rows, near, adjoint, self._definite)
-        self._tell_coarse()
+            adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
+            order = domains.own_starts, domains.own_rows
+            balanced = recipe.combine == "balanced"
+            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, balanced=balanced)
+        self._tell()
         report.numeric_seconds = perf_counter() - start
 
-    def _may_be_definite(self, A: CSR) -> bool:
-        diagonal = A.data[A.diag]
-        return self._kind == "hermitian" and bool(((diagonal.real > 0) & (diagonal.imag == 0)).all())
+    def _look_at(self, A: CSR, local: Any) -> None:
+        """What A is, as far as the form of M depends on it."""
+        self._warning = ""
+        if local.hermitian:
+            self._warning, self._kind = require_hermitian(local, A), "hermitian"
+        else:
+            self._kind = symmetry(A)
+        self._definite = self._kind == "hermitian" and bool((A.data[A.diag].real > 0).all())
 
-    def _require_definite(self) -> None:
-        """That ILU0 stands in for IC0: where A may be positive definite, its pivots are positive."""
+    def _tell(self) -> None:
+        """What has come out, in the report. Where ILU0 stands in for IC0, its pivots must be positive."""
+        report = self._report
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
-
-    def _tell_coarse(self) -> None:
-        report = self._report
+        report.levels, report.warning = None, self._warning or None
+        if of_parts := self._local.factors.report.get("warning"):
+            report.warn(f"of the factors of the parts, rows counted part by part: {of_parts}")
         if self.coarse is not None:
             report.coarse_rank, report.coarse_dropped = self.coarse.rank, self.coarse.size - self.coarse.rank
 
     def _refresh(self, A: CSR) -> None:
-        start = perf_counter()
-        kind = symmetry(A)
-        if self._kind != kind:
-            raise MatrixError(f"A was {self._kind} when it was factored, and is {kind} now. Factor it anew.")
-        self._definite = self._may_be_definite(A)
+        start, kind = perf_counter(), self._kind
+        self._look_at(A, self._local.factors.recipe)
+        if self._kind != kind:  # another form
+            self._make(A)
+            return
         self._local.update(A)
-        self._require_definite()
         if self.coarse is not None:
             self.coarse.update(A, self._definite)
-            self._tell_coarse()
-        self._report.numeric_seconds, self._report.levels = perf_counter() - start, None
+        self._tell()
+        self._report.numeric_seconds = perf_counter() - start
 
     @property  # type: ignore[override]
     def report(self) -> SchwarzReport:
@@ -299,7 +316,8 @@ def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
     if recipe.parts is None:
         size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1])
     else:
-        size = -(-A.n // int(recipe.parts))
+        number = count("parts", recipe.parts, 1, A.n, of=recipe)
+        size = -(-A.n // number)
     found = partition(A, size, recipe.partition)
     return xp.asarray(found.parts), found.count, found.method
 
@@ -330,8 +348,12 @@ def _near(recipe: Schwarz, A: CSR) -> Any:
     if B.dtype.kind == "c" and A.dtype.kind != "c":
         raise ParameterError("near_nullspace is complex, but A is real; give its real and imaginary parts as columns.")
     host = to_host(B)
+    if host.dtype.kind not in "fc":
+        host = host.astype(np.float64)
     if not np.isfinite(host).all():
         raise ParameterError(f"near_nullspace holds NaN or Inf in row {int(np.argmin(np.isfinite(host).all(axis=1)))}.")
     if not host.any():
         raise ParameterError("near_nullspace is 0: no vector is left; give vectors that A nearly annihilates.")
+    largest = abs(host).max(axis=0)
+    host = host / np.where(largest > 0, largest, 1)  # their squares are numbers of A's dtype, too
     return namespace(A.data).asarray(host)

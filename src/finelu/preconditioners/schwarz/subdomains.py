@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, sparse_module
+from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors.triangles import TriangularFactors
 from finelu.kernels import kernels_for
@@ -68,7 +68,8 @@ class LocalFactors:
 
     R_p takes the rows of part p; W are diagonal. Without overlap they are 1. With it: W_2 is 1 on the rows that a part
     owns and 0 on the others, W_1 is 1 (restricted additive Schwarz); or, `symmetric`, both are the roots of 1 / (how
-    many parts a row is in). The transposes exchange W_1 and W_2.
+    many parts a row is in). The transposes exchange W_1 and W_2. Complex factors that know no
+    "T" are asked for "H" only.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool):
@@ -139,11 +140,6 @@ class LocalFactors:
         shape = (domains.n, domains.rows.size)
         self._sum = sparse_module(ones).csr_matrix((ones, positions, pointers), shape=shape)
 
-    def kept_entries(self, domains: Subdomains) -> int:
-        """How many entries of A couple rows of one part, counted for the part that owns the row."""
-        counts = self._blocks.indptr[1:] - self._blocks.indptr[:-1]
-        return int((counts[domains.owned] if domains.overlap else counts).sum())
-
     def update(self, A: CSR) -> None:
         """Take the values of A: the pattern work is kept."""
         self._blocks = self._blocks.with_values(A.data[self._places])
@@ -159,8 +155,15 @@ class LocalFactors:
         if found is None:
             kernels = kernels_for(self._places).subdomains
             plans = [solver.plan for solver in self.factors.solvers(trans)]
-            found = self._solves[key] = kernels.SubdomainSolve(self._domains.starts, plans)
+            found = kernels.SubdomainSolve(self._domains.starts, plans)
+            synchronize(self._places)  # another thread may use it on another stream
+            self._solves[key] = found
         return found
+
+    @property
+    def starts(self) -> Any:
+        """(parts + 1,) : where the positions of each part begin."""
+        return self._domains.starts
 
     def levels(self) -> int:
         """The most level sets of a triangle of a part."""
@@ -171,16 +174,12 @@ class LocalFactors:
         """x = the sum over the parts, for r (n,), or with the blocks' transposes."""
         domains = self._domains
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
-        conjugate = trans == self.factors.CONJUGATED and r.dtype.kind == "c"
-        r = r.conj() if conjugate else r
         if self._sum is None:
             self._solve(trans).solve(r, x, domains.rows, before, after, True)
         else:
             copies = namespace(r).empty(domains.rows.size, r.dtype)
             self._solve(trans).solve(r, copies, domains.rows, before, after, False)
             x[...] = kernels_for(r).products.subtract_product(self._sum, copies)
-        if conjugate:
-            namespace(x).conj(x, out=x)
 
 
 def no_triangles(recipe: Any, local: Any) -> str:

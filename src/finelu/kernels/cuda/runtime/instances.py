@@ -207,6 +207,7 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["subdomain_solve"], ("float", *COMPLEX), (1, 4), BOOLEANS)
     + _over(["restrict_to_parts", "prolong_from_parts", "coarse_residual"], VALUES)
     + _over(["coarse_products"], VALUES, INDICES, (8, 32))
+    + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
     + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
