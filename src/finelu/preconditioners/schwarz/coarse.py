@@ -16,8 +16,8 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import rows_of_entries
 from finelu.threads import one_blas_thread
 
-# What a pivot of E, relative to its diagonal, must exceed: so many roundings for each of the K terms of its sum, which
-# are those of double precision; and so many of A's own dtype, in which A Z is formed.
+# What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
+# its sum, and thirty of A's own dtype, in which A Z is formed.
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
 DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
