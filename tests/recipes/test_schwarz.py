@@ -168,6 +168,27 @@ def test_threads_do_not_change_the_bits(monkeypatch, threads):
         np.testing.assert_array_equal(one, two)
 
 
+def test_rigid_body_modes_cost_no_energy():
+    nx, ny, nz = 5, 3, 4
+    A = gallery.elasticity(nx, ny, nz)
+    z, y, x = np.meshgrid(np.arange(nz + 1), np.arange(ny + 1), np.arange(1, nx + 1), indexing="ij")
+    modes = fl.rigid_body_modes(np.column_stack([x.ravel(), y.ravel(), z.ravel()]))
+    assert modes.shape == (A.shape[0], 6) and np.linalg.matrix_rank(modes) == 6
+    away = np.repeat(x.ravel() > 1, 3)  # from the nodes that are held
+    assert abs((A @ modes)[away]).max() < 1e-12 * abs(A).max()
+    iterations = []
+    for near in (None, modes[:, :3], modes):
+        F = fl.Schwarz(size=60, near_nullspace=near).factor(A)
+        iterations.append(fl.cg(A, values(A.shape[0], "float64"), M=F, rtol=1e-8).iterations)
+    assert iterations[2] < iterations[1] < iterations[0]
+    flat = fl.rigid_body_modes([[0, 0], [2, 0], [0, 2]])
+    np.testing.assert_allclose(flat[:, 2], [2 / 3, -2 / 3, 2 / 3, 4 / 3, -4 / 3, -2 / 3])
+    for bad, text in ((np.zeros((3, 4)), "shape"), (np.full((3, 2), np.nan), "NaN or Inf at node 0")):
+        with pytest.raises(ParameterError, match=text) as error:
+            fl.rigid_body_modes(bad)
+        one_line(error)
+
+
 def test_dependent_vectors_are_left_out():
     A = system("hermitian")
     near = values((99, 2), "float64", 4)

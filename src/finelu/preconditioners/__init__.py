@@ -18,7 +18,7 @@ from finelu.preconditioners.parilu import ParIC, ParILU
 from finelu.preconditioners.parilut import ParICT, ParILUT
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, register
-from finelu.preconditioners.schwarz import Schwarz
+from finelu.preconditioners.schwarz import Schwarz, rigid_body_modes
 
 # finelu's own, from the cheapest set-up to the most expensive: the order in which help texts name them and `compare`
 # measures them.
@@ -57,4 +57,5 @@ __all__ = [
     "recipe_name",
     "recipe_of",
     "register",
+    "rigid_body_modes",
 ]
