@@ -51,10 +51,13 @@ class _Graph:
 
 
 def _recording_stream():
-    """A stream for this thread to record on, one a device: work that others queue meanwhile is not recorded."""
+    """A stream for this thread to record on, one a device: work that others queue meanwhile is not recorded.
+
+    Another one where an interrupt has left it in the middle of a recording.
+    """
     streams = _streams.__dict__
     device = cupy.cuda.runtime.getDevice()
-    if device not in streams:
+    if device not in streams or streams[device].is_capturing():
         streams[device] = cupy.cuda.Stream(non_blocking=True)
     return streams[device]
 
