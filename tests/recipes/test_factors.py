@@ -380,3 +380,12 @@ def test_a_report_prints_as_a_table():
     assert head[:3] == ["n", "nnz_A", "interface"] and lines[places["levels"] + 1].split()[0] == "132"
     assert max(map(len, lines)) <= 160
     assert "lower: method" in str(fl.IC0().factor(gallery.poisson5(6, 5)).report)
+
+
+def test_out_that_is_read_only_is_refused_and_updates_are_counted():
+    A = fl.gallery.poisson5(6, 5)
+    F, out = fl.ILU0().factor(A), np.empty(30)
+    out.setflags(write=False)
+    with pytest.raises(fl.MatrixError, match="not read-only"):
+        F.solve(np.ones(30), out=out)
+    assert F.updates == 0 and F.update(A).updates == 1

@@ -34,6 +34,7 @@ class Factors:
     """
 
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
+    updates = 0  # that have begun
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
         self.recipe = recipe
@@ -125,6 +126,7 @@ class Factors:
                 "or has them elsewhere. Factor it anew."
             )
         with self._lock:
+            self.updates += 1
             self._valid = False
             self._refresh(A)
             self._valid = True
@@ -183,12 +185,15 @@ class Factors:
 
 def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     """A MatrixError if the result of a solve with R does not go into `out`."""
-    if on_gpu(out) == on_gpu(R) and getattr(out, "shape", None) == R.shape and out.dtype == dtype:
+    fits = on_gpu(out) == on_gpu(R) and getattr(out, "shape", None) == R.shape and out.dtype == dtype
+    if fits and getattr(out.flags, "writeable", True):
         same_gpu(out, R)
         return
     given = f"{type(out).__name__} of shape {getattr(out, 'shape', '?')} and dtype {getattr(out, 'dtype', '?')}"
     where = "the GPU" if on_gpu(R) else "the host"
-    raise MatrixError(f"out is a {given}; the solution needs an array of shape {R.shape} and dtype {dtype} on {where}.")
+    raise MatrixError(
+        f"out is a {given}; the solution needs an array of shape {R.shape} and dtype {dtype} on {where}, not read-only."
+    )
 
 
 def probe(A: CSR, apply: Callable[[Any], Any]) -> tuple[float, bool]:

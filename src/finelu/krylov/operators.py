@@ -203,7 +203,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
             (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
             A if own else None,
             A.residual if own else None,
-            capturable=own and on_gpu(like),
+            capturable=type(A) in (StencilMatrix, BlockMatrix) and on_gpu(like),
         )
     place = location(A)
     if place is None:

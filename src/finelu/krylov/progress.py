@@ -334,6 +334,7 @@ class Progress:
 
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
+        self.recorded = None  # which knows the step, which knows this: nothing of it shall wait for the collector
         if self.code <= monitor.BROKEN:  # else what the host has seen is final
             self._look(wait=True)
         status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
@@ -409,9 +410,16 @@ class Progress:
             self._ask(self.watch, self.iterations, self._seen_norm * self.scale)
 
     def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
+        updates = self._updates()
         try:
             stop = function(*arguments) is True
         except StopIteration:
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
+        if self.recorded is not None and self._updates() != updates:
+            self.recorded.forget()  # an update of the factors may have replaced their arrays
+
+    def _updates(self) -> int:
+        """How often the factors of M have been updated."""
+        return getattr(getattr(self.M, "given", None), "updates", 0)

@@ -166,6 +166,7 @@ class BlockFactors(Factors):
         if isinstance(A, BlockMatrix):
             A = old.with_values(A.data)  # whose pattern knows what solves need
         with self._lock:
+            self.updates += 1
             self._valid = False
             self._refresh(A)
             self._valid = True

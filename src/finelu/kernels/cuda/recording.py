@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import cupy
+from cupy.cuda.memory import OutOfMemoryError
+from cupy_backends.cuda.api.driver import CUDADriverError
+from cupy_backends.cuda.api.runtime import CUDARuntimeError
 
 from finelu.kernels.cuda.runtime.memory import Counters
 
 # The call of a step with which its recording begins. Recording takes the host about as long as two calls, and a launch
 # saves it most of one: it has paid after three or four launches more. A solve of fewer iterations is not kept waiting.
 RECORDED_FROM = 4
+
+FAILURES = (CUDARuntimeError, CUDADriverError, OutOfMemoryError)
 
 _streams = threading.local()
 
@@ -28,12 +34,19 @@ class _Graph:
         self._home = cupy.cuda.get_current_stream()
         stream = _recording_stream()
         self._counters = Counters(stream)
-        with cupy.cuda.using_allocator(self._allocate), self._counters, stream:
-            stream.begin_capture()
-            try:
-                self.result = function()
-            finally:
+        try:
+            with cupy.cuda.using_allocator(self._allocate), self._counters, stream:
+                stream.begin_capture()
+                try:
+                    self.result = function()
+                except BaseException:
+                    with suppress(CUDARuntimeError):  # of the recording that this ends
+                        stream.end_capture()
+                    raise
                 self._graph = stream.end_capture()
+        finally:
+            if cupy.cuda.get_current_stream() != self._home:  # CuPy forgets one that was set by `use`
+                self._home.use()
 
     def _allocate(self, size: int):
         """Memory that is given to no other array, even once it is freed here: the graph writes to it at each launch.
@@ -94,19 +107,25 @@ class Recorded:
 
 class Repeated:
     """The step of an iteration: step() must queue the same work on the same arrays each time, without waiting for the
-    host, all of it on one stream. From the RECORDED_FROM-th call on it is a graph, one launch.
+    host, all of it on one stream. From the RECORDED_FROM-th call on it is a graph, one launch; not where the recording
+    fails, for want of memory or since another thread waits for the whole device meanwhile: the numbers are the same.
     """
 
     def __init__(self, step):
-        self._step, self._calls, self._graph = step, 0, None
+        self._step, self._calls, self._graph, self._records = step, 0, None, True
 
     def __call__(self):
         if self._graph is None:
             self._calls += 1
-            if self._calls < RECORDED_FROM:
+            if self._calls < RECORDED_FROM or not self._records:
                 self._step()
                 return
-            self._graph = _Graph(self._step)
+            try:
+                self._graph = _Graph(self._step)
+            except FAILURES:  # nothing of the step has run
+                self._records = False
+                self._step()
+                return
         self._graph.launch(cupy.cuda.get_current_stream())
 
     def forget(self):
