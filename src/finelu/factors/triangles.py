@@ -58,6 +58,7 @@ class TriangularFactors(Factors):
         self._solvers: dict[Solve, TriangularSolver] = {}
         self._reported: tuple[Solve, ...] = ()  # the solves that were there when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
+        self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
         self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
         self._triangles = triangles
         self._assemble(A, triangles)
@@ -89,7 +90,8 @@ class TriangularFactors(Factors):
         self._triangles = triangles
         for solver in self._solvers.values():
             solver.update(triangles.data)
-        self.solvers("N")
+        for solve in self.SOLVES["N"]:
+            self._solver(solve)
         self._reported = tuple(self._solvers)
         self.report.triangular_seconds = perf_counter() - start
         if self._probed:
@@ -101,10 +103,7 @@ class TriangularFactors(Factors):
 
     def only_solves(self, trans: str) -> bool:
         """Whether M^-1 r is what `solvers(trans)` make of r, without a permutation or a conjugate before and after."""
-        return self._arranged is None and not self._conjugates(trans)
-
-    def _conjugates(self, trans: str) -> bool:
-        return trans == self.CONJUGATED and self.dtype.kind == "c"
+        return self._arranged is None and trans != self._conjugated
 
     def _solver(self, solve: Solve) -> TriangularSolver:
         if solve in self._solvers:  # without the lock: a forked child's copy of it may be held for ever
@@ -118,7 +117,7 @@ class TriangularFactors(Factors):
             return self._solvers[solve]
 
     def _apply(self, R: Any, trans: str) -> Any:
-        conjugate = self._conjugates(trans)
+        conjugate = trans == self._conjugated
         R = R.conj() if conjugate else R
         R = R if self._arranged is None else self._arranged.gather_scaled(R, trans)
         for solve in self.SOLVES[trans]:

@@ -109,15 +109,11 @@ class Operator:
         return adjoint
 
     def __matmul__(self, x: Any) -> Any:
-        if self.levels:
-            level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1)
-            if level != 1 and math.isfinite(level) and level > 0:
-                return self._product(x / level) * level
-        return self._product(x)
-
-    def _product(self, x: Any) -> Any:
-        y = self.apply(x)
-        return y if self.factor == 1 else y * self.factor
+        level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1) if self.levels else 1.0
+        level = level if math.isfinite(level) and level > 0 else 1.0
+        y = self.apply(x if level == 1 else x / level)
+        y = y if self.factor == 1 else y * self.factor
+        return y if level == 1 else y * level
 
     def with_dot(self, x: Any, y: Any, total: Any) -> Any:
         product = self @ x

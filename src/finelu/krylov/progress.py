@@ -410,7 +410,7 @@ class Progress:
             self._ask(self.watch, self.iterations, self._seen_norm * self.scale)
 
     def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
-        updates = self._updates()
+        updates = self.recorded and self._updates()
         try:
             stop = function(*arguments) is True
         except StopIteration:

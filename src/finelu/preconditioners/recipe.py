@@ -135,16 +135,11 @@ def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Col
 
 
 def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
-    """A through the door in the precision that the recipe wants, after a look at `shift` and `precision`.
+    """A through the door in the precision that the recipe wants, after a look at `precision` and its `shift`, if any.
 
     diagonal : whether it must be stored in full; None for what the recipe's facts say.
     """
-    number("shift", recipe.shift, of=recipe)
-    return checked_precision(recipe, A, diagonal=diagonal)
-
-
-def checked_precision(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
-    """The same for a recipe without a shift of its own."""
+    number("shift", getattr(recipe, "shift", 0.0), of=recipe)
     choice("precision", recipe.precision, PRECISIONS, of=recipe)
     A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
     return A if recipe.precision is None else as_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))

@@ -241,7 +241,7 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate):
 def hermitian_inverse(S, tolerance):
     """S^-1, and the rows that are left out; see kernels/reference/subdomains.py.
 
-    By blocks, which are inverted in shared memory; their Schur complements are products of dense matrices.
+    By blocks, which are inverted in registers; their Schur complements are products of dense matrices.
     """
     dropped = cupy.zeros(S.shape[0], np.int8)
     _invert(S, tolerance, dropped)

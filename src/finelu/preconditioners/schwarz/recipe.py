@@ -23,7 +23,7 @@ from finelu.matrix.traits import require_hermitian, symmetry
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
-from finelu.preconditioners.recipe import Given, Recipe, checked_precision
+from finelu.preconditioners.recipe import Given, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
@@ -100,7 +100,7 @@ class Schwarz(Recipe):
         where a part has no factors.
         """
         self._check()
-        A = checked_precision(self, A).with_own_pattern()
+        A = checked(self, A).with_own_pattern()
         return SchwarzFactors(self, A)
 
     def _check(self) -> None:
@@ -108,8 +108,6 @@ class Schwarz(Recipe):
             count("size", self.size, 1, of=self)
             if self.parts is not None:
                 raise ParameterError(f"{self!r}: size and parts say the same thing twice; give one of them.")
-        if self.parts is not None and not isinstance(self.parts, Given):
-            count("parts", self.parts, 1, of=self)
         count("overlap", self.overlap, 0, of=self)
         choice("partition", self.partition, METHODS, of=self)
         choice("coarse", self.coarse, COARSE, of=self)
@@ -173,7 +171,7 @@ class SchwarzFactors(Factors):
         """The factors of the parts and the coarse space."""
         recipe, report, start = self.recipe, self._report, perf_counter()
         local: Any = ILU0() if recipe.local == AUTO else recipe.local
-        self._look_at(A, local)
+        self._look_at(A)
         domains = Subdomains(A, self.parts, self._number, recipe.overlap)
         if recipe.overlap and self._number > 1 and int(domains.sizes.max()) == A.n:
             raise ParameterError(
@@ -197,11 +195,11 @@ class SchwarzFactors(Factors):
         self._tell()
         report.numeric_seconds = perf_counter() - start
 
-    def _look_at(self, A: CSR, local: Any) -> None:
+    def _look_at(self, A: CSR) -> None:
         """What A is, as far as the form of M depends on it."""
         self._warning = ""
-        if local.hermitian:
-            self._warning, self._kind = require_hermitian(local, A), "hermitian"
+        if self.recipe.hermitian:
+            self._warning, self._kind = require_hermitian(self.recipe, A), "hermitian"
         else:
             self._kind = symmetry(A)
         self._definite = self._kind == "hermitian" and bool((A.data[A.diag].real > 0).all())
@@ -219,7 +217,7 @@ class SchwarzFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         start, kind = perf_counter(), self._kind
-        self._look_at(A, self._local.factors.recipe)
+        self._look_at(A)
         if self._kind != kind:  # another form
             self._make(A)
             return
