@@ -18,6 +18,18 @@ CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as
 
 
 @njit(nogil=True)
+def _row_size(i, indptr, data, diag):
+    """|a_ii|, or where that is 0 or not stored the largest magnitude of row i."""
+    size = 0.0
+    if diag[i] >= 0:
+        size = _size(data[diag[i]])
+    if size == 0.0:
+        for p in range(indptr[i], indptr[i + 1]):
+            size = max(size, _size(data[p]))
+    return size
+
+
+@njit(nogil=True)
 def _size(a):
     return np.float64(abs(a.real)) + np.float64(abs(a.imag))
 
@@ -32,12 +44,7 @@ def couplings(indptr, indices, data, diag, weights):
     scale = np.empty(n)
     place = np.empty(n, np.int64)
     for i in range(n):
-        size = 0.0
-        if diag[i] >= 0:
-            size = _size(data[diag[i]])
-        if size == 0.0:
-            for p in range(indptr[i], indptr[i + 1]):
-                size = max(size, _size(data[p]))
+        size = _row_size(i, indptr, data, diag)
         scale[i] = 1.0 / np.sqrt(size) if size > 0.0 else 0.0
         p = indptr[i]
         while p < indptr[i + 1] and indices[p] <= i:
@@ -315,12 +322,7 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
     x, y = 0, 0
     sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
     for i in range(n):
-        size = 0.0
-        if diag[i] >= 0:
-            size = _size(data[diag[i]])
-        if size == 0.0:
-            for p in range(indptr[i], indptr[i + 1]):
-                size = max(size, _size(data[p]))
+        size = _row_size(i, indptr, data, diag)
         scale = ONE / size if size > 0.0 else 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
             r = np.int64(indices[p]) - i

@@ -14,6 +14,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import rows_of_entries
+from finelu.preconditioners.schwarz.subdomains import starts_of
 from finelu.threads import one_blas_thread
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
@@ -110,8 +111,7 @@ class CoarseSpace:
         rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
         if self._balanced:
             by_columns = xp.argsort(part, kind="stable")
-            starts = xp.zeros(self._count + 1, np.int32)
-            xp.cumsum(xp.bincount(part, minlength=self._count), out=starts[1:])
+            starts = starts_of(part, self._count, np.int32)
             self.products = products
             self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
         E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, self.adjoint == "H")

@@ -15,6 +15,14 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, rows_of_entries
 
 
+def starts_of(numbers: Any, count: int, index: Any) -> Any:
+    """(count + 1,) of dtype `index` : where each of the numbers 0, ..., count - 1 begins among them, sorted."""
+    xp = namespace(numbers)
+    starts = xp.zeros(count + 1, index)
+    xp.cumsum(xp.bincount(numbers, minlength=count), out=starts[1:])
+    return starts
+
+
 class Subdomains:
     """The local positions of each part, see kernels/reference/subdomains.py: `overlap` layers more than it owns.
 
@@ -27,18 +35,11 @@ class Subdomains:
         self.parts, self.count, self.n = parts, count, A.n
         index = parts.dtype
         self.own_rows = xp.argsort(parts, kind="stable").astype(index)
-        self.own_starts = self._starts(xp.bincount(parts, minlength=count), index)
+        self.own_starts = starts_of(parts, count, index)
         self.starts, self.rows, self.part = self.own_starts, self.own_rows, parts[self.own_rows]
         for _ in range(overlap):
             self._grow(A)
         self.overlap = self.rows.size > A.n
-
-    @staticmethod
-    def _starts(sizes: Any, index: Any) -> Any:
-        xp = namespace(sizes)
-        starts = xp.zeros(sizes.size + 1, index)
-        xp.cumsum(sizes, out=starts[1:])
-        return starts
 
     def _grow(self, A: CSR) -> None:
         """One layer more: what A couples to the rows of a part, in either direction."""
@@ -135,7 +136,7 @@ class LocalFactors:
         else:
             self._after = domains.owned.astype(real)
         positions = xp.argsort(domains.rows, kind="stable").astype(np.int32)
-        pointers = Subdomains._starts(xp.bincount(domains.rows, minlength=domains.n), np.int32)
+        pointers = starts_of(domains.rows, domains.n, np.int32)
         ones = xp.ones(domains.rows.size, dtype)
         shape = (domains.n, domains.rows.size)
         self._sum = sparse_module(ones).csr_matrix((ones, positions, pointers), shape=shape)
