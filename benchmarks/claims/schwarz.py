@@ -3,14 +3,18 @@ as the best of ILU(0) or IC(0), MILU(0) and ParILUT or ParICT, and none more slo
 
 `python -m benchmarks.claims.schwarz` solves A x = b to 1e-8, b uniform in [-0.5, 0.5], from the CSR matrix on:
 `factor` and the solve are the second of two calls. The method is cg where A is symmetric with a positive diagonal, else
-bicgstab. A solve ends after LONGEST seconds. `application` is F.solve(b) of one right-hand side, a median. On the CPU
-(--cpu) the peers are the same.
+bicgstab. A solve ends after --longest seconds. `application` is F.solve(b) of one right-hand side, a median.
+On the CPU (--cpu) the peers are the same and, where the method is cg and MKL is installed, MKL's ILU(0) (dcsrilu0, two
+mkl_sparse_d_trsv), once in a cg of which every operation is a call of MKL, once in finelu.cg. Its triangular solves are
+tried on all threads, half and one, with and without mkl_sparse_optimize, then its products; the fastest counts. The
+time of MKL's cg ends at the residual that it carries along; finelu.cg also forms the true one.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -24,11 +28,13 @@ from benchmarks.harness.clock import Budget, cpu_time, gpu_time
 from benchmarks.harness.options import add_device, add_options, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import names_of, suite
-from benchmarks.harness.table import cell, mean, table
+from benchmarks.harness.table import cell, mean, ratio, table
+from benchmarks.peers import mkl, mkl_cg
 
 MOST, RTOL, SEED, LONGEST = 5000, 1e-8, 0, 4.0
 WANTED = 4.0
 SCHWARZ, TRANSLATIONS = "Schwarz", "Schwarz, translations"
+MKL_CG, FINELU_CG = "MKL's cg", "MKL in finelu.cg"
 # Scalar elliptic, parabolic and pressure equations among the matrices; the others are reported next to them.
 SCALAR = (
     *("of_pitzDaily_p", "of_squareBend_p", "parabolic_fem_nat", "ng_heatsink2d", "qccfd_cavity_pc_128", "ani7"),
@@ -58,7 +64,17 @@ def synchronized(gpu: bool) -> float:
     return perf_counter()
 
 
-def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool) -> None:
+def after(limit: float) -> Callable[[int, float], bool]:
+    """What ends a solve at a point of perf_counter."""
+    return lambda iteration, residual: perf_counter() > limit
+
+
+def applied(M: Any, b: Any) -> Callable[[int], Any]:
+    """What a clock calls: one application of the preconditioner."""
+    return lambda i: M.solve(b)
+
+
+def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool, longest: float = LONGEST) -> None:
     symmetric = bool(run.matrices[name]["spd"])
     A = finelu.as_csr(S)
     b = np.random.default_rng(SEED).uniform(-0.5, 0.5, S.shape[0])
@@ -73,15 +89,14 @@ def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool) -> None:
                 start = synchronized(gpu)
                 F = recipe.factor(A)
                 middle = synchronized(gpu)
-                limit = middle + LONGEST
-                found = method(A, b, M=F, rtol=RTOL, maxiter=MOST, watch=lambda k, r, end=limit: perf_counter() > end)
+                found = method(A, b, M=F, rtol=RTOL, maxiter=MOST, watch=after(middle + longest))
                 end = synchronized(gpu)
             detail: dict[str, Any] = {
                 "setup": 1e3 * (middle - start),
                 "solve": 1e3 * (end - middle),
                 "iterations": found.iterations,
                 "converged": bool(found.converged),
-                "application": (gpu_time if gpu else cpu_time)(lambda i, F=F: F.solve(b)).ms,
+                "application": (gpu_time if gpu else cpu_time)(applied(F, b)).ms,
                 "nnz": F.nnz,
             }
             if variant.startswith(SCHWARZ):
@@ -91,6 +106,59 @@ def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool) -> None:
             run.records.append(
                 Record(name, "solution", "gpu" if gpu else "cpu", "finelu", variant, 1e3 * (end - start), detail=detail)
             )
+
+
+def measure_mkl(run: Run, name: str, S: sp.csr_matrix, longest: float = LONGEST) -> None:
+    """MKL's ILU(0) with cg: each setting of the triangles, and with the fastest of them the products and finelu.cg."""
+    A, threads = finelu.as_csr(S), finelu.get_num_threads()
+    b = np.random.default_rng(SEED).uniform(-0.5, 0.5, S.shape[0])
+    counts = dict.fromkeys((threads, max(threads // 2, 1), 1))
+    settings = [mkl_cg.Setting(k, optimized) for k in counts for optimized in (True, False)]
+    with mkl.num_threads(threads):
+        times = {setting: mkl_solve(run, name, A, b, setting, longest) for setting in settings}
+        best = min(times, key=lambda setting: times[setting])
+        for product in mkl_cg.PRODUCTS:
+            if product != best.product:
+                mkl_solve(run, name, A, b, replace(best, product=product), longest)
+        for setting in dict.fromkeys((best, replace(best, threads=1))):
+            mkl_solve(run, name, A, b, setting, longest, ours=True)
+
+
+def mkl_solve(
+    run: Run, name: str, A: Any, b: Any, setting: mkl_cg.Setting, longest: float, *, ours: bool = False
+) -> float:
+    """ms of set-up and solve, the second of two; Inf where it failed.  ours: by finelu.cg, which forms its products."""
+    variant = f"{FINELU_CG}, {setting.triangles}" if ours else f"{MKL_CG}, {setting.triangles}, {setting.product}"
+    with run.attempt(name, variant):
+        for _ in range(2):
+            start = perf_counter()
+            M = mkl_cg.ILU0(A, setting)
+            product = None if ours else mkl_cg.Product(A, setting.product)
+            middle = perf_counter()
+            if product is None:
+                found = finelu.cg(A, b, M=M.solve, rtol=RTOL, maxiter=MOST, watch=after(middle + longest))
+                x, iterations, converged = found.x, found.iterations, bool(found.converged)
+            else:
+                x, iterations, converged = mkl_cg.cg(product, b, M, RTOL, MOST, middle + longest)
+            end = perf_counter()
+            application = cpu_time(applied(M, b)).ms
+            M.close()
+            if product is not None:
+                product.close()
+        detail = {
+            "setup": 1e3 * (middle - start),
+            "solve": 1e3 * (end - middle),
+            "iterations": iterations,
+            "converged": converged,
+            "application": application,
+            "nnz": A.nnz,
+        }
+        ms, residual = 1e3 * (end - start), float(np.linalg.norm(b - A.tosparse() @ x) / np.linalg.norm(b))
+        run.records.append(
+            Record(name, "solution", "cpu", "mkl", variant, ms, None, residual, setting.threads, detail=detail)
+        )
+        return ms if converged else float("inf")
+    return float("inf")
 
 
 def total(record: Record | None) -> float | None:
@@ -133,17 +201,32 @@ def claims(run: Run) -> str:
     return table(("systems", "cases", "Schwarz alone converged", "mean of the others", "worst"), lines)
 
 
+def mkl_claims(run: Run) -> str:
+    """Schwarz against the fastest setting of MKL's ILU(0), for each cg; empty where MKL took no part."""
+    lines = []
+    for name in run.matrices:
+        ours = total(run.one(matrix=name, variant=SCHWARZ))
+        for driver in (MKL_CG, FINELU_CG):
+            theirs = [r for r in run.find(name, who="mkl") if r.variant.startswith(driver)]
+            best = min((r for r in theirs if total(r)), key=lambda r: r.numeric_ms or 0.0, default=None)
+            if theirs:
+                setting = best.variant.removeprefix(f"{driver}, ") if best else "none converged"
+                lines.append((name, driver, ours, total(best), cell(ratio(total(best), ours)), setting))
+    heads = ("matrix", "MKL's ILU0 in", "Schwarz, ms", "MKL, ms", "ratio", "MKL's fastest setting")
+    return "\n" + table(heads, lines) if lines else ""
+
+
 def times(run: Run) -> str:
     lines = []
     for r in run.records:
         d = r.detail
-        best = min(peers(run, r.matrix).values(), default=None)
+        best, mine = min(peers(run, r.matrix).values(), default=None), total(r)
         lines.append(
             (
                 *(r.matrix, run.matrices[r.matrix]["n"], run.matrices[r.matrix]["nnz"], r.variant),
                 *(cell(d["setup"]), cell(d["solve"]), f"{d['iterations']}{'' if d['converged'] else ' *'}"),
                 *(cell(d["application"]), d.get("partition", ""), d.get("parts", ""), d.get("levels", "")),
-                f"{best / total(r):.2f}" if best and total(r) and r.variant.startswith(SCHWARZ) else "",
+                f"{best / mine:.2f}" if best and mine and r.variant.startswith(SCHWARZ) else "",
             )
         )
     heads = ("matrix", "rows", "entries", "recipe", "setup", "solve", "iterations", "application", "parts by", "parts")
@@ -151,20 +234,25 @@ def times(run: Run) -> str:
 
 
 def page(run: Run) -> str:
+    longest = run.options.get("longest", LONGEST)
     notes = (
-        f"*: not converged in {MOST} iterations or {LONGEST:g} s. exact: IC0 where A is symmetric with a positive "
+        f"*: not converged in {MOST} iterations or {longest:g} s. exact: IC0 where A is symmetric with a positive "
         "diagonal, else ILU0; adapted: ParICT or ParILUT. ratio: the best of the three over Schwarz, set-up included."
     )
-    return f"{run.heading()}\n{claims(run)}\n## Times, ms\n\n{notes}\n\n{times(run)}{run.footing()}"
+    return f"{run.heading()}\n{claims(run)}{mkl_claims(run)}\n## Times, ms\n\n{notes}\n\n{times(run)}{run.footing()}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.schwarz", description=__doc__)
     add_device(parser, "on the GPU", "on the CPU")
     add_options(parser)
+    parser.add_argument("--longest", type=float, default=LONGEST, help="seconds of a solve (default: %(default)s)")
     options = parser.parse_args(argv)
     gpu = wants_gpu(options)
     run = new_run("schwarz-gpu" if gpu else "schwarz-cpu", gpu=gpu, machine_name=options.machine)
+    run.options = {"longest": options.longest} | ({} if gpu else {"threads": finelu.get_num_threads()})
+    if not gpu and not mkl.available():
+        run.left_out["MKL"] = "not installed (pip install mkl)"
     budget, complete = Budget(options.budget), True
     try:
         names = names_of(options.matrices)
@@ -173,7 +261,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             chosen = [p for p in chosen if not p.apart] + suite(options.matrix_folder, GRIDS)
         for name, S in loaded(run, budget, chosen):
             run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
-            measure(run, name, S, gpu)
+            measure(run, name, S, gpu, options.longest)
+            if not gpu and run.matrices[name]["spd"] and name not in GRIDS and mkl.available():
+                measure_mkl(run, name, S, options.longest)
             if gpu:
                 release_gpu()
             run.save(options.out)
@@ -181,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RunEnded, KeyboardInterrupt):
         complete = False
     path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
+    print(f"\n{claims(run)}{mkl_claims(run)}{len(run.failures)} failures; {path}")
     return 0 if complete else 1
 
 

@@ -1,11 +1,15 @@
 """The iteration of a Krylov method as a graph: the same bits and the same count, and only where it can be one."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from krylov_cases import kind_for, name, system
+from stencil_cases import random_blocks
 
-from finelu import IC0, ILU0, BlockJacobi, Jacobi, MultilevelILU, ParILU, SparseLU, gallery
+from finelu import IC0, ILU0, BlockILU0, BlockJacobi, Jacobi, MultilevelILU, ParILU, SparseLU, StencilMatrix, gallery
 from finelu.kernels import kernels_for
 from finelu.krylov import bicgstab, cg, fgmres, gmres, progress
 from finelu.krylov.operators import as_operator
@@ -21,7 +25,7 @@ RECIPES = (
 
 @pytest.fixture
 def recorded_from():
-    """recorded_from(k): the call of a step with which its recording begins."""
+    """recorded_from(k): the call of a step after which it is recorded."""
     from finelu.kernels.cuda import recording
 
     before = recording.RECORDED_FROM
@@ -140,6 +144,16 @@ class TestOnTheGPU:
         F = SparseLU().factor(A)
         assert not F.capturable and cg(A, b, M=F, rtol=1e-8).converged
 
+    def test_what_the_documentation_lists_is_recorded(self, backend):
+        A, b = on_gpu(backend, cg)
+        stencil = StencilMatrix(backend.move(random_blocks((9, 10, 10), 1)))
+        yes = [None, A, stencil, ILU0().factor(A), BlockILU0().factor(stencil), BlockJacobi(block_size=32).factor(A)]
+        no = [A.toarray(), lambda r: r, ILU0(precision="float32").factor(A), BlockJacobi(block_size=33).factor(A)]
+        for op in yes:
+            assert as_operator(op, "M", b, b.dtype).capturable, op
+        for op in [*no, SparseLU().factor(A)]:
+            assert not as_operator(op, "M", b, b.dtype).capturable, op
+
     def test_solves_in_threads_and_on_streams(self, backend):
         from concurrent.futures import ThreadPoolExecutor
 
@@ -158,6 +172,87 @@ class TestOnTheGPU:
         with ThreadPoolExecutor(4) as pool:
             for solution in pool.map(solve, range(12)):
                 same(solution, plain)
+
+    @pytest.mark.parametrize("method", RECORDED, ids=name)
+    def test_a_stream_that_was_set_by_use_stays_current(self, backend, method, recorded_from, everywhere):
+        from finelu.kernels.cuda import recording
+
+        launched_on = []
+
+        class Watched(recording._Graph):
+            def launch(self, stream):
+                launched_on.append(stream)
+                super().launch(stream)
+
+        everywhere("_Graph", Watched)
+        cupy = backend.xp
+        A, b = on_gpu(backend, method)
+        M = Jacobi().factor(A)
+        plain = method(A, b, M=M, rtol=1e-6, maxiter=400)
+        host = system(kind_for(method), m=30)
+        before, stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+        before.synchronize()
+        launched_on.clear()
+        stream.use()
+        try:
+            recorded_from(2)
+            solution = method(A, b, M=M, rtol=1e-6, maxiter=400)
+            assert cupy.cuda.get_current_stream() == stream
+            stream.synchronize()
+        finally:
+            before.use()
+        assert launched_on and all(there == stream for there in launched_on)
+        same(solution, plain)
+        assert solution.converged
+        assert np.linalg.norm(host[1] - host[0] @ solution.x.get()) <= 1.01e-6 * np.linalg.norm(host[1])
+
+    def test_the_memory_of_a_graph_is_of_the_allocator_and_the_stream_of_the_caller(self, backend):
+        from finelu.kernels.cuda.recording import RECORDED_FROM, Repeated
+
+        cupy = backend.xp
+        pool, sizes, streams = cupy.get_default_memory_pool(), [], []
+
+        def allocator(size):
+            sizes.append(size)
+            streams.append(cupy.cuda.get_current_stream())
+            return pool.malloc(size)
+
+        with cupy.cuda.Stream(non_blocking=True) as stream, cupy.cuda.using_allocator(allocator):
+            x = cupy.zeros(1000)
+
+            def step():
+                x[:] = x + 1
+
+            repeated = Repeated(step)
+            for _ in range(RECORDED_FROM - 1):
+                repeated()
+            before = len(sizes)
+            repeated()
+            assert max(sizes[before:]) >= x.nbytes  # else the recording would have had it from elsewhere
+            after = len(sizes)
+            for _ in range(10):
+                repeated()
+            assert len(sizes) == after  # a launch makes no array
+            stream.synchronize()
+        assert all(there == stream for there in streams)
+        np.testing.assert_array_equal(x.get(), RECORDED_FROM + 10)
+
+    def test_the_plan_of_a_grid_lives_as_long_as_the_factors(self, backend):
+        from finelu.kernels.cuda import stencil
+
+        A = StencilMatrix(backend.move(random_blocks((5, 4, 6), 3)))
+        F = BlockILU0().factor(A)
+        r = backend.xp.ones(A.shape[0])
+        want = F.solve(r).get()
+        plan = weakref.ref(stencil.plan_of(A.blocks))
+        for k in range(1, 13):  # more than the plans that are kept in any case
+            stencil.plan_of(backend.xp.empty((7, k, 2, 2, 3, 3)))
+        gc.collect()
+        assert plan() is not None and stencil.plan_of(A.blocks) is not plan()
+        np.testing.assert_array_equal(F.solve(r).get(), want)
+        del F
+        gc.collect()
+        assert plan() is None
 
     @pytest.mark.parametrize("method", RECORDED, ids=name)
     def test_extreme_systems(self, backend, method, recorded_from):

@@ -229,9 +229,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "subdomains": Family(
         "Solves with the diagonal blocks of subdomains; the vectors of a coarse space.",
-        _all("inside SubdomainSolve restrict prolong coarse_products coarse_residual")
+        _all("inside SubdomainSolve restrict prolong coarse_products")
         | {"coarse_matrix": Kernel(relation="the CPU's is a sparse matrix, the others' are dense")}
         | _all("hermitian_inverse", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
+        helpers={"reference": "coarse_residual", "cpu": "coarse_residual"},
         uses={
             ("reference", "levels"): "the levels inside of parts",
             ("cpu", "levels"): "the same",

@@ -24,6 +24,11 @@ true residual: the last iterate, the one that the recurrence thinks best, and th
 first. So it is never NaN and never worse than x0; an iterate passed in between may have been better where the
 recurrence has lost touch with the true residual, since that is computed anew only where a cycle begins.
 Wrong shapes, NaN or Inf raise MatrixError, meaningless parameters ParameterError, mixed devices DeviceError.
+
+On a GPU cg, bicgstab, gmres and fgmres record their iteration as a CUDA graph, where A and M allow that; docs/gpu.md
+says which do. Such a solve keeps all vectors that one iteration makes, each in memory of its own, until it ends: the
+products with A and M, which are counted in the memory of each method, and what M makes on the way to its result. Where
+nothing is recorded, memory that one operation gives back serves the next.
 """
 
 from importlib import import_module

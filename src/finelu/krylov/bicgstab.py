@@ -26,7 +26,8 @@ def bicgstab(
     """Solve A x = b for any nonsingular A by right-preconditioned BiCGSTAB.
 
     Arguments as in `finelu.krylov`; callback(x) is called after each iteration. Cost of an iteration: two products with
-    A, two with M, three dot products, two norms and three passes over vectors; memory 10 vectors.
+    A, two with M, three dot products, two norms and three passes over vectors; memory 10 vectors, and where the
+    iteration is recorded (on a GPU) those that M makes on the way to both of its results, as long as the solve lasts.
     Where the recurrence breaks down it is started again from the true residual with a new shadow vector; it ends with
     Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best iterate.
     Source: van der Vorst 1992; Saad 2003, Alg. 7.7.

@@ -27,7 +27,8 @@ def cg(
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite too (IC0, Jacobi). callback(x) is called
     after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
-    over vectors; memory 7 vectors.
+    over vectors; memory 7 vectors, and where the iteration is recorded (on a GPU) those that M makes on the way to its
+    result, as long as the solve lasts.
     Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """

@@ -28,8 +28,9 @@ def fgmres(
 ) -> Solution:
     """`gmres` for an M that may change from one application to the next, such as a solver or a function of a vector.
 
-    Arguments as in `gmres`. The preconditioned vectors are kept: memory 2 restart + 7 vectors, and one application of
-    M less in each cycle. Source: Saad 1993; Saad 2003, Alg. 9.6.
+    Arguments as in `gmres`. The preconditioned vectors are kept: memory 2 restart + 7 vectors, with those of a recorded
+    iteration as in `gmres`, and one application of M less in each cycle.
+    Source: Saad 1993; Saad 2003, Alg. 9.6.
     """
     progress = Progress(
         "fgmres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch

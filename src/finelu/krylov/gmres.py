@@ -40,7 +40,8 @@ def gmres(
     maxiter counts inner iterations, over all cycles (SciPy's counts cycles); callback(x) is called after each cycle,
     since x does not exist in between.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
-    vectors. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in
+    vectors, and where the iteration is recorded (on a GPU) those that M makes on the way to its result, as long as the
+    solve lasts. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in
     Status.BREAKDOWN, if starting again does not help.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """

@@ -194,7 +194,8 @@ class Progress:
         """What is called in the place of step() in each iteration: on a GPU a single launch, where A and M allow that.
 
         step queues the same kernels on the same arrays each time (`history` may be another); what changes from one
-        iteration to the next lies on the device.
+        iteration to the next lies on the device. Once it is recorded, all vectors that one step makes, in the products
+        with A and M too, are kept until `end`, each in memory of its own.
         """
         if not (self.A.capturable and self.M.capturable):
             return step

@@ -83,8 +83,9 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
         """See kernels/reference/subdomains.py."""
+        r = r if correction is None else coarse_residual(*correction, r)
         triangles = []
         for plan in self.plans:
             triangles += [plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots]
@@ -149,8 +150,9 @@ def _restrict(state, done, items, starts, rows, values, r, conjugate, g):
     wait_until_done(done, 0, done.size)
 
 
-def prolong(parts, Z, q, x):
-    """x_i += Z_i q_p for i in part p; see kernels/reference/subdomains.py."""
+def prolong(parts, Z, q, x, less=None):
+    """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
+    q = q if less is None else q - less
     items = _items(x.size, x.size)
     q = q.reshape(-1, 1 if Z is None else Z.shape[1])
     run_items(_prolong, items.size - 1, items, parts, Z, q, x)

@@ -1,9 +1,9 @@
 // Products of matrices with vectors, and residuals. Twins: kernels/reference/products.py, name by name.
 //
 // residual, residual_twice: b - factor A x for a CSR matrix, with a bound on what rounding puts into it, and the same in
-// twice the precision. A warp takes a row: its lanes take every 32nd entry and add up by shuffles in a fixed order, so that
-// the bits are the same in every run. Each row of r and bound has one writer, and no thread reads them.
-// Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x a multiple of 32.
+// twice the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes every
+// lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each row of r and
+// bound has one writer, and no thread reads them. Launch: gridDim.x * blockDim.x >= lanes n, blockDim.x a multiple of 32.
 //
 // product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
 // power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
@@ -25,26 +25,33 @@ __device__ inline void assign(float& to, double re, double) { to = float(re); }
 __device__ inline void assign(double& to, double re, double) { to = re; }
 template <typename R> __device__ inline void assign(Complex<R>& to, double re, double im) { to = Complex<R>(R(re), R(im)); }
 
+template <typename T> __device__ inline T lanes_sum(T v, int lanes)
+{
+    for (int offset = lanes / 2; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
+    return v;
+}
+
 template <typename T, typename I>
-__global__ void residual(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
+__global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                          const T* __restrict__ x, const T* __restrict__ b, Real<T> factor, Real<T> eps, T* r, Real<T>* bound)
 {
-    const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    if (i >= n) return;  // the same in all lanes of a warp
-    const int lane = threadIdx.x % 32;
+    const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
+    const int lane = int(threadIdx.x) & (lanes - 1);
     T total = T(0);
     Real<T> size = 0;
-    const I start = indptr[i], stop = indptr[i + 1];
-    for (long long p = (long long)start + lane; p < stop; p += 32) {
+    I start = 0, stop = 0;
+    if (i < n) {
+        start = indptr[i];
+        stop = indptr[i + 1];
+    }
+    for (long long p = (long long)start + lane; p < stop; p += lanes) {
         const T a = data[p], v = x[indices[p]];
         total += a * v;
         size += size_of(a) * size_of(v);
     }
-    for (int offset = 16; offset > 0; offset /= 2) {
-        total = total + shuffle_xor(total, offset);
-        size += shuffle_xor(size, offset);
-    }
-    if (lane) return;
+    total = lanes_sum(total, lanes);
+    size = lanes_sum(size, lanes);
+    if (lane || i >= n) return;
     r[i] = b[i] - T(factor) * total;
     bound[i] = Real<T>(stop - start + 1) * eps * (factor * size + size_of(b[i]));
 }
@@ -97,12 +104,6 @@ __global__ void residual_twice(I n, const I* __restrict__ indptr, const I* __res
     re.add_lanes();
     im.add_lanes();
     if (lane == 0) assign(r[i], (re.high + re.low) * factor, (im.high + im.low) * factor);
-}
-
-template <typename T> __device__ inline T lanes_sum(T v, int lanes)
-{
-    for (int offset = lanes / 2; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
-    return v;
 }
 
 constexpr int THREADS = 256;    // as in products.py
@@ -223,6 +224,7 @@ __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, 
     const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
     if (i >= n) return;
     T sum = T(0);
+#pragma unroll 8
     for (int j = int(threadIdx.x % 32); j < n; j += 32) sum += matrix[size_t(i) * n + j] * x[size_t(j) * columns + blockIdx.y];
     sum = lanes_sum(sum, 32);
     if (threadIdx.x % 32 == 0) out[size_t(i) * columns + blockIdx.y] = sum;

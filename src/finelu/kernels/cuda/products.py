@@ -16,12 +16,6 @@ FEWEST_ROWS, MOST_ROWS = 8, 256  # of a block of `product`: 32 threads a row or 
 SPREAD_ROWS = 64  # down to which a block has fewer rows where there would be fewer blocks than the GPU takes at a time
 
 
-def _rows(function, indptr, indices, data, *arguments):
-    n = indptr.size - 1
-    launch = kernel("products", function, data.dtype.name, indices.dtype.name)
-    launch((blocks(32 * n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, *arguments))
-
-
 class Product:
     """y = A x; see kernels/reference/products.py. S : cupyx.scipy.sparse CSR. Waits for nothing."""
 
@@ -60,12 +54,23 @@ def rows_of_a_block(n: int, nnz: int, processors: int) -> int:
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound):
-    real = bound.dtype.type
-    _rows("residual", indptr, indices, data, x, b, real(factor), real(np.finfo(real).eps), r, bound)
+    n, index, real = indptr.size - 1, indices.dtype, bound.dtype.type
+    lanes = lanes_for(indices.size / max(n, 1))
+    kernel("products", "residual", data.dtype, index)(
+        (blocks(lanes * n, BLOCK),),
+        (BLOCK,),
+        (
+            *(index.type(n), np.int32(lanes), indptr, indices, data, x, b),
+            *(real(factor), real(np.finfo(real).eps), r, bound),
+        ),
+    )
 
 
 def residual_twice(indptr, indices, data, x, b, factor, r):
-    _rows("residual_twice", indptr, indices, data, x, b, cupy.float64(factor), r)
+    n, index = indptr.size - 1, indices.dtype
+    kernel("products", "residual_twice", data.dtype, index)(
+        (blocks(32 * n, BLOCK),), (BLOCK,), (index.type(n), indptr, indices, data, x, b, cupy.float64(factor), r)
+    )
 
 
 def subtract_product(M, x, y=None):

@@ -6,17 +6,17 @@ import threading
 from contextlib import suppress
 
 import cupy
-from cupy.cuda.memory import OutOfMemoryError
 from cupy_backends.cuda.api.driver import CUDADriverError
 from cupy_backends.cuda.api.runtime import CUDARuntimeError
 
 from finelu.kernels.cuda.runtime.memory import Counters
 
-# The call of a step with which its recording begins. Recording takes the host about as long as two calls, and a launch
+# The call of a step after which it is recorded. Recording takes the host about as long as two calls, and a launch
 # saves it most of one: it has paid after three or four launches more. A solve of fewer iterations is not kept waiting.
-RECORDED_FROM = 4
+RECORDED_FROM = 3
 
-FAILURES = (CUDARuntimeError, CUDADriverError, OutOfMemoryError)
+# What a recording may end with; that of CuPy's pools, OutOfMemoryError, is a MemoryError.
+FAILURES = (CUDARuntimeError, CUDADriverError, MemoryError)
 
 _streams = threading.local()
 
@@ -26,12 +26,12 @@ class _Graph:
 
     function must queue the same work each time, without waiting for the host, and must have been called before: what
     it makes at first use and keeps would else be recorded, but not made. What it allocates belongs to the graph as long
-    as that is there.
+    as that is there; what it reads and writes besides is for the caller to keep as long.
     """
 
     def __init__(self, function):
         self._memory: list = []
-        self._home = cupy.cuda.get_current_stream()
+        self._home, self._allocator = cupy.cuda.get_current_stream(), cupy.cuda.get_allocator()  # the caller's
         stream = _recording_stream()
         self._counters = Counters(stream)
         try:
@@ -51,11 +51,13 @@ class _Graph:
     def _allocate(self, size: int):
         """Memory that is given to no other array, even once it is freed here: the graph writes to it at each launch.
 
-        It comes from where that of the current stream does and goes back there with the graph, in the order of that
-        stream, even if a launch has not ended then.
+        It comes from the allocator and the stream that were current when the recording began, as the arrays of a step
+        that is not recorded do, and goes back there with the graph. A launch on that stream need not have ended then:
+        a pool of CuPy's gives the memory to the same stream again, whose work comes after the launch; cudaFreeAsync
+        frees it in the order of that stream; and cudaFree, where there is no pool, waits for the device.
         """
-        with self._home:
-            memory = cupy.get_default_memory_pool().malloc(size)
+        with self._home:  # which is not recorded: else cudaMallocAsync would become a part of the graph
+            memory = self._allocator(size)
         self._memory.append(memory)
         return memory
 
@@ -85,8 +87,10 @@ class Recorded:
 
     function(x) must queue the same work each time, on the current stream, without waiting for the host, and must have
     been called before: what it makes at first use and keeps would else be recorded, but not made. What it allocates
-    belongs to the graph as long as that is there. Calls may come from any stream, one after the other: on the device
-    each waits for the one before, whose places for x and the result it takes.
+    belongs to the graph as long as that is there; what it reads and writes besides is for the caller to keep as long.
+    Calls may come from any stream, one after the other: on the device each waits for the one before, whose places for x
+    and the result it takes. The first comes from the stream of the recording. Calls on another stream must have ended
+    before the graph is dropped, since its memory goes back in the order of the recording's stream.
     """
 
     def __init__(self, function, n: int, dtype):
@@ -107,26 +111,26 @@ class Recorded:
 
 class Repeated:
     """The step of an iteration: step() must queue the same work on the same arrays each time, without waiting for the
-    host, all of it on one stream. From the RECORDED_FROM-th call on it is a graph, one launch; not where the recording
+    host, all of it on one stream. After the RECORDED_FROM-th call it is a graph, one launch; not where the recording
     fails, for want of memory or since another thread waits for the whole device meanwhile: the numbers are the same.
+    The graph keeps all arrays that step() makes, each in memory of its own, until it is dropped; step() itself is kept,
+    and with it the arrays that it refers to.
     """
 
     def __init__(self, step):
         self._step, self._calls, self._graph, self._records = step, 0, None, True
 
     def __call__(self):
-        if self._graph is None:
-            self._calls += 1
-            if self._calls < RECORDED_FROM or not self._records:
-                self._step()
-                return
+        if self._graph is not None:
+            self._graph.launch(cupy.cuda.get_current_stream())
+            return
+        self._step()
+        self._calls += 1
+        if self._calls >= RECORDED_FROM and self._records:  # while the device works
             try:
                 self._graph = _Graph(self._step)
             except FAILURES:  # nothing of the step has run
                 self._records = False
-                self._step()
-                return
-        self._graph.launch(cupy.cuda.get_current_stream())
 
     def forget(self):
         """The step is recorded again: for whoever replaces an array of it. What has been launched goes on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 
 import cupy
@@ -29,6 +30,7 @@ SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp wo
 WARPS = 5  # of a thread block then
 BLOCK = 256
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
+_kept: dict[tuple, tuple] = {}  # by the inverses d that it was made for: a plan, and what says that d lives
 
 
 def cells_of_a_block(n: int, threads: tuple[int, int] = ALONE) -> int:
@@ -167,6 +169,17 @@ def plan_of(blocks) -> StencilPlan:
     return _plan_on(cupy.cuda.runtime.getDevice(), blocks.shape[1:4], n, by_warps)
 
 
+def _plan_for(blocks, d) -> StencilPlan:
+    """plan_of(blocks), the same one while d lives: a graph that was recorded with d reads it at each launch, however
+    many other grids have come since."""
+    key = id(d), cupy.cuda.runtime.getDevice(), blocks.shape, blocks.dtype
+    found = _kept.get(key)
+    if found is None:
+        alive = weakref.ref(d, lambda _: _kept.pop(key, None))
+        found = _kept.setdefault(key, (plan_of(blocks), alive))
+    return found[0]
+
+
 def _fits_warps(n: int) -> bool:
     """Whether stencil_warps.cu takes such blocks, and the current device, as all from Ampere on, its tensor cores."""
     return SMALLEST_BY_WARPS <= n <= LARGEST_BY_WARPS and device_limits()["capability"] >= 80
@@ -236,12 +249,13 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
 def block_ilu_factor(blocks, d, pivoting, plan: StencilPlan | None = None):
     """d (I, J, K, n, n) = inverses of the factorized diagonal blocks, in one launch; Algorithm 9.
 
-    pivoting : Gauss-Jordan takes the largest entry of a column as its pivot.  plan : None for plan_of(blocks).
+    pivoting : Gauss-Jordan takes the largest entry of a column as its pivot.  plan : None for plan_of(blocks), which is
+        then kept as long as d.
     Returns the first bad cell as a device array for first_bad; it is one whose block is singular (or, without
     pivoting, has a zero pivot) or not finite by itself, not by another's fault. n is at most 128: above 32 a thread
     owns several elements of a block. Nothing waits for the host.
     """
-    plan = plan or plan_of(blocks)
+    plan = plan or _plan_for(blocks, d)
     _check_block_size(plan.n)
     _check(plan.shape, plan.n, blocks, d, dtype=plan.dtype)
     n, cells = plan.n, plan.cells_per_block
@@ -268,8 +282,9 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
     """x with M x = b ("N"), M^T x = b ("T") or M^H x = b ("H"), both sweeps in one launch; Algorithm 10.
 
     d : of block_ilu_factor.  b, x : (I J K n,), not overlapping. n is at most 128. Nothing waits for the host.
+    plan : as in block_ilu_factor; one that is given must outlive a recording of this.
     """
-    plan = plan or plan_of(blocks)
+    plan = plan or _plan_for(blocks, d)
     _check_block_size(plan.n)
     _check(plan.shape, plan.n, blocks, d, b, x, dtype=plan.dtype)
     if trans not in TRANS:

@@ -1,4 +1,4 @@
-"""Launchers of subdomains.cu: solves with the diagonal blocks of subdomains, and the vectors of a coarse space."""
+"""Launchers of subdomains.cu and coarse_space.cu: solves with the diagonal blocks of subdomains; the coarse space."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.libs import cublas
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
@@ -13,8 +14,8 @@ from finelu.kernels.operands import require_indices
 
 ALIGNED = 8  # what is packed for a part begins at multiples of this
 THREADS = 128  # of a part
-MOST_ROWS = 2**16  # of a part: rows are numbered by 16 bits
-AT_ONCE = 4  # entries of a row that a thread has before its level begins, as in subdomains.cu
+MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
+AT_ONCE = 4  # entries of a row that a thread has at most, where rows have about as many as in the mean
 LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
@@ -49,22 +50,21 @@ def _aligned_starts(sizes):
 class _Packed:
     """A triangle with its rows in level order, part by part."""
 
-    def __init__(self, starts, row_base, most, plan):
+    def __init__(self, starts, row_base, most, lanes, plan):
         self.plan, t = plan, plan.triangle
-        self.starts, self.row_base = starts, row_base
+        self.starts, self.row_base, self.lanes = starts, row_base, np.int32(lanes)
         parts, rows = starts.size - 1, int(row_base[-1]) + ALIGNED
-        self.order = cupy.empty(rows, np.uint16)
-        self.ends, self.level_ends = cupy.empty(rows, np.int32), cupy.empty(rows, np.int32)
+        self.order, self.slices = cupy.empty(rows, np.uint16), cupy.empty((rows, 2), np.int32)
         self.shape = cupy.empty((parts, 4), np.int32)
         index = t.indices.dtype
         kernel("subdomains", "order_by_levels", index)(
             (parts,),
             (THREADS,),
             (
-                *(starts, row_base, np.int32(t.reverse), t.begin, t.end, t.indices),
-                *(self.order, self.ends, self.level_ends, self.shape),
+                *(starts, row_base, np.int32(t.reverse), self.lanes, t.begin, t.end, t.indices),
+                *(self.order, self.slices, self.shape),
             ),
-            shared_mem=2 * 4 * (most + 1),
+            shared_mem=4 * (most + 1) + 3 * 2 * most,
         )
         self.entry_base = _aligned_starts(self.shape[:, 2])
         entries = int(self.entry_base[-1]) + ALIGNED
@@ -77,14 +77,15 @@ class _Packed:
             (self.starts.size - 1,),
             (THREADS,),
             (
-                *(self.starts, self.row_base, self.entry_base, t.begin, t.indices, self.plan.values),
-                *(optional(self.plan.inverse), self.order, self.ends, self.cols, self.vals, optional(self.inverses)),
+                *(self.starts, self.row_base, self.entry_base, self.lanes, t.begin, t.end, t.indices),
+                *(self.plan.values, optional(self.plan.inverse), self.order, self.slices, self.shape),
+                *(self.cols, self.vals, optional(self.inverses)),
             ),
         )
 
     def arguments(self):
         return (
-            *(self.entry_base, self.order, self.ends, self.level_ends, self.cols, self.vals),
+            *(self.entry_base, self.order, self.slices, self.cols, self.vals),
             *(optional(self.inverses), self.shape),
         )
 
@@ -95,8 +96,8 @@ class _Packed:
         def room(count, size):
             return -(-count * size // 16) * 16
 
-        entries, levels = self.shape[:, 2].astype(np.int64), self.shape[:, 0]
-        total = room(entries, itemsize) + room(entries, 2) + room(sizes, 4) + room(sizes, 2) + room(levels, 4)
+        _, _, entries, slices = self.shape.astype(np.int64).T
+        total = room(entries, itemsize) + room(entries, 2) + room(sizes, 2) + room(slices + 1, 8)
         return total if self.inverses is None else total + room(sizes, itemsize)
 
 
@@ -112,7 +113,7 @@ class SubdomainSolve:
         sizes = starts[1:] - starts[:-1]
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024
         itemsize = plans[0].values.dtype.itemsize
-        limit = min(MOST_ROWS, shared // itemsize, shared // 8 - 1)
+        limit = min(MOST_ROWS, shared // itemsize - 1, (shared - 4) // 10)
         if most > limit:
             raise ParameterError(
                 f"the largest part has {most} rows, and the shared memory of a block of threads holds {limit}; take "
@@ -120,14 +121,14 @@ class SubdomainSolve:
             )
         row_base = _aligned_starts(sizes + 1)
         self.row_base = row_base
-        self._packed = [_Packed(starts, row_base, most, plan) for plan in plans]
+        mean = max(plan.triangle.entries for plan in plans) / max(int(starts[-1]), 1)
+        self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
+        self._packed = [_Packed(starts, row_base, most, self.lanes, plan) for plan in plans]
         one, two = self._packed
-        unknowns = -(-most * itemsize // 16) * 16
+        unknowns = -(-(most + 1) * itemsize // 16) * 16
         staged = unknowns + int((one.staged_bytes(sizes) + two.staged_bytes(sizes)).max())
         self.staged = staged <= shared // RESIDENT
         self.shared = staged if self.staged else unknowns
-        mean = max(plan.triangle.entries for plan in plans) / max(int(starts[-1]), 1)
-        self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
         self.load()
 
     @property
@@ -140,15 +141,19 @@ class SubdomainSolve:
         for packed in self._packed:
             packed.load()
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
         """See kernels/reference/subdomains.py."""
         one, two = self._packed
+        coarse = np.int32(1), NULL, NULL, NULL, NULL
+        if correction is not None:
+            products, q = correction
+            coarse = np.int32(products[2].shape[1]), *products, q
         kernel("subdomains", "subdomain_solve", x.dtype, self.lanes, self.staged)(
             (self.starts.size - 1,),
             (THREADS,),
             (
                 *(self.starts, rows, self.row_base, optional(before), optional(after), np.int32(scattered)),
-                *(*one.arguments(), *two.arguments(), r, x),
+                *(*one.arguments(), *two.arguments(), *coarse, r, x),
             ),
             shared_mem=self.shared,
         )
@@ -158,17 +163,17 @@ def restrict(starts, rows, values, r, conjugate):
     """Sums of conj(v_k) r[rows_k] in each part; see kernels/reference/subdomains.py."""
     parts, m = starts.size - 1, 1 if values is None else values.shape[1]
     g = cupy.empty(parts * m, r.dtype)
-    kernel("subdomains", "restrict_to_parts", r.dtype)(
+    kernel("coarse_space", "restrict_to_parts", r.dtype)(
         (parts,), (128,), (starts, rows, np.int32(m), optional(values), np.int32(conjugate), r, g)
     )
     return g
 
 
-def prolong(parts, Z, q, x):
-    """x_i += Z_i q_p for i in part p; see kernels/reference/subdomains.py."""
+def prolong(parts, Z, q, x, less=None):
+    """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
     m = 1 if Z is None else Z.shape[1]
-    kernel("subdomains", "prolong_from_parts", x.dtype)(
-        (blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), np.int32(m), parts, optional(Z), q, x)
+    kernel("coarse_space", "prolong_from_parts", x.dtype)(
+        (blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), np.int32(m), parts, optional(Z), q, optional(less), x)
     )
 
 
@@ -177,7 +182,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
     lanes = 32 if data.size > 24 * n else 8
     dtypes = data.dtype, indices.dtype
-    launch = kernel("subdomains", "coarse_products", *dtypes, lanes)
+    launch = kernel("coarse_space", "coarse_products", *dtypes, lanes)
     A = indptr, indices, data, parts, optional(Z)
     long_rows = cupy.flatnonzero(indptr[1:] - indptr[:-1] > LONG)
     at_once = max(1, ROOM // count)  # long rows for which there is room
@@ -188,7 +193,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
             rows = long_rows[begin : begin + at_once]
             first = cupy.full((rows.size, count), np.iinfo(np.int32).max, np.int32)
             last = cupy.full((rows.size, count), -1, np.int32)
-            kernel("subdomains", "coarse_products_long", *dtypes)(
+            kernel("coarse_space", "coarse_products_long", *dtypes)(
                 (rows.size,), (256,), (rows, np.int32(m), np.int32(count), *A, first, last, *how)
             )
 
@@ -200,16 +205,6 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     part, values = cupy.empty(entries, np.int32), cupy.empty((entries, m), data.dtype)
     run(np.int32(1), pointers, part, values)
     return pointers, part, values
-
-
-def coarse_residual(products, q, r):
-    """r - A Z q; see kernels/reference/subdomains.py."""
-    values = products[2]
-    out = cupy.empty_like(r)
-    kernel("subdomains", "coarse_residual", r.dtype)(
-        (blocks(r.size, BLOCK),), (BLOCK,), (np.int64(r.size), np.int32(values.shape[1]), *products, q, r, out)
-    )
-    return out
 
 
 def coarse_matrix(products, rows, parts, count, Z, conjugate):
@@ -227,7 +222,7 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate):
     first = cupy.flatnonzero(begins)
     segments = first.size - 1
     if segments > 0:
-        kernel("subdomains", "coarse_matrix", values.dtype, wide)(
+        kernel("coarse_space", "coarse_matrix", values.dtype, wide)(
             (blocks(32 * segments, BLOCK),),
             (BLOCK,),
             (
@@ -238,32 +233,55 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate):
     return E
 
 
-def hermitian_inverse(S, tolerance):
-    """S^-1, and the rows that are left out; see kernels/reference/subdomains.py.
+def hermitian_inverse(S, weights, tolerance):
+    """W (W S W)^-1 W, and the rows that are left out; see kernels/reference/subdomains.py.
 
-    By blocks, which are inverted in registers; their Schur complements are products of dense matrices.
+    In place, for S C-contiguous. By blocks, which are inverted in registers; their Schur complements are products of
+    dense matrices by cuBLAS, which sees S^T.
     """
-    dropped = cupy.zeros(S.shape[0], np.int8)
-    _invert(S, tolerance, dropped)
+    n, dropped = S.shape[0], cupy.zeros(S.shape[0], np.int8)
+    scale = kernel("coarse_space", "scale_both", S.dtype)
+    grid = (n, blocks(n, BLOCK)), (BLOCK,)
+    scale(*grid, (np.int32(n), weights, np.int32(1), S))
+    _Inverse(S, tolerance, dropped).run(0, n)
+    scale(*grid, (np.int32(n), weights, np.int32(0), S))
     return S, dropped
 
 
-def _invert(S, tolerance, dropped) -> None:
-    """In place, where S may be a block of a larger matrix."""
-    n = S.shape[0]
-    tile = TILE[S.dtype.char]
-    base = 32 * tile
-    if n <= base:
-        kernel("subdomains", "invert_block", S.dtype, tile)(
-            (1,), (32, 32), (np.int32(n), np.int64(S.strides[0] // S.itemsize), S, np.float64(tolerance), dropped)
-        )
-        return
-    h = base * max(-(-n // (2 * base)), 1)
-    A, B, D = S[:h, :h], S[:h, h:], S[h:, h:]
-    _invert(A, tolerance, dropped[:h])
-    T = A @ B  # A^-1 B
-    D -= B.conj().T @ T
-    _invert(D, tolerance, dropped[h:])
-    cupy.matmul(T, -D, out=B)
-    A -= B @ T.conj().T
-    S[h:, :h] = B.conj().T
+class _Inverse:
+    """Places of S are (row, column) as cuBLAS counts them, column by column."""
+
+    def __init__(self, S, tolerance, dropped):
+        self.S, self.tolerance, self.dropped = S, np.float64(tolerance), dropped
+        self.n, self.itemsize, self.pointer = S.shape[0], S.itemsize, S.data.ptr
+        self.tile = TILE[S.dtype.char]
+        self.block = kernel("coarse_space", "invert_block", S.dtype, self.tile)
+        self.handle = cupy.cuda.device.get_cublas_handle()
+        kind = {"d": "d", "D": "z"}[S.dtype.char]
+        self.gemm, self.geam = getattr(cublas, kind + "gemm"), getattr(cublas, kind + "geam")
+        self.numbers = np.array([0, 1, -1], S.dtype)
+        self.zero, self.one, self.minus = (self.numbers.ctypes.data + k * S.itemsize for k in range(3))
+
+    def place(self, row, column):
+        return self.pointer + (row + column * self.n) * self.itemsize
+
+    def run(self, first, size):
+        """Invert the diagonal block of `size` rows from `first` on."""
+        base = 32 * self.tile
+        if size <= base:
+            where = np.uintp(self.place(first, first)), self.tolerance, np.uintp(self.dropped.data.ptr + first)
+            self.block((1,), (32, 32), (np.int32(size), np.int64(self.n), *where))
+            return
+        h = base * max(-(-size // (2 * base)), 1)
+        k, middle, ld = size - h, first + h, self.n
+        A, B, C, D = (self.place(i, j) for i in (first, middle) for j in (first, middle))
+        N, H = cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_C
+        room = cupy.empty(h * k, self.S.dtype)
+        T = room.data.ptr
+        self.run(first, h)
+        self.gemm(self.handle, N, N, h, k, h, self.one, A, ld, B, ld, self.zero, T, h)  # T = A^-1 B
+        self.gemm(self.handle, H, N, k, k, h, self.minus, B, ld, T, h, self.one, D, ld)  # D -= B^H T
+        self.run(middle, k)
+        self.gemm(self.handle, N, N, h, k, k, self.minus, T, h, D, ld, self.zero, B, ld)  # B = -T D^-1
+        self.gemm(self.handle, N, H, h, h, k, self.minus, B, ld, T, h, self.one, A, ld)  # A^-1 -= B T^H
+        self.geam(self.handle, H, H, k, h, self.one, B, ld, self.zero, B, ld, C, ld)  # C = B^H

@@ -48,11 +48,13 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True):
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
         """r (n,) in the rows of A. x (n,), too, if scattered, where each row has one position; else in positions.
 
         before, after : diagonals W (len(rows),) of reals, None for ones.
+        correction : (products, q), of `coarse_products`: r - A Z q stands for r.
         """
+        r = r if correction is None else coarse_residual(*correction, r)
         y = r[rows] if before is None else before * r[rows]
         for plan in self.plans:
             s, y = y, np.empty_like(y)
@@ -70,8 +72,9 @@ def restrict(starts, rows, values, r, conjugate):
     return np.concatenate([V[a:b].T @ r[rows[a:b]] for a, b in pairwise(starts)])
 
 
-def prolong(parts, Z, q, x):
-    """x_i += Z_i q_p for each row i of part p = parts[i]; Z (n, m), None for one column of ones."""
+def prolong(parts, Z, q, x, less=None):
+    """x_i += Z_i (q - less)_p for each row i of part p = parts[i]; Z (n, m), None for one column of ones."""
+    q = q if less is None else q - less
     Z = np.ones((x.size, 1), x.dtype) if Z is None else Z
     x += (Z * q.reshape(-1, Z.shape[1])[parts]).sum(axis=1)
 
@@ -123,13 +126,15 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate):
     return E.reshape(count * m, count * m)
 
 
-def hermitian_inverse(S, tolerance):
-    """S^-1 for a dense Hermitian positive semidefinite S, which may be overwritten; (n,) int8: which rows are left out.
+def hermitian_inverse(S, weights, tolerance):
+    """W (W S W)^-1 W for a dense Hermitian positive semidefinite S, which may be overwritten; and (n,) int8: which rows
+    are left out of the inverse.
 
+    weights : W (n,), the roots of 1 / S_ii as a rule; where it is 0 the row is not looked at.
     Rows are eliminated in their order. One whose pivot is not above the tolerance depends on those before (1): the
     inverse is that without it, with zeros in its row and column. 2: below -tolerance, so that S is not semidefinite.
     """
-    S, dropped = S.copy(), np.zeros(S.shape[0], np.int8)
+    S, dropped = weights[:, None] * S * weights + np.diag(weights == 0), np.zeros(S.shape[0], np.int8)
     for k in range(S.shape[0]):
         pivot = S[k, k].real
         row, column = S[k].copy(), S[:, k].copy()
@@ -140,4 +145,4 @@ def hermitian_inverse(S, tolerance):
             S -= np.outer(column, row / pivot)
             S[k], S[:, k] = row / pivot, -column / pivot
             S[k, k] = 1 / pivot
-    return S, dropped
+    return weights[:, None] * S * weights, dropped

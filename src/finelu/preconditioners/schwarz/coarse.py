@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from finelu.device import namespace, on_gpu, require_room, synchronize
+from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -21,6 +21,7 @@ from finelu.threads import one_blas_thread
 # its sum, and thirty of A's own dtype, in which A Z is formed.
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
+TINY = float(np.finfo(np.float64).tiny)
 DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
 
 
@@ -130,13 +131,9 @@ class CoarseSpace:
         """E^-1 g, or E^-H g (E^-T where Z^T stands for Z^H)."""
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
-    def prolong(self, q: Any, x: Any) -> None:
-        """x += Z q."""
-        self._kernels.subdomains.prolong(self.parts, self.Z, q, x)
-
-    def residual(self, r: Any, q: Any) -> Any:
-        """r - A Z q."""
-        return self._kernels.subdomains.coarse_residual(self.products, q, r)
+    def prolong(self, q: Any, x: Any, less: Any = None) -> None:
+        """x += Z (q - less)."""
+        self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
     def moments(self, z: Any) -> Any:
         """(A Z)^H z, (K,)."""
@@ -196,14 +193,16 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     """
     gpu = on_gpu(E)
     xp, K = namespace(E) if gpu else np, E.shape[0]
+    tolerance = max(ROUNDINGS * K * float(np.finfo(np.float64).eps), OWN_ROUNDINGS * float(np.finfo(dtype).eps))
+    if gpu and definite and (ready := _definite(E, dependent, tolerance, dtype)) is not None:
+        return ready
     size, largest = abs(E.diagonal()), _largest(E)
     size = xp.where(size > NEGLIGIBLE * largest, size, largest)
     dropped = dependent | ~(size > 0)
     scale = 1 / xp.sqrt(xp.where(dropped, 1, size))
-    tolerance = max(ROUNDINGS * K * float(np.finfo(np.float64).eps), OWN_ROUNDINGS * float(np.finfo(dtype).eps))
+    factored = _factored_dense if gpu else _factored_sparse
     while not bool(dropped.all()):
         weights = xp.where(dropped, 0.0, scale)
-        factored = _factored_sparse if not gpu else _factored_definite if definite else _factored_dense
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
         if not bool(tiny.any()):
             return found, dropped
@@ -267,12 +266,16 @@ def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype:
     return _Dense(xp.ascontiguousarray(X * weights[:, None] * weights, dtype)), tiny
 
 
-def _factored_definite(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
-    X, left_out = kernels_for(E).subdomains.hermitian_inverse(_scaled(E, weights, dropped), tolerance)
-    if bool((left_out == 2).any()):
-        return _factored_dense(E, weights, dropped, tolerance, dtype)
-    tiny = left_out == 1
-    return _Dense(namespace(E).ascontiguousarray(X * weights[:, None] * weights, dtype)), tiny
+def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any, Any] | None:
+    """What `inverse` returns, for a semidefinite E without pivoting; None where E turns out not to be so."""
+    xp, size = namespace(E), E.diagonal().real
+    weights = xp.where(dependent | ~(size > 0), 0, 1 / xp.sqrt(xp.maximum(size, TINY)))
+    X, left_out = kernels_for(E).subdomains.hermitian_inverse(E.copy(), weights, tolerance)
+    host = to_host(left_out)
+    if (host == 2).any():
+        return None
+    dropped = (host == 1) | to_host(weights == 0)
+    return None if dropped.all() else (_Dense(X.astype(dtype, copy=False)), dropped)
 
 
 def _scaled(E: Any, weights: Any, dropped: Any) -> Any:

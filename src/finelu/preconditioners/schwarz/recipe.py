@@ -182,8 +182,8 @@ class SchwarzFactors(Factors):
         self._local = LocalFactors(recipe, local, A, domains, symmetric=self._kind != "general")
         sizes = to_host(domains.sizes)
         report.local, report.smallest, report.largest = repr(local), int(sizes.min()), int(sizes.max())
-        rows = rows_of_entries(A.indptr[1:] - A.indptr[:-1], A.nnz)
-        report.cut = float((self.parts[rows] != self.parts[A.indices]).mean())
+        cut = A.nnz - self._local.entries if domains.rows.size == A.n else _cut(A, self.parts)
+        report.cut = cut / A.nnz
         report.analysis_seconds = perf_counter() - start
         start = perf_counter()
         self.coarse: CoarseSpace | None = None
@@ -292,12 +292,15 @@ class SchwarzFactors(Factors):
         coarse: Any = self.coarse
         transposed, general = trans != "N", self._kind == "general"
         q = coarse.solve(coarse.restrict(r), transposed)
-        if not (transposed and general):
-            r = coarse.residual(r, q)  # P r = r - A Z q
-        self._local.apply(r, trans, x)
-        if transposed or not general:
-            q = q - coarse.solve(coarse.moments(x), True)  # P^H x = x - Z E^-H (A Z)^H x
-        coarse.prolong(q, x)
+        before, after = not (transposed and general), transposed or not general
+        self._local.apply(r, trans, x, (coarse.products, q) if before else None)  # P r = r - A Z q
+        coarse.prolong(q, x, coarse.solve(coarse.moments(x), True) if after else None)  # P^H x = x - Z E^-H (A Z)^H x
+
+
+def _cut(A: CSR, parts: Any) -> int:
+    """How many of A's entries couple rows of different parts."""
+    rows = rows_of_entries(A.indptr[1:] - A.indptr[:-1], A.nnz)
+    return int((parts[rows] != parts[A.indices]).sum())
 
 
 def _usual_size(A: CSR, vectors: int) -> int:

@@ -166,20 +166,29 @@ class LocalFactors:
         """(parts + 1,) : where the positions of each part begin."""
         return self._domains.starts
 
+    @property
+    def entries(self) -> int:
+        """Of the diagonal blocks."""
+        stored: int = self._places.size
+        return stored
+
     def levels(self) -> int:
         """The most level sets of a triangle of a part."""
         levels: int = self._solve("N").levels
         return levels
 
-    def apply(self, r: Any, trans: str, x: Any) -> None:
-        """x = the sum over the parts, for r (n,), or with the blocks' transposes."""
+    def apply(self, r: Any, trans: str, x: Any, correction: Any = None) -> None:
+        """x = the sum over the parts, for r (n,), or with the blocks' transposes.
+
+        correction : (A Z, q), as CoarseSpace has them; r - A Z q stands for r.
+        """
         domains = self._domains
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
         if self._sum is None:
-            self._solve(trans).solve(r, x, domains.rows, before, after, True)
+            self._solve(trans).solve(r, x, domains.rows, before, after, True, correction)
         else:
             copies = namespace(r).empty(domains.rows.size, r.dtype)
-            self._solve(trans).solve(r, copies, domains.rows, before, after, False)
+            self._solve(trans).solve(r, copies, domains.rows, before, after, False, correction)
             x[...] = kernels_for(r).products.subtract_product(self._sum, copies)
 
 

@@ -204,11 +204,12 @@ INSTANCES: dict[str, list[str]] = {
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
     + _over(["pack"], VALUES, INDICES)
     + _over(["subdomain_solve"], ("double",), LANES, BOOLEANS)
-    + _over(["subdomain_solve"], ("float", *COMPLEX), (1, 4), BOOLEANS)
-    + _over(["restrict_to_parts", "prolong_from_parts", "coarse_residual"], VALUES)
+    + _over(["subdomain_solve"], ("float", *COMPLEX), (1, 4), BOOLEANS),
+    "coarse_space": _over(["restrict_to_parts", "prolong_from_parts"], VALUES)
     + _over(["coarse_products"], VALUES, INDICES, (8, 32))
     + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
+    + _over(["scale_both"], ("double", "Complex<double>"))
     + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
         "wavefront_order",

@@ -19,15 +19,20 @@ __device__ inline int lanes_log2(long long length, int per_lane)
 }
 
 // rank[t] of the row visited as number t among those of its level and class; counts (depth * CLASSES, zero before) how
-// many they are. Launch: gridDim.x * blockDim.x >= n.
+// many they are. Launch: gridDim.x * blockDim.x >= n, blockDim.x a multiple of 32.
 template <typename I>
 __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, int* rank, int* counts)
 {
     const I t = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const unsigned present = __ballot_sync(0xffffffffu, t < n);
     if (t >= n) return;
     const I i = reverse ? n - 1 - t : t;
-    rank[t] = atomicAdd(counts + level[i] * CLASSES + lanes_log2(end[i] - begin[i], per_lane), 1);
+    const int segment = level[i] * CLASSES + lanes_log2(end[i] - begin[i], per_lane);
+    const unsigned alike = __match_any_sync(present, segment);  // counted together, by one of them
+    const int lane = threadIdx.x % 32, first = __ffs(alike) - 1;
+    const int before = lane == first ? atomicAdd(counts + segment, __popc(alike)) : 0;
+    rank[t] = __shfl_sync(alike, before, first) + __popc(alike & ((1u << lane) - 1u));
 }
 
 // starts[s]: rows and jobs before segment s (a level and class), exclusive sums by one block; totals[0] = all jobs.

@@ -1,0 +1,261 @@
+// The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a Hermitian
+// matrix by blocks. Twins: kernels/reference/subdomains.py.
+#include "runtime/finelu.cuh"
+
+using namespace fl;
+
+template <typename T> using Real = typename RealOf<T>::type;
+
+template <typename W> __device__ inline W widened(float a) { return W(a); }
+template <typename W> __device__ inline W widened(double a) { return W(a); }
+template <typename W, typename R> __device__ inline W widened(Complex<R> a) { return W(a.re, a.im); }
+
+// g_p = sum of conj(v_k) r[rows[k]] over starts[p] <= k < starts[p + 1], m columns v; null for one of ones.
+// Launch: a block of 128 a part.
+template <typename T>
+__global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__ starts, const int* __restrict__ rows, int m,
+                                                         const T* __restrict__ values, int conjugate, const T* __restrict__ r, T* g)
+{
+    __shared__ T sums[4];
+    const int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+    for (int c = 0; c < m; ++c) {
+        T sum = T(0);
+#pragma unroll 4
+        for (int k = first + int(threadIdx.x); k < last; k += 128) {
+            T v = r[rows[k]];
+            if (values != nullptr) {
+                const T z = values[size_t(k) * m + c];
+                v = (conjugate ? conj(z) : z) * v;
+            }
+            sum += v;
+        }
+        for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) g[size_t(blockIdx.x) * m + c] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        __syncthreads();
+    }
+}
+
+// x_i += Z_i (q - less)_p for i in part p; less may be null: 0. Launch: gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void prolong_from_parts(long long n, int m, const int* __restrict__ parts, const T* __restrict__ Z,
+                                   const T* __restrict__ q, const T* __restrict__ less, T* x)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const size_t mine = size_t(parts[i]) * m;
+    T sum = T(0);
+    for (int c = 0; c < m; ++c) {
+        const T v = less == nullptr ? q[mine + c] : q[mine + c] - less[mine + c];
+        sum += Z == nullptr ? v : Z[size_t(i) * m + c] * v;
+    }
+    x[i] += sum;
+}
+
+// The sum of a_ij Z_jc over the places [from, to) of a row whose columns lie in part p, in ascending order.
+template <typename T, typename I>
+__device__ inline T sum_in_part(I from, I to, int p, int m, int c, const I* __restrict__ indices, const T* __restrict__ data,
+                                const int* __restrict__ parts, const T* __restrict__ Z)
+{
+    T sum = T(0);
+    for (I e = from; e < to; ++e) {
+        const I j = indices[e];
+        if (parts[j] == p) sum += Z == nullptr ? data[e] : data[e] * Z[size_t(j) * m + c];
+    }
+    return sum;
+}
+template <typename T, typename I>
+__device__ inline bool any_in_part(I from, I to, int p, int m, const I* __restrict__ indices, const T* __restrict__ data,
+                                   const int* __restrict__ parts, const T* __restrict__ Z)
+{
+    for (int c = 0; c < m; ++c) {
+        const T sum = sum_in_part<T, I>(from, to, p, m, c, indices, data, parts, Z);
+        if (!(real(sum) == 0 && imag(sum) == 0)) return true;
+    }
+    return false;
+}
+
+// A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over the j
+// of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has the first
+// entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long.
+// fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
+// Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x a multiple of 32.
+template <typename T, typename I, int LANES>
+__global__ void coarse_products(long long n, int m, const I* __restrict__ indptr, const I* __restrict__ indices,
+                                const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
+                                int fill, int* pointers, int* part, T* values)
+{
+    const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    if (i >= n) return;
+    const int lane = threadIdx.x % LANES;
+    const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
+    const I begin = indptr[i], end = indptr[i + 1];
+    if (end - begin > longest) return;
+    int at = fill ? pointers[i] : 0;
+    for (I base = begin; base < end; base += LANES) {
+        const I mine = base + lane;
+        const int p = mine < end ? parts[indices[mine]] : -1;
+        bool first = __ffs(__match_any_sync(group, p)) - 1 == int(threadIdx.x % 32) && p >= 0;
+        for (I before = begin; before < base && first; ++before) first = parts[indices[before]] != p;
+        const bool kept = first && any_in_part<T, I>(mine, end, p, m, indices, data, parts, Z);
+        const unsigned votes = __ballot_sync(group, kept);
+        if (fill && kept) {
+            const int here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            part[here] = p;
+            for (int c = 0; c < m; ++c) values[size_t(here) * m + c] = sum_in_part<T, I>(mine, end, p, m, c, indices, data, parts, Z);
+        }
+        at += __popc(votes);
+    }
+    if (!fill && lane == 0) pointers[i] = at;
+}
+
+// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part in
+// the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of rows.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) coarse_products_long(
+    const long long* __restrict__ rows, int m, int count, const I* __restrict__ indptr, const I* __restrict__ indices,
+    const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int* first, int* last, int fill,
+    int* pointers, int* part, T* values)
+{
+    __shared__ int kept_of_warp[8];
+    const long long i = rows[blockIdx.x];
+    const I begin = indptr[i], end = indptr[i + 1];
+    first += size_t(blockIdx.x) * count;
+    last += size_t(blockIdx.x) * count;
+    for (I e = begin + I(threadIdx.x); e < end; e += 256) {
+        const int p = parts[indices[e]];
+        atomicMin(first + p, int(e - begin));
+        atomicMax(last + p, int(e - begin));
+    }
+    __syncthreads();
+    int at = fill ? pointers[i] : 0;
+    for (I base = begin; base < end; base += 256) {
+        const I mine = base + I(threadIdx.x);
+        const int p = mine < end ? parts[indices[mine]] : -1;
+        bool kept = p >= 0 && first[p] == int(mine - begin);
+        if (kept) kept = any_in_part<T, I>(mine, begin + last[p] + 1, p, m, indices, data, parts, Z);
+        const unsigned votes = __ballot_sync(0xffffffffu, kept);
+        if (threadIdx.x % 32 == 0) kept_of_warp[threadIdx.x / 32] = __popc(votes);
+        __syncthreads();
+        int before = 0, all = 0;
+        for (int w = 0; w < 8; ++w) {
+            if (w < int(threadIdx.x / 32)) before += kept_of_warp[w];
+            all += kept_of_warp[w];
+        }
+        if (fill && kept) {
+            const int here = at + before + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            part[here] = p;
+            for (int c = 0; c < m; ++c)
+                values[size_t(here) * m + c] = sum_in_part<T, I>(mine, begin + last[p] + 1, p, m, c, indices, data, parts, Z);
+        }
+        at += all;
+        __syncthreads();
+    }
+    if (!fill && threadIdx.x == 0) pointers[i] = at;
+}
+
+// E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part q,
+// which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0 before.
+// Launch: gridDim.x * blockDim.x >= 32 * segments, blockDim.x a multiple of 32.
+template <typename T, typename W>
+__global__ void coarse_matrix(int segments, long long size, int m, const long long* __restrict__ first,
+                              const long long* __restrict__ order, const int* __restrict__ rows, const int* __restrict__ part,
+                              const T* __restrict__ values, const int* __restrict__ parts, const T* __restrict__ Z,
+                              int conjugate, W* E)
+{
+    const int s = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    if (s >= segments) return;
+    const long long begin = first[s], end = first[s + 1];
+    const int p = parts[rows[order[begin]]], q = part[order[begin]];
+    for (int c = 0; c < m; ++c)
+        for (int d = 0; d < m; ++d) {
+            W sum = W(0);
+            for (long long k = begin + lane; k < end; k += 32) {
+                const long long e = order[k];
+                W v = widened<W>(values[size_t(e) * m + d]);
+                if (Z != nullptr) {
+                    const T z = Z[size_t(rows[e]) * m + c];
+                    v = widened<W>(conjugate ? conj(z) : z) * v;
+                }
+                sum += v;
+            }
+            for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+            if (lane == 0) E[((long long)p * m + c) * size + (long long)q * m + d] = sum;
+        }
+}
+
+// A_ij *= w_i w_j, and A_ii = 1 where w_i = 0, if `filled`. Launch: gridDim (n, >= n / blockDim.x).
+template <typename T>
+__global__ void scale_both(int n, const Real<T>* __restrict__ weights, int filled, T* A)
+{
+    const int i = blockIdx.x, j = int(blockIdx.y * blockDim.x + threadIdx.x);
+    if (j >= n) return;
+    T* const a = A + size_t(i) * n + j;
+    *a = filled && i == j && weights[i] == 0 ? T(1) : times(times(*a, weights[i]), weights[j]);
+}
+
+// In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose rows
+// are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x TILE
+// elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column become 0,
+// and dropped is 1; 2 where the pivot is below -tolerance. Every element is treated alike, a -= column * row: those of the
+// row and the column of the pivot are 0 by then, and the pivot's place is 1 in the row and -1 in the column.
+// Launch: one block of 32 x 32 threads.
+template <typename T, int TILE>
+__global__ void __launch_bounds__(1024) invert_block(int rows, long long stride, T* block, Real<T> tolerance, signed char* dropped)
+{
+    __shared__ T row[2][32 * TILE], column[2][32 * TILE];
+    __shared__ Real<T> reciprocals[2];
+    const int x = threadIdx.x, y = threadIdx.y;
+    T a[TILE][TILE];
+#pragma unroll
+    for (int i = 0; i < TILE; ++i)
+#pragma unroll
+        for (int j = 0; j < TILE; ++j) {
+            const int r = y + 32 * i, c = x + 32 * j;
+            a[i][j] = r < rows && c < rows ? block[r * stride + c] : T(0);
+        }
+#pragma unroll
+    for (int tile = 0; tile < TILE; ++tile)
+        for (int inner = 0; inner < 32; ++inner) {
+            const int k = 32 * tile + inner, turn = inner % 2;
+            if (k >= rows) break;
+            if (x == inner && y == inner) {
+                const Real<T> pivot = real(a[tile][tile]);
+                const bool kept = pivot > tolerance;
+                reciprocals[turn] = kept ? Real<T>(1) / pivot : Real<T>(0);
+                dropped[k] = kept ? 0 : pivot < -tolerance ? 2 : 1;
+                a[tile][tile] = T(1);  // of the row; that of the column is set below
+            }
+            if (y == inner)
+#pragma unroll
+                for (int j = 0; j < TILE; ++j) row[turn][x + 32 * j] = a[tile][j];
+            if (x == inner)
+#pragma unroll
+                for (int i = 0; i < TILE; ++i) {
+                    column[turn][y + 32 * i] = y + 32 * i == k ? T(-1) : a[i][tile];
+                    a[i][tile] = T(0);
+                }
+            if (y == inner)
+#pragma unroll
+                for (int j = 0; j < TILE; ++j) a[tile][j] = T(0);
+            __syncthreads();  // that of the next turn comes before these places are written again
+            const Real<T> reciprocal = reciprocals[turn];
+            T along[TILE];
+#pragma unroll
+            for (int j = 0; j < TILE; ++j) along[j] = row[turn][x + 32 * j];
+#pragma unroll
+            for (int i = 0; i < TILE; ++i) {
+                const T factor = times(column[turn][y + 32 * i], reciprocal);
+#pragma unroll
+                for (int j = 0; j < TILE; ++j) a[i][j] -= factor * along[j];
+            }
+        }
+#pragma unroll
+    for (int i = 0; i < TILE; ++i)
+#pragma unroll
+        for (int j = 0; j < TILE; ++j) {
+            const int r = y + 32 * i, c = x + 32 * j;
+            if (r < rows && c < rows) block[r * stride + c] = a[i][j];
+        }
+}
