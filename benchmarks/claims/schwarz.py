@@ -33,7 +33,7 @@ from benchmarks.peers import mkl, mkl_cg
 
 MOST, RTOL, SEED, LONGEST = 5000, 1e-8, 0, 4.0
 WANTED = 4.0
-SCHWARZ, TRANSLATIONS = "Schwarz", "Schwarz, translations"
+SCHWARZ, TRANSLATIONS, MODES = "Schwarz", "Schwarz, translations", "Schwarz, rigid body modes"
 MKL_CG, FINELU_CG = "MKL's cg", "MKL in finelu.cg"
 # Scalar elliptic, parabolic and pressure equations among the matrices; the others are reported next to them.
 SCALAR = (
@@ -42,6 +42,7 @@ SCALAR = (
     *("anisotropic_triangles:7", "ecology2_like"),
 )
 ELASTIC = {"ccx_hueeber1": 3, "topopt3d_060": 3, "ng_elast3d_plate_b3": 3}  # unknowns a node
+BLOCKS = ("elasticity:40,20,20", "elasticity:100,20,20")  # of the gallery, whose nodes are known
 GRIDS = tuple(f"poisson7:{side}" for side in (32, 64, 128, 160))  # iterations against the width of the grid
 
 
@@ -51,6 +52,11 @@ def recipes(name: str, symmetric: bool, n: int) -> dict[str, Any]:
     unknowns = ELASTIC.get(name)
     if unknowns and n % unknowns == 0:
         found[TRANSLATIONS] = finelu.Schwarz(near_nullspace=np.tile(np.eye(unknowns), (n // unknowns, 1)))
+    if name in BLOCKS:
+        nx, ny, nz = (int(number) for number in name.partition(":")[2].split(","))
+        z, y, x = np.meshgrid(np.arange(nz + 1), np.arange(ny + 1), np.arange(1, nx + 1), indexing="ij")
+        modes = finelu.rigid_body_modes(np.column_stack([x.ravel(), y.ravel(), z.ravel()]))
+        found[MODES] = finelu.Schwarz(near_nullspace=modes)
     if name not in GRIDS:
         found |= {"exact": exact(), "MILU0": finelu.MILU0(), "adapted": adapted()}
     return found
@@ -190,6 +196,7 @@ def claims(run: Run) -> str:
     for what, variant, chosen in (
         ("scalar elliptic, parabolic, pressure", SCHWARZ, [n for n in names if n in SCALAR]),
         ("elasticity, translations as near null space", TRANSLATIONS, [n for n in names if n in ELASTIC]),
+        ("elasticity, rigid body modes", MODES, [n for n in names if n in BLOCKS]),
         ("all others", SCHWARZ, [n for n in names if n not in SCALAR]),
     ):
         found = ratios(run, variant, chosen)
@@ -258,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = names_of(options.matrices)
         chosen = suite(options.matrix_folder, names, quick=options.quick)
         if not names and not options.quick:
-            chosen = [p for p in chosen if not p.apart] + suite(options.matrix_folder, GRIDS)
+            chosen = [p for p in chosen if not p.apart] + suite(options.matrix_folder, (*BLOCKS, *GRIDS))
         for name, S in loaded(run, budget, chosen):
             run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "spd": spd(S)}
             measure(run, name, S, gpu, options.longest)
