@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from finelu import ordering, validation
-from finelu.device import namespace, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
@@ -18,6 +18,7 @@ from finelu.matrix import CSR
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # of proposals, before pairs are contracted
 LEAST_MATCHED = 50  # one vertex in that many has to find a partner, or matching ends
+FEW = 8_000  # vertices that the host puts together in less time than a GPU is told to
 ALIKE = 4.0  # the couplings of a grid's directions, the largest in units of the smallest, where "auto" takes bricks
 TOLERATED = 1.3  # rows of a brick in units of `size`, at most
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
@@ -170,31 +171,39 @@ Graph = tuple[
 
 
 def _aggregated(A: CSR, size: int) -> Partition:
-    xp = namespace(A.data)
-    kernels, most = kernels_for(A.data).partition, size + size // 4
+    xp, most = namespace(A.data), size + size // 4
     graph, symmetric = _graph(A)
-    owners, vertices = [], xp.arange(A.n, dtype=np.int32)
     if not symmetric:
-        graph, _ = _contracted(graph, vertices, most)
+        graph, _ = _contracted(graph, xp.arange(A.n, dtype=np.int32), most)
+    owners = []
     while True:
         n = graph[-1].size
-        wish = vertices[:n]
+        if n <= FEW:
+            graph = _on_host(graph)
+        place = namespace(graph[-1])
+        wish = place.arange(n, dtype=np.int32)
         for _ in range(ROUNDS):
-            before, wish = wish, xp.empty(n, np.int32)
-            kernels.propose(*graph, size, before, wish)
+            before, wish = wish, place.empty(n, np.int32)
+            kernels_for(wish).partition.propose(*graph, size, before, wish)
         graph, owner = _contracted(graph, wish, most)
         owners.append(owner)
         if LEAST_MATCHED * (n - graph[-1].size) < n:
             break
-    begin, end, neighbours, weights, sizes = graph
-    used = int(end[-1])
-    few = [to_host(v) for v in (begin, end, neighbours[:used], weights[:used], sizes)]
-    part = np.empty(sizes.size, np.int32)
-    count = kernels_for(part).partition.settle(*few, size, part)
-    parts = xp.asarray(part)
+    few = _on_host(graph)
+    parts = np.empty(few[-1].size, np.int32)
+    count = kernels_for(parts).partition.settle(*few, size, parts)
     for owner in reversed(owners):
-        parts = parts[owner]
-    return Partition(parts, count, "aggregate")
+        parts = namespace(owner).asarray(parts)[owner]
+    return Partition(xp.asarray(parts), count, "aggregate")
+
+
+def _on_host(graph: Graph) -> Graph:
+    """The graph in host memory, itself if it is there, without what lies behind its last neighbour."""
+    begin, end, neighbours, weights, sizes = graph
+    if not on_gpu(sizes):
+        return graph
+    used = int(end[-1])
+    return to_host(begin), to_host(end), to_host(neighbours[:used]), to_host(weights[:used]), to_host(sizes)
 
 
 def _graph(A: CSR) -> tuple[Graph, bool]:

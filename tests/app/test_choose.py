@@ -1,6 +1,7 @@
 """choose: one rule for recipe and method, and all that solve by a recipe follow it, with gmres where cg fails."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import scipy.sparse as sp
 
 import finelu as fl
 from finelu import cli, gallery
-from finelu.auto.choose import choose
+from finelu.auto.choose import choose, rungs
 from finelu.auto.ladder import Ladder
 from finelu.compare import compare
 from finelu.compare.choose import candidates
@@ -46,6 +47,26 @@ def test_what_comes_first(A, recipe, methods):
     assert (repr(found.recipe), found.methods) == (recipe, methods)
     ladder = Ladder(fl.as_csr(A, diagonal=False), 1e-8)
     assert ladder.first()["recipe"] == recipe and ladder.first()["reason"] == found.reason
+
+
+@pytest.mark.parametrize(
+    ("A", "recipes"),
+    [
+        (gallery.poisson5(100), ["Schwarz()", "MILU0()", "IC0()"]),
+        (gallery.anisotropic_triangles(5), ["Schwarz()", "IC0()"]),  # other signs
+        (gallery.elasticity(10, 20, 20), ["Schwarz()", "IC0()"]),
+        (gallery.atmosmodd_like(22, 22, 22), ["Schwarz()", "MILU0()", "ILU0()"]),  # not symmetric
+        (gallery.poisson5(99), ["MILU0()", "IC0()"]),  # too small
+        (gallery.poisson5(100) + 0.5 * sp.identity(10_000), ["MILU0()", "IC0()"]),  # rows decide by themselves
+        (gallery.convection_diffusion(22, 22, 22, peclet=100) * 1j, ["ILU0()"]),
+    ],
+    ids=["M-matrix", "definite", "elasticity", "flow", "small", "dominant", "complex"],
+)
+def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
+    found = traits(fl.as_csr(sp.csr_matrix(A)))
+    first = rungs(replace(found, gpu=True))["cheap"].recipes
+    assert [repr(recipe) for recipe in first] == recipes
+    assert "Schwarz()" not in [repr(recipe) for recipe in rungs(found)["cheap"].recipes]
 
 
 def test_gaps_on_the_diagonal_leave_the_direct_and_the_multilevel_rung():

@@ -297,7 +297,7 @@ def test_a_matrix_compared_with_its_transpose(A, dtype, seed):
     np.testing.assert_allclose(mirror.mirrored(*parts), reference.inspection.mirrored(*parts), rtol=1e-6)
     if dtype[0] != "c":
         C = finelu.as_csr(A)
-        arguments = (C.indptr, C.indices, C.data, C.diag, 0.5)
+        arguments = (C.indptr, C.indices, C.data, C.diag, 0.5, 0.8)
         np.testing.assert_allclose(
             mirror.signs(*arguments), reference.inspection.signs(*arguments), rtol=1e-5, atol=1e-6
         )

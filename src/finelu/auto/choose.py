@@ -34,7 +34,7 @@ from finelu.validation import shown
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
-SUBDOMAINS = 20_000  # rows from which an elliptic system on a GPU is solved by subdomains
+SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -71,6 +71,7 @@ def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
+BY_PARTS = "subdomains fit an elliptic equation on a GPU"
 LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
 COUNTED = "its cost, counted before, is the least"
@@ -78,13 +79,17 @@ ESTIMATED = "its cost, estimated, is the least"
 ASKED = "it was asked for"
 GAPS = "the diagonal has gaps or zeros"
 
+
+def _elliptic(A: MatrixTraits) -> bool:
+    """Whether A is large enough, on a GPU, and coupled as the recipe of subdomains needs it."""
+    return A.gpu and A.coupled and A.n >= SUBDOMAINS
+
+
 # Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
-    (
-        "cheap",
-        lambda A: A.definite and A.m_matrix and A.gpu and A.n >= SUBDOMAINS,
-        Rung((Schwarz(), MILU0(), IC0()), "subdomains fit an elliptic equation on a GPU"),
-    ),
+    ("cheap", lambda A: _elliptic(A) and A.definite and A.m_matrix, Rung((Schwarz(), MILU0(), IC0()), BY_PARTS)),
+    ("cheap", lambda A: _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
+    ("cheap", lambda A: _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

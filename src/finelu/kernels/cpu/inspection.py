@@ -259,24 +259,28 @@ def _relative(difference, a, b, size):
 
 
 @compiled
-def signs(indptr, indices, data, diag, tolerance):
-    """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh).
+def signs(indptr, indices, data, diag, tolerance, share):
+    """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows
+    whose diagonal does not outweigh them by far).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
-    others >= -tolerance |a_ii|. On one thread. Cost: one pass.
+    others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. On one
+    thread. Cost: one pass.
     """
     same = opposite = 0.0
-    fine = 0
+    fine = coupled = 0
     for i in range(diag.size):
         d = data[diag[i]]
-        total = abs(d)
+        total, others = abs(d), 0.0
         for p in range(indptr[i], indptr[i + 1]):
             if p != diag[i]:
                 a = np.float64(data[p] if d >= 0 else -data[p])
                 total += a
+                others += abs(a)
                 if a > 0:
                     same += a
                 else:
                     opposite -= a
         fine += total >= -tolerance * abs(d)
-    return same, opposite, fine
+        coupled += others > share * abs(d)
+    return same, opposite, fine, coupled

@@ -41,19 +41,17 @@ def inside(starts, rows, indptr, indices):
 
 
 def _aligned_starts(sizes):
-    """(len(sizes) + 1,) int64: where each begins if all are rounded up to multiples of ALIGNED."""
-    starts = cupy.zeros(sizes.size + 1, np.int64)
-    cupy.cumsum(-(-sizes.astype(np.int64) // ALIGNED) * ALIGNED, out=starts[1:])
-    return starts
+    """(len(sizes) + 1,) int64, on the host: where each begins if all are rounded up to multiples of ALIGNED."""
+    return np.concatenate([[0], np.cumsum(-(-sizes.astype(np.int64) // ALIGNED) * ALIGNED)])
 
 
 class _Packed:
     """A triangle with its rows in level order, part by part."""
 
-    def __init__(self, starts, row_base, most, lanes, plan):
+    def __init__(self, starts, row_base, rows, most, lanes, plan):
         self.plan, t = plan, plan.triangle
-        self.starts, self.row_base, self.lanes = starts, row_base, np.int32(lanes)
-        parts, rows = starts.size - 1, int(row_base[-1]) + ALIGNED
+        self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
+        parts = starts.size - 1
         self.order, self.slices = cupy.empty(rows, np.uint16), cupy.empty((rows, 2), np.int32)
         self.shape = cupy.empty((parts, 4), np.int32)
         index = t.indices.dtype
@@ -66,10 +64,22 @@ class _Packed:
             ),
             shared_mem=4 * (most + 1) + 3 * 2 * most,
         )
-        self.entry_base = _aligned_starts(self.shape[:, 2])
-        entries = int(self.entry_base[-1]) + ALIGNED
-        self.cols, self.vals = cupy.zeros(entries, np.uint16), cupy.zeros(entries, plan.values.dtype)
-        self.inverses = None if t.diag is None else cupy.zeros(rows, plan.values.dtype)
+
+    def lay_out(self, sizes):
+        """Make room for the entries; (parts,) : the shared memory that what is packed for each part takes.
+
+        sizes : of the parts, on the host, which waits for the order of the rows.
+        """
+        shape, dtype = self.shape.get().astype(np.int64), self.plan.values.dtype
+        self.levels = int(shape[:, 0].max())
+        base = _aligned_starts(shape[:, 2])
+        self.entry_base, entries = cupy.asarray(base), int(base[-1]) + ALIGNED
+        self.cols, self.vals = cupy.zeros(entries, np.uint16), cupy.zeros(entries, dtype)
+        self.inverses = None if self.plan.triangle.diag is None else cupy.zeros(self.rows, dtype)
+        arrays = [(shape[:, 2], dtype.itemsize), (shape[:, 2], 2), (sizes, 2), (shape[:, 3] + 1, 8)]
+        if self.inverses is not None:
+            arrays.append((sizes, dtype.itemsize))
+        return sum(-(-count * size // 16) * 16 for count, size in arrays)
 
     def load(self):
         t, dtype = self.plan.triangle, self.plan.values.dtype
@@ -89,17 +99,6 @@ class _Packed:
             *(optional(self.inverses), self.shape),
         )
 
-    def staged_bytes(self, sizes):
-        """(parts,) : the shared memory that what is packed for each part takes."""
-        itemsize = self.vals.dtype.itemsize
-
-        def room(count, size):
-            return -(-count * size // 16) * 16
-
-        _, _, entries, slices = self.shape.astype(np.int64).T
-        total = room(entries, itemsize) + room(entries, 2) + room(sizes, 2) + room(slices + 1, 8)
-        return total if self.inverses is None else total + room(sizes, itemsize)
-
 
 class SubdomainSolve:
     """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
@@ -110,7 +109,7 @@ class SubdomainSolve:
 
     def __init__(self, starts, plans):
         self.starts, self.plans = starts, plans
-        sizes = starts[1:] - starts[:-1]
+        sizes = np.diff(starts.get()).astype(np.int64)
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024
         itemsize = plans[0].values.dtype.itemsize
         limit = min(MOST_ROWS, shared // itemsize - 1, (shared - 4) // 10)
@@ -120,13 +119,12 @@ class SubdomainSolve:
                 "more or smaller parts."
             )
         row_base = _aligned_starts(sizes + 1)
-        self.row_base = row_base
-        mean = max(plan.triangle.entries for plan in plans) / max(int(starts[-1]), 1)
+        self.row_base, rows = cupy.asarray(row_base), int(row_base[-1]) + ALIGNED
+        mean = max(plan.triangle.entries for plan in plans) / max(int(sizes.sum()), 1)
         self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
-        self._packed = [_Packed(starts, row_base, most, self.lanes, plan) for plan in plans]
-        one, two = self._packed
+        self._packed = [_Packed(starts, self.row_base, rows, most, self.lanes, plan) for plan in plans]
         unknowns = -(-(most + 1) * itemsize // 16) * 16
-        staged = unknowns + int((one.staged_bytes(sizes) + two.staged_bytes(sizes)).max())
+        staged = unknowns + int(sum(packed.lay_out(sizes) for packed in self._packed).max())
         self.staged = staged <= shared // RESIDENT
         self.shared = staged if self.staged else unknowns
         self.load()
@@ -134,7 +132,7 @@ class SubdomainSolve:
     @property
     def levels(self) -> int:
         """The most level sets of a triangle of a part."""
-        return max(int(packed.shape[:, 0].max()) for packed in self._packed)
+        return max(packed.levels for packed in self._packed)
 
     def load(self):
         """The plans have new values."""

@@ -76,14 +76,16 @@ def mirrored(indptr, indices, data, diag):
     return size, adjoint[0], transposed[0], adjoint[1], transposed[1], partners
 
 
-def signs(indptr, indices, data, diag, tolerance):
-    """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|)."""
+def signs(indptr, indices, data, diag, tolerance, share):
+    """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|, rows
+    where the magnitudes of the rest add up to more than share |a_ii|)."""
     same = opposite = 0.0
-    fine = 0
+    fine = coupled = 0
     for i, place in enumerate(diag):
         d = data[place]
         others = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
         same += sum(a for a in others if a > 0)
         opposite -= sum(a for a in others if a <= 0)
         fine += abs(d) + sum(others) >= -tolerance * abs(d)
-    return same, opposite, fine
+        coupled += sum(abs(a) for a in others) > share * abs(d)
+    return same, opposite, fine, coupled

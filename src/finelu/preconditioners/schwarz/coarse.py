@@ -112,7 +112,7 @@ class CoarseSpace:
         rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
         if self._balanced:
             by_columns = xp.argsort(part, kind="stable")
-            starts = starts_of(part, self._count, np.int32)
+            starts = starts_of(part[by_columns], self._count, np.int32)
             self.products = products
             self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
         E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, self.adjoint == "H")

@@ -16,11 +16,9 @@ from finelu.matrix import as_csr, rows_of_entries
 
 
 def starts_of(numbers: Any, count: int, index: Any) -> Any:
-    """(count + 1,) of dtype `index` : where each of the numbers 0, ..., count - 1 begins among them, sorted."""
+    """(count + 1,) of dtype `index` : where each of the numbers 0, ..., count - 1 begins among them, which ascend."""
     xp = namespace(numbers)
-    starts = xp.zeros(count + 1, index)
-    xp.cumsum(xp.bincount(numbers, minlength=count), out=starts[1:])
-    return starts
+    return xp.searchsorted(numbers, xp.arange(count + 1, dtype=numbers.dtype)).astype(index)
 
 
 class Subdomains:
@@ -35,8 +33,9 @@ class Subdomains:
         self.parts, self.count, self.n = parts, count, A.n
         index = parts.dtype
         self.own_rows = xp.argsort(parts, kind="stable").astype(index)
-        self.own_starts = starts_of(parts, count, index)
-        self.starts, self.rows, self.part = self.own_starts, self.own_rows, parts[self.own_rows]
+        self.part = parts[self.own_rows]
+        self.own_starts = starts_of(self.part, count, index)
+        self.starts, self.rows = self.own_starts, self.own_rows
         for _ in range(overlap):
             self._grow(A)
         self.overlap = self.rows.size > A.n
@@ -125,7 +124,7 @@ class LocalFactors:
         pivots = triangles.data[triangles.diag].real
         if not bool((pivots > 0).all()):
             first = int((pivots > 0).argmin())
-            raise self._bad_pivot(first, f"{float(pivots[first]):g}, which is not positive,", self.factors.recipe)
+            raise self._bad_pivot(first, f"{float(pivots[first]):g}, which is not positive", self.factors.recipe)
 
     def _weigh(self, symmetric: bool, dtype: Any) -> None:
         domains, xp = self._domains, namespace(self._places)
@@ -136,7 +135,7 @@ class LocalFactors:
         else:
             self._after = domains.owned.astype(real)
         positions = xp.argsort(domains.rows, kind="stable").astype(np.int32)
-        pointers = starts_of(domains.rows, domains.n, np.int32)
+        pointers = starts_of(domains.rows[positions], domains.n, np.int32)
         ones = xp.ones(domains.rows.size, dtype)
         shape = (domains.n, domains.rows.size)
         self._sum = sparse_module(ones).csr_matrix((ones, positions, pointers), shape=shape)
