@@ -18,7 +18,7 @@ from finelu.matrix import CSR
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # of proposals, before pairs are contracted
 LEAST_MATCHED = 50  # one vertex in that many has to find a partner, or matching ends
-FEW = 8_000  # vertices that the host puts together in less time than a GPU is told to
+FEW = 8_000  # vertices up to which the host is faster than launches on a GPU
 ALIKE = 4.0  # the couplings of a grid's directions, the largest in units of the smallest, where "auto" takes bricks
 TOLERATED = 1.3  # rows of a brick in units of `size`, at most
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil

@@ -133,7 +133,7 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
             depth = l + 1;
         }
         warps = min(most, MOST_WARPS);
-        while (warps > 1 && steps[warps - 1] * warps > rows) --warps;  // else there is no room for so many empty ones
+        while (warps > 1 && steps[warps - 1] * warps > rows) --warps;  // else there is no room for the empty ones
     }
     __syncthreads();
     for (int k = thread; k < rows; k += blockDim.x) members[atomicAdd(counts + level[k], 1)] = Local(k);
