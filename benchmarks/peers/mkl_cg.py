@@ -134,7 +134,10 @@ def cg(A: Product, b: Any, M: ILU0, rtol: float, maxiter: int, end: float) -> tu
     rho = lib.cblas_ddot(n, rs, 1, zs, 1)
     tolerance = rtol * sqrt(lib.cblas_ddot(n, rs, 1, rs, 1))
     for k in range(1, maxiter + 1):
-        alpha = rho / A.with_dot(ps, qs)
+        curvature = A.with_dot(ps, qs)
+        if not curvature > 0:  # where finelu.cg ends, too
+            return x, k - 1, False
+        alpha = rho / curvature
         lib.cblas_daxpy(n, alpha, ps, 1, xs, 1)
         lib.cblas_daxpy(n, -alpha, qs, 1, rs, 1)
         if sqrt(lib.cblas_ddot(n, rs, 1, rs, 1)) <= tolerance:

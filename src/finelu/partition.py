@@ -18,7 +18,7 @@ from finelu.matrix import CSR
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # of proposals, before pairs are contracted
 LEAST_MATCHED = 50  # one vertex in that many has to find a partner, or matching ends
-FEW = 8_000  # vertices up to which the host is faster than launches on a GPU
+FEW = 8_000  # vertices, and a 16th of the entries, up to which the host is faster than launches on a GPU
 ALIKE = 4.0  # the couplings of a grid's directions, the largest in units of the smallest, where "auto" takes bricks
 TOLERATED = 1.3  # rows of a brick in units of `size`, at most
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
@@ -178,7 +178,7 @@ def _aggregated(A: CSR, size: int) -> Partition:
     owners = []
     while True:
         n = graph[-1].size
-        if n <= FEW:
+        if n <= FEW and int(graph[1][-1]) <= 16 * FEW:
             graph = _on_host(graph)
         place = namespace(graph[-1])
         wish = place.arange(n, dtype=np.int32)

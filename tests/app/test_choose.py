@@ -53,6 +53,8 @@ def test_what_comes_first(A, recipe, methods):
     ("A", "recipes"),
     [
         (gallery.poisson5(100), ["Schwarz()", "MILU0()", "IC0()"]),
+        (gallery.poisson7(22), ["Schwarz()", "MILU0()", "IC0()"]),  # of many rows at boundaries
+        (gallery.poisson27(22), ["Schwarz()", "MILU0()", "IC0()"]),
         (gallery.anisotropic_triangles(5), ["Schwarz()", "IC0()"]),  # other signs
         (gallery.elasticity(10, 20, 20), ["Schwarz()", "IC0()"]),
         (gallery.atmosmodd_like(22, 22, 22), ["Schwarz()", "MILU0()", "ILU0()"]),  # not symmetric
@@ -60,7 +62,7 @@ def test_what_comes_first(A, recipe, methods):
         (gallery.poisson5(100) + 0.5 * sp.identity(10_000), ["MILU0()", "IC0()"]),  # rows decide by themselves
         (gallery.convection_diffusion(22, 22, 22, peclet=100) * 1j, ["ILU0()"]),
     ],
-    ids=["M-matrix", "definite", "elasticity", "flow", "small", "dominant", "complex"],
+    ids=["M-matrix", "small grid", "27 points", "definite", "elasticity", "flow", "small", "dominant", "complex"],
 )
 def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
     found = traits(fl.as_csr(sp.csr_matrix(A)))

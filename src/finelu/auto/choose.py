@@ -35,6 +35,9 @@ SMALL = 400  # rows up to which the direct solve comes first: it takes less time
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
+# The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
+# not (a quarter of a 27-point grid of 22^3), and of the others those that subdomains do not fit have up to 0.72.
+COUPLED, NEARLY_COUPLED = 0.5, 0.85
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -81,15 +84,19 @@ GAPS = "the diagonal has gaps or zeros"
 
 
 def _elliptic(A: MatrixTraits) -> bool:
-    """Whether A is large enough, on a GPU, and coupled as the recipe of subdomains needs it."""
-    return A.gpu and A.coupled and A.n >= SUBDOMAINS
+    """Whether A is large enough, and its rows coupled as the recipe of subdomains needs it."""
+    return A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
 
 
 # Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
-    ("cheap", lambda A: _elliptic(A) and A.definite and A.m_matrix, Rung((Schwarz(), MILU0(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    (
+        "cheap",
+        lambda A: A.gpu and _elliptic(A) and A.definite and A.m_matrix,
+        Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
+    ),
+    ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
+    ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

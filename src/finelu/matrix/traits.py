@@ -20,7 +20,7 @@ NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe a
 LARGEST_BLOCK = 8
 BLOCK_FILL = 0.9  # blocks of which at least this part is stored are taken for blocks of the application
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
-SHARE, MOST = 0.9, 0.85  # of a diagonal entry, of the rows: see `coupled`
+SHARE = 0.9  # of a diagonal entry, see `coupled`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ class MatrixTraits:
     m_matrix : A has the signs of a discretized elliptic operator: the entries off the diagonal whose sign is that of
         their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
         that sign, add up to no less than 0.
-    coupled : in 85% of the rows the magnitudes of the entries off the diagonal add up to more than 0.9 of that of the
-        diagonal one, as in an elliptic equation; else rows decide by themselves, nearly, and few iterations are needed.
-        False where A is complex or has no full diagonal.
+    coupled : the part of the rows where the magnitudes of the entries off the diagonal add up to more than 0.9 of that
+        of the diagonal one, as they do within the domain of an elliptic equation; the others decide nearly by
+        themselves. 0 where A is complex or has no full diagonal.
     paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
     mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu, complex : whether A
         is on a GPU, and complex.
@@ -62,7 +62,7 @@ class MatrixTraits:
     diagonal: Diagonal
     definite: bool
     m_matrix: bool
-    coupled: bool
+    coupled: float
     paired: float
     mean_row: float
     mirrored: Mirrored
@@ -85,11 +85,11 @@ def traits(A: CSR) -> MatrixTraits:
     host = A.on(np)
     mirrored, found = host.mirrored(), diagonal(host)
     kind = symmetry_of(mirrored, A.dtype)
-    m_matrix = coupled = False
+    m_matrix, coupled = False, 0.0
     if found.usable and A.dtype.kind != "c":
         signs = kernels_for(host.data).inspection.signs
         same, opposite, fine, close = signs(host.indptr, host.indices, host.data, host.diag, 1e-8, SHARE)
-        coupled = close >= MOST * A.n
+        coupled = close / A.n
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
     return MatrixTraits(
         n=A.n,

@@ -12,7 +12,7 @@ from cupy_backends.cuda.api.runtime import CUDARuntimeError
 from finelu.kernels.cuda.runtime.memory import Counters
 
 # The call of a step after which it is recorded. Recording takes the host about as long as two calls, and a launch
-# saves it most of one: it has paid after three or four launches more. A solve of fewer iterations is not kept waiting.
+# saves it most of one: it has paid after three or four launches more. A shorter solve is not kept waiting.
 RECORDED_FROM = 3
 
 # What a recording may end with; that of CuPy's pools, OutOfMemoryError, is a MemoryError.
@@ -129,9 +129,9 @@ class Repeated:
         if self._calls >= RECORDED_FROM and self._records:  # while the device works
             try:
                 self._graph = _Graph(self._step)
-            except FAILURES:  # nothing of the step has run
+            except FAILURES:  # nothing of what was to be recorded has run
                 self._records = False
 
     def forget(self):
         """The step is recorded again: for whoever replaces an array of it. What has been launched goes on."""
-        self._graph = None
+        self._graph, self._calls = None, 0

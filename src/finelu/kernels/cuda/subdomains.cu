@@ -71,7 +71,8 @@ __global__ void inside(const int* __restrict__ starts, const int* __restrict__ r
 // The rows of each part in the order of their levels, and in slices. begin, end: the strict entries of each position, whose
 // columns are positions of the same part. A thread looks again and again at its next row until all rows that this needs
 // have a level, and no thread waits for another of its warp inside of that loop. Within a level of up to SORTED rows those
-// with the most entries come first, so that the rows of a slice are about equally long.
+// with the most entries come first, so that the rows of a slice are about equally long; those of a larger one come in any
+// order, which changes how much is filled up, but no result.
 // Launch: a block a part, dynamic shared memory ints for the most rows of a part and one more, and three Locals a row.
 constexpr int SORTED = 1024, MOST_WARPS = 4;
 template <typename I>

@@ -104,7 +104,7 @@ class SubdomainSolve:
     """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
 
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
-    Raises ParameterError where the unknowns of a part do not fit into the shared memory of a block.
+    Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
     def __init__(self, starts, plans):
@@ -115,8 +115,8 @@ class SubdomainSolve:
         limit = min(MOST_ROWS, shared // itemsize - 1, (shared - 4) // 10)
         if most > limit:
             raise ParameterError(
-                f"the largest part has {most} rows, and the shared memory of a block of threads holds {limit}; take "
-                "more or smaller parts."
+                f"the largest part has {most} rows, and the shared memory in which a block of threads puts them in "
+                f"order and solves holds {limit}; take more or smaller parts."
             )
         row_base = _aligned_starts(sizes + 1)
         self.row_base, rows = cupy.asarray(row_base), int(row_base[-1]) + ALIGNED
@@ -274,9 +274,9 @@ class _Inverse:
         k, middle, ld = size - h, first + h, self.n
         A, B, C, D = (self.place(i, j) for i in (first, middle) for j in (first, middle))
         N, H = cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_C
+        self.run(first, h)
         room = cupy.empty(h * k, self.S.dtype)
         T = room.data.ptr
-        self.run(first, h)
         self.gemm(self.handle, N, N, h, k, h, self.one, A, ld, B, ld, self.zero, T, h)  # T = A^-1 B
         self.gemm(self.handle, H, N, k, k, h, self.minus, B, ld, T, h, self.one, D, ld)  # D -= B^H T
         self.run(middle, k)

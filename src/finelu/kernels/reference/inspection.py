@@ -87,5 +87,5 @@ def signs(indptr, indices, data, diag, tolerance, share):
         same += sum(a for a in others if a > 0)
         opposite -= sum(a for a in others if a <= 0)
         fine += abs(d) + sum(others) >= -tolerance * abs(d)
-        coupled += sum(abs(a) for a in others) > share * abs(d)
+        coupled += sum(abs(float(a)) for a in others) > share * abs(d)
     return same, opposite, fine, coupled

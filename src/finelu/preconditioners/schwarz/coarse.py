@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
+from finelu.device import namespace, on_gpu, require_room, synchronize
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -188,7 +188,7 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     out in any case.
     Rows and columns are scaled by the root of the diagonal, or of their largest entry where that is negligible. A
     column of which only rounding is left once those before it are eliminated belongs to a vector that A Z takes into
-    the others' span: it is dropped, and E factored anew.
+    the others' span: it is dropped, and E factored anew, or, where on a GPU E is semidefinite, left out at once.
     Raises MatrixError where no vector is left.
     """
     gpu = on_gpu(E)
@@ -267,15 +267,17 @@ def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype:
 
 
 def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any, Any] | None:
-    """What `inverse` returns, for a semidefinite E without pivoting; None where E turns out not to be so."""
+    """What `inverse` returns, for a semidefinite E without pivoting; None where E turns out not to be so, or has a
+    diagonal entry of 0 or less for a vector that is not to be left out, or holds Inf or NaN."""
     xp, size = namespace(E), E.diagonal().real
-    weights = xp.where(dependent | ~(size > 0), 0, 1 / xp.sqrt(xp.maximum(size, TINY)))
-    X, left_out = kernels_for(E).subdomains.hermitian_inverse(E.copy(), weights, tolerance)
-    host = to_host(left_out)
-    if (host == 2).any():
+    if bool((~(size > 0) & ~dependent).any()) or not bool(xp.isfinite(E).all()):
         return None
-    dropped = (host == 1) | to_host(weights == 0)
-    return None if dropped.all() else (_Dense(X.astype(dtype, copy=False)), dropped)
+    weights = xp.where(dependent, 0, 1 / xp.sqrt(xp.maximum(size, TINY)))
+    X, left_out = kernels_for(E).subdomains.hermitian_inverse(E.copy(), weights, tolerance)
+    if bool((left_out == 2).any()):
+        return None
+    dropped = dependent | (left_out == 1)
+    return None if bool(dropped.all()) else (_Dense(X.astype(dtype, copy=False)), dropped)
 
 
 def _scaled(E: Any, weights: Any, dropped: Any) -> Any:
