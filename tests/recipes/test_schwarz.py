@@ -13,6 +13,7 @@ from finelu import MatrixError, ParameterError, gallery
 from finelu.errors import ZeroPivot
 from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
+from finelu.preconditioners.schwarz.coarse import inverse
 
 
 def dense(F, trans="N", backend=None):
@@ -226,6 +227,31 @@ def test_nearly_singular_factors_in_single_precision_stay_definite(backend, seed
     M = dense(F, "N", backend).astype(float)
     assert np.linalg.eigvalsh((M + M.T) / 2).min() > -1e-5 * np.linalg.norm(M, 2)
     assert fl.cg(backend.move(A), backend.move(A @ values(120, "float64")), M=F, rtol=1e-6).converged
+
+
+@pytest.mark.parametrize(
+    "E",
+    [
+        [[4, 1, 0], [1, 2, 0], [0, 0, 3]],
+        [[1, 0.3, 0.2], [0.3, -2, 0.1], [0.2, 0.1, 1]],  # indefinite, and its diagonal shows it
+        [[0, 1, 0], [1, 2, 0], [0, 0, 3]],
+        [[1, 2, 0], [2, 1, 0], [0, 0, 3]],  # only the pivots do
+    ],
+    ids=["definite", "negative", "zero", "negative pivot"],
+)
+def test_a_coarse_matrix_that_may_be_indefinite_loses_no_vector(backend, E):
+    """With `definite` A is Hermitian with a positive diagonal, which leaves E free to be indefinite."""
+    E = np.array(E, float)
+    moved = backend.move(E) if backend.name == "cuda" else sp.csr_matrix(E)
+    none, g = backend.move(np.zeros(3, bool)), np.array([1.0, 2.0, 3.0])
+    found, dropped = inverse(moved, none, np.dtype(np.float64), True)
+    assert not dropped.any()
+    np.testing.assert_allclose(backend.fetch(found(backend.move(g), "N")), np.linalg.solve(E, g), atol=1e-14)
+    found, dropped = inverse(moved, backend.move(np.array([False, True, False])), np.dtype(np.float64), True)
+    if E[0, 0] > 0:
+        rest = np.linalg.solve(E[::2, ::2], g[::2])
+        np.testing.assert_allclose(backend.fetch(found(backend.move(g), "N")), [rest[0], 0, rest[1]], atol=1e-14)
+        assert backend.fetch(dropped).tolist() == [False, True, False]
 
 
 def test_copies_of_a_singular_piece_drop_a_vector_each(backend):

@@ -139,11 +139,17 @@ def _restrict(state, done, items, starts, rows, values, r, conjugate, g):
     t = claim(state)
     while t < done.size:
         for p in range(items[t], items[t + 1]):
-            for k in range(starts[p], starts[p + 1]):
-                v = r[rows[k]]
-                if values is None:
-                    g[p, 0] += v
-                else:
+            if g.shape[1] == 1:  # the sum of one column stays in a register
+                total = g[p, 0]
+                for k in range(starts[p], starts[p + 1]):
+                    if values is None:
+                        total += r[rows[k]]
+                    else:
+                        total += (np.conj(values[k, 0]) if conjugate else values[k, 0]) * r[rows[k]]
+                g[p, 0] = total
+            elif values is not None:
+                for k in range(starts[p], starts[p + 1]):
+                    v = r[rows[k]]
                     for c in range(g.shape[1]):
                         g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
         t = complete(state, done, t)
