@@ -52,8 +52,7 @@ def library() -> Any:
     lib.mkl_sparse_d_mv.argtypes = [c_int, scalar, c_void_p, mkl._Descr, vector, scalar, vector]
     lib.mkl_sparse_d_dotmv.argtypes = [*lib.mkl_sparse_d_mv.argtypes, POINTER(c_double)]
     lib.cblas_ddot.argtypes = [c_int, vector, c_int, vector, c_int]
-    lib.cblas_dnrm2.argtypes = [c_int, vector, c_int]
-    lib.cblas_ddot.restype = lib.cblas_dnrm2.restype = c_double
+    lib.cblas_ddot.restype = c_double
     lib.cblas_daxpy.argtypes = [c_int, scalar, vector, c_int, vector, c_int]
     lib.cblas_daxpby.argtypes = [c_int, scalar, vector, c_int, scalar, vector, c_int]
     lib.MKL_Set_Num_Threads_Local.argtypes = [c_int]

@@ -36,7 +36,8 @@ LIGHT = 5000  # entries up to which it does, of the systems that are factored wi
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
-# not (a quarter of a 27-point grid of 22^3), and of the others those that subdomains do not fit have up to 0.72.
+# not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
+# fit have up to 0.72 (memplus).
 COUPLED, NEARLY_COUPLED = 0.5, 0.85
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 

@@ -15,7 +15,7 @@ from finelu.kernels.operands import require_indices
 ALIGNED = 8  # what is packed for a part begins at multiples of this
 THREADS = 128  # of a part
 MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
-AT_ONCE = 4  # entries of a row that a thread has at most, where rows have about as many as in the mean
+AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
 LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
