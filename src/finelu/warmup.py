@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
@@ -48,7 +49,7 @@ def kernel_folder() -> str | None:
     """Where compiled kernels are kept; None where no folder can be written."""
     from finelu.kernels.cpu import vectors
 
-    kernel: Any = vectors.norm
+    kernel: Any = vectors.length
     return kernel._cache.cache_path if kept() else None
 
 
@@ -63,12 +64,22 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
+    yield f"long vectors, {dtype}", partial(_shared, dtype)
     for name in krylov.METHODS:
         yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
 
 
 def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
     return as_csr(A.astype(dtype), diagonal=False)
+
+
+def _shared(dtype: np.dtype[Any]) -> None:
+    """cg with vectors that threads share, which have kernels of their own."""
+    from finelu.kernels.cpu import vectors
+
+    n = vectors.SHARED
+    diagonal = csr_array((np.ones(n, dtype), np.arange(n), np.arange(n + 1)), shape=(n, n))
+    krylov.cg(diagonal, np.ones(n, dtype), x0=np.full(n, 0.5, dtype))
 
 
 def _solve(A: CSR) -> None:

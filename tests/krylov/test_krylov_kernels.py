@@ -205,6 +205,38 @@ def test_sums_of_vectors_are_those_of_the_specification(backend, function, dtype
     agree(backend, "vectors", function, Values(dtype, n, seed, power).arguments("vectors", function), 4.0 * n)
 
 
+SHARED_STEPS = ("dot", "dotu", "norm", "dot_and_norm", "cg_step", "cg_direction")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", SHARED_STEPS)
+def test_long_vectors_are_shared_and_the_bits_do_not_depend_on_the_threads(function, dtype, threads):
+    n, family = (
+        kernels_for(np.empty(0)).vectors.SHARED + 5,
+        "vectors" if function in FAMILIES["vectors"] else "recurrences",
+    )
+    values = Values(dtype, n, 3).arguments(family, function)
+    expected = called(reference, family, function, values)
+    results = []
+    for number in (1, 2):
+        threads(number)
+        results.append(called(kernels_for(np.empty(0)), family, function, values))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(results[0][name], results[1][name], err_msg=name)
+        tolerance = 1e3 * np.finfo(dtype).eps
+        np.testing.assert_allclose(results[0][name], value, tolerance, tolerance * n**0.5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [({"rho": -1.0}, INDEFINITE_PRECONDITIONER), ({"curvature": NAN}, NOT_FINITE)]
+)
+def test_long_vectors_stay_as_they_are_where_there_is_no_step(given, code):
+    values = Values(np.float64, kernels_for(np.empty(0)).vectors.SHARED, 3).arguments("recurrences", "cg_step", given)
+    after = called(kernels_for(np.empty(0)), "recurrences", "cg_step", values)
+    assert after["state"][CODE] == code
+    unchanged(values, after, "state", "rho_old")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("at", [0, 6, -1])
 @pytest.mark.parametrize("bad", [NAN, INF])

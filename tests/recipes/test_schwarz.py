@@ -406,3 +406,67 @@ def test_a_coarse_matrix_of_zeros_is_an_error():
     A = as_csr(sp.csr_matrix(np.array([[1.0, -1.0], [1.0, -1.0]])))
     with pytest.raises(MatrixError, match="nothing but rounding is left of the coarse matrix"):
         fl.Schwarz(parts=[0, 0], local=fl.ILU0(shift=1.0)).factor(A)
+
+
+# In cg: one product with E^-1
+
+
+class _Plain:
+    """Factors as they are to anyone who knows nothing of their coarse space."""
+
+    def __init__(self, F):
+        self.F, self.shape, self.dtype = F, F.shape, F.dtype
+
+    def matvec(self, r):
+        return self.F.solve(r)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("near", [False, True])
+def test_where_the_coarse_space_sees_nothing_the_deflated_form_is_m(backend, dtype, near):
+    A = backend.move(in_dtype(system("hermitian"), dtype))
+    B = backend.move(values((A.shape[0], 2), dtype)) if near else None
+    F = fl.Schwarz(size=12, near_nullspace=B).factor(A)
+    b = backend.move(values(A.shape[0], dtype))
+    x, r = backend.xp.zeros_like(b), b.copy()
+    assert F.deflated.start(A, x, r)
+    size = float(abs(b).max())
+    scale = 1e3 * float(np.finfo(dtype).eps)
+    assert float(abs(F.coarse.restrict(r)).max()) < 10 * scale * size
+    assert_close(backend.fetch(b - A @ x), backend.fetch(r), 1e3, size)
+    want = backend.fetch(F.solve(r))
+    assert_close(backend.fetch(F.deflated @ r), want, 1e4, abs(want).max())
+
+
+@pytest.mark.parametrize("local", ["auto", "IC0"])
+def test_cg_takes_the_deflated_form_and_as_many_iterations(backend, local):
+    A = gallery.problem("poisson7:16")
+    b = values(A.shape[0], "float64")
+    F = fl.Schwarz(size=64, local=local).factor(backend.move(A))
+    runs = [fl.cg(backend.move(A), backend.move(b), M=M, rtol=1e-10) for M in (F, _Plain(F))]
+    assert all(run.converged for run in runs)
+    assert abs(runs[0].iterations - runs[1].iterations) <= 1
+    assert np.linalg.norm(b - A @ backend.fetch(runs[0].x)) <= 1.001e-10 * np.linalg.norm(b)
+    # from elsewhere, and with a limit that ends it early
+    x0 = backend.move(values(A.shape[0], "float64", 5))
+    assert fl.cg(backend.move(A), backend.move(b), x0, M=F, rtol=1e-10).converged
+    assert not fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-10, maxiter=2).converged
+
+
+def test_factors_of_another_matrix_are_taken_as_they_are(backend):
+    A = gallery.problem("poisson7:16")
+    other = (A + sp.diags(np.linspace(0, 0.5, A.shape[0]))).tocsr()
+    b = values(A.shape[0], "float64")
+    F = fl.Schwarz(size=64).factor(backend.move(A))
+    r = backend.move(b)
+    assert not F.deflated.start(backend.move(other), backend.xp.zeros_like(r), r.copy())
+    runs = [fl.cg(backend.move(other), backend.move(b), M=M, rtol=1e-10) for M in (F, _Plain(F))]
+    assert all(run.converged for run in runs)
+    assert abs(runs[0].iterations - runs[1].iterations) <= 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"), [({"combine": "additive"}, "hermitian"), ({"coarse": None}, "hermitian"), ({}, "general")]
+)
+def test_there_is_no_deflated_form_of_others(settings, kind):
+    assert fl.Schwarz(size=12, **settings).factor(system(kind)).deflated is None

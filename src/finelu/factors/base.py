@@ -35,6 +35,9 @@ class Factors:
 
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # that have begun
+    # Of factors with a coarse space, what gives M r for less where r has no part in it: `start(A, x, r)` takes that
+    # part out of r = b - A x, for x += Q r, and says whether it is out; `@` is M then.
+    deflated: Any = None
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
         self.recipe = recipe

@@ -44,6 +44,7 @@ def iterate(progress: Progress) -> Solution:
     state, norms = progress.state, progress.norms
     r, p = progress.vectors(2)
     rho, rho_old, curvature = progress.scalars(3)
+    deflated = M.deflated
 
     @progress.repeated
     def iteration() -> None:
@@ -55,6 +56,8 @@ def iterate(progress: Progress) -> Solution:
         k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
 
     while progress.cycle(r):  # line 1: r = b - A x,
+        if deflated is not None:  # without its coarse part
+            M, deflated = (deflated, deflated) if deflated.start(A, x, r) else (progress.M, None)
         z = M @ r  # z = M^-1 r,
         p[:] = z  # p = z
         k.vectors.dot(r, z, rho)

@@ -29,6 +29,7 @@ class Identity:
 
     recipe = ""
     capturable = True
+    deflated = None
 
     def __matmul__(self, r: Any) -> Any:
         return r
@@ -56,9 +57,12 @@ class Operator:
     with_dot : gives A x for (x, y, total) and writes y^H A x to total[0]; in one pass, where A has such a function.
     capturable : whether a product may be recorded as a part of a CUDA graph: it queues the same kernels each time, and
     waits for nothing.
+    deflated : what stands for factors M in cg after its `start`, see `Factors.deflated`; None after `scaled`, as Q A
+    would be no projection.
     factor : what `apply` gives is multiplied by it; see `scaled`.
     """
 
+    deflated: Any = None
     factor = 1.0
     levels = False
 
@@ -189,7 +193,9 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
     if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
-        return Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like))
+        own = Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like))
+        own.deflated = A.deflated
+        return own
     if hasattr(A, "matvec"):
         own = isinstance(A, StencilMatrix | BlockMatrix)
         return Operator(

@@ -17,7 +17,7 @@ import numpy as np
 from finelu.device import to_host
 from finelu.errors import MatrixError
 from finelu.kernels import monitor
-from finelu.krylov.residual import Residual
+from finelu.krylov.residual import Measures, Residual
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 from finelu.validation import count, number
@@ -42,7 +42,7 @@ STATUS = {
 }
 
 
-class Progress:
+class Progress(Measures):
     """One solve on its way: `while progress.cycle(r)` around `while progress.goes_on()`, then `progress.end()`.
 
     A cycle begins with the true residual, r = b - A x. It is over when the recurrence has converged, or when the method
@@ -153,12 +153,6 @@ class Progress:
 
     def real_scalar(self) -> Any:
         return self.xp.zeros(1, self.real)
-
-    def size(self, v: Any) -> float:
-        """||v||_2 on the host, which waits for it."""
-        out = self.xp.zeros(1, self.real)
-        self.kernels.vectors.norm(v, out)
-        return float(out[0])
 
     def symmetric(self, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> bool:
         """Whether `asymmetry` is zero to a third of the digits; where it is NaN, the iteration will say so."""

@@ -20,7 +20,20 @@ CHUNK = 256  # rows of a dense matrix that are looked at together
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
 
-class Residual:
+class Measures:
+    """Of whatever knows the device of its vectors as `xp` and `kernels`: their norms."""
+
+    xp: Any
+    kernels: Any
+
+    def size(self, v: Any) -> float:
+        """||v||_2 on the host, which waits for it."""
+        out = self.xp.zeros(1, v.real.dtype)
+        self.kernels.vectors.norm(v, out)
+        return float(out[0])
+
+
+class Residual(Measures):
     """`residual(b, x, tolerance)` for one A and vectors of one dtype.
 
     Gives b - A x and its 2-norm. Where rounding alone, at most (k_i + 1) eps (|A| |x| + |b|)_i in a row of k_i entries
@@ -48,7 +61,7 @@ class Residual:
         if isinstance(self.matrix, CSR) or not self._harmless(b, x, tolerance):
             return self._by_entries(b, x, tolerance)
         r = b - self.product(x)
-        return r, self._norm(r)
+        return r, self.size(r)
 
     def magnitudes(self, b: Any, x: Any) -> Any:
         """|A| |x| + |b| for each row; None where no entries of A are known."""
@@ -64,27 +77,22 @@ class Residual:
             self.xp, self.kernels = namespace(b), kernels_for(b)
         return self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
 
-    def _norm(self, v: Any) -> float:
-        out = self.xp.zeros(1, v.real.dtype)
-        self.kernels.vectors.norm(v, out)
-        return float(out[0])
-
     def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         bound, r = self._rounding(b, x)
-        size, self.noise = self._norm(r), self._norm(bound)
+        size, self.noise = self.size(r), self.size(bound)
         if self.noise <= max(tolerance, size / 100):
             return r, size
         A = self._entries
         accurate = self.xp.empty_like(r)
         self.kernels.products.residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
-        size = self._norm(accurate)
+        size = self.size(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
         most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
         square = float(np.finfo(np.float64).eps) ** 2
         rest = most * square * self.noise / float(np.finfo(b.dtype).eps)
         if not math.isfinite(size):
             return accurate, math.inf
-        return accurate, size if rest <= max(tolerance, BELOW * square * self._norm(b)) else max(size, rest)
+        return accurate, size if rest <= max(tolerance, BELOW * square * self.size(b)) else max(size, rest)
 
     def _rounding(self, b: Any, x: Any) -> tuple[Any, Any]:
         A = self._entries
@@ -102,7 +110,7 @@ class Residual:
         entries, rows, columns = self._bounds
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
         size = math.sqrt(rows) * math.sqrt(columns) * self.factor  # no less than || |A| ||_2
-        return (entries + 1) * eps * (size * self._norm(x) + self._norm(b)) <= tolerance
+        return (entries + 1) * eps * (size * self.size(x) + self.size(b)) <= tolerance
 
     @cached_property
     def _bounds(self) -> tuple[int, float, float]:
@@ -120,12 +128,12 @@ class Residual:
 
     def _by_products(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         r = b - self.product(x)
-        size = self._norm(r)
+        size = self.size(r)
         if size > tolerance:
             return r, size
         random = np.random.default_rng(0)
         probes = [self.xp.asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
-        terms = sum(self._norm(self.product(x * probe)) for probe in probes)  # NaN stays NaN
-        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + self._norm(b))
+        terms = sum(self.size(self.product(x * probe)) for probe in probes)  # NaN stays NaN
+        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + self.size(b))
         self.noise = noise if math.isfinite(noise) else math.inf
         return r, size if self.noise <= tolerance else max(size, self.noise)

@@ -1,7 +1,7 @@
 """The steps of the Krylov methods between two products: one pass over the vectors each, decisions on the spot.
 
 `state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
-GPU the same calls read them from device memory. Serial: bound by memory, and safe after a fork as threads are not.
+GPU the same calls read them from device memory. Those of cg are shared by threads where vectors are long.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.cycle import record
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.vectors import inner, length
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -59,40 +61,95 @@ TRUSTED, LOST = 1e-4, 0.1
 
 
 @compiled
-def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
+def _cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
     """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
 
     rho_old = rho, for `cg_direction`.
     """
-    if state[CODE] != RUNNING:
-        return
-    if not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
-        state[CODE] = NOT_FINITE
-    elif rho[0].real <= 0:
-        state[CODE] = INDEFINITE_PRECONDITIONER
-    elif curvature[0].real <= 0:
-        state[CODE] = INDEFINITE
-    else:
-        keep = state[IMPROVED]
-        alpha = rho[0].real / curvature[0].real
-        for i in range(x.size):
-            if keep:
-                best[i] = x[i]
-            x[i] += alpha * p[i]
-            r[i] -= alpha * q[i]
-        norms[NORM] = length(r)
-        record(state, norms, history)
-    rho_old[0] = rho[0]
+    parts = np.empty(1)
+    parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
+    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
 @compiled
-def cg_direction(state, rho, rho_old, z, p):
+def _cg_step_of_chunks(state, done, monitor, rho, curvature, p, q, x, best, r, parts):
+    t = claim(state)
+    while t < done.size:
+        if _cg_sound(monitor, rho, curvature):
+            k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
+            parts[t] = _cg_move(monitor[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _cg_sound(state, rho, curvature):
+    """Whether there is a step."""
+    finite = np.isfinite(rho[0]) and np.isfinite(curvature[0])
+    return state[CODE] == RUNNING and finite and rho[0].real > 0 and curvature[0].real > 0
+
+
+@compiled
+def _cg_move(keep, rho, curvature, p, q, x, best, r):
+    """The step in these elements; the norm of r."""
+    alpha = rho[0].real / curvature[0].real
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += alpha * p[i]
+        r[i] -= alpha * q[i]
+    return length(r)
+
+
+@compiled
+def _cg_end(state, norms, history, rho, curvature, rho_old, parts):
+    """parts : norms of r in its parts, if there was a step."""
+    if state[CODE] != RUNNING:
+        return
+    if _cg_sound(state, rho, curvature):
+        norms[NORM] = length(parts) if parts.size > 1 else parts[0]
+        record(state, norms, history)
+    elif not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
+        state[CODE] = NOT_FINITE
+    else:
+        state[CODE] = INDEFINITE_PRECONDITIONER if rho[0].real <= 0 else INDEFINITE
+    rho_old[0] = rho[0]
+
+
+def _long_cg_step(state, norms, history, rho, curvature, rho_old, *vectors):
+    parts = np.empty(chunks(vectors[0].size))
+    run_items(_cg_step_of_chunks, parts.size, state, rho, curvature, *vectors, parts)
+    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
+
+
+cg_step = shared(_cg_step, -1, _long_cg_step)
+
+
+@compiled
+def _cg_direction(state, rho, rho_old, z, p):
     """p = z + (rho / rho_old) p."""
     if state[CODE] != RUNNING:
         return
     beta = rho[0].real / rho_old[0].real
     for i in range(p.size):
         p[i] = z[i] + beta * p[i]
+
+
+@compiled
+def _cg_direction_of_chunks(state, done, monitor, rho, rho_old, z, p):
+    t = claim(state)
+    while t < done.size:
+        k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
+        _cg_direction(monitor, rho, rho_old, z[k], p[k])
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def _long_cg_direction(*arguments):
+    run_items(_cg_direction_of_chunks, chunks(arguments[-1].size), *arguments)
+
+
+cg_direction = shared(_cg_direction, -1, _long_cg_direction)
 
 
 @compiled

@@ -1,12 +1,27 @@
-"""Inner products, norms, scaled gathers and scatters of vectors."""
+"""Inner products, norms, scaled gathers and scatters of vectors.
+
+From SHARED elements on they are sums of the sums of CHUNK elements each, which threads share: the bits are the same on
+any number of threads.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import wraps
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled, summing
+from finelu.kernels.cpu.runtime.sharing import run_items
+
+CHUNK = 2**14  # elements that a thread takes at a time
+SHARED = 2**18  # fewer are through before another thread has come
+
+
+def chunks(n: int) -> int:
+    """How many chunks n elements are worked at in; the last may be shorter."""
+    return -(-n // CHUNK)
 
 
 @summing
@@ -61,16 +76,49 @@ def length(x):
     return largest * math.sqrt(sum_of_scaled_squares(x, largest))
 
 
+def shared(whole, at, by_chunks):
+    """The kernel `whole`, or `by_chunks` where argument `at` has SHARED elements or more."""
+
+    @wraps(whole)
+    def kernel(*arguments):
+        (whole if arguments[at].size < SHARED else by_chunks)(*arguments)
+
+    return kernel
+
+
 @compiled
-def dot(x, y, out):
+def _dot(x, y, out):
     """out[0] = x^H y."""
     out[0] = inner(x, y)
 
 
 @compiled
-def dotu(x, y, out):
+def _dotu(x, y, out):
     """out[0] = x^T y, the product without conjugation."""
     out[0] = bilinear(x, y)
+
+
+@compiled
+def _products(state, done, x, y, conjugate, sums):
+    t = claim(state)
+    while t < done.size:
+        k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
+        sums[t] = inner(x[k], y[k]) if conjugate else bilinear(x[k], y[k])
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def _long_dot(x, y, out, conjugate=True):
+    sums = np.empty(chunks(x.size), x.dtype)
+    run_items(_products, sums.size, x, y, conjugate, sums)
+    out[0] = sums.sum()
+
+
+def _long_dotu(x, y, out):
+    _long_dot(x, y, out, False)
+
+
+dot, dotu = shared(_dot, 0, _long_dot), shared(_dotu, 0, _long_dotu)
 
 
 @summing
@@ -89,16 +137,33 @@ def size_of_dot(x, y, out):
 
 
 @compiled
-def norm(x, out):
+def _norm(x, out):
     """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
     out[0] = length(x)
 
 
 @compiled
+def _norms(state, done, x, norms):
+    t = claim(state)
+    while t < done.size:
+        norms[t] = length(x[t * CHUNK : min((t + 1) * CHUNK, x.size)])
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def _long_norm(x, out):
+    norms = np.empty(chunks(x.size))
+    run_items(_norms, norms.size, x, norms)
+    _norm(norms, out)
+
+
+norm = shared(_norm, 0, _long_norm)
+
+
 def dot_and_norm(x, y, out, size):
     """out[0] = x^H y and size[0] = ||x||_2."""
-    out[0] = inner(x, y)
-    size[0] = length(x)
+    dot(x, y, out)
+    norm(x, size)
 
 
 def _scaled(scale, x):

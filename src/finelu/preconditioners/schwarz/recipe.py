@@ -26,6 +26,7 @@ from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.recipe import Given, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
+from finelu.preconditioners.schwarz.deflation import Deflated
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
 from finelu.validation import choice, count
 
@@ -252,6 +253,16 @@ class SchwarzFactors(Factors):
     @property
     def capturable(self) -> bool:
         return on_gpu(self.pattern.data)
+
+    @property  # type: ignore[override]
+    def deflated(self) -> Deflated | None:
+        """What stands for M in cg, where A is Hermitian and M of the balanced form."""
+        balanced = self.coarse is not None and self.recipe.combine == "balanced"
+        return Deflated(self) if balanced and self._kind == "hermitian" else None
+
+    def local_solve(self, r: Any, x: Any) -> None:
+        """x = the sum of the solves with the parts, for r (n,)."""
+        self._local.apply(r, "N", x)
 
     def _apply(self, R: Any, trans: str) -> Any:
         X = namespace(R).empty_like(R)
