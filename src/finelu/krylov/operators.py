@@ -193,9 +193,11 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
     if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
-        own = Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like))
-        own.deflated = A.deflated
-        return own
+        factors = Operator(
+            A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like)
+        )
+        factors.deflated = A.deflated
+        return factors
     if hasattr(A, "matvec"):
         own = isinstance(A, StencilMatrix | BlockMatrix)
         return Operator(

@@ -12,7 +12,7 @@ from finelu.kernels.cpu.cycle import record
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner, length
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -62,10 +62,6 @@ TRUSTED, LOST = 1e-4, 0.1
 
 @compiled
 def _cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
-    """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
-
-    rho_old = rho, for `cg_direction`.
-    """
     parts = np.empty(1)
     parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
     _cg_end(state, norms, history, rho, curvature, rho_old, parts)
@@ -122,12 +118,17 @@ def _long_cg_step(state, norms, history, rho, curvature, rho_old, *vectors):
     _cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
-cg_step = shared(_cg_step, -1, _long_cg_step)
+def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
+    """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
+
+    rho_old = rho, for `cg_direction`.
+    """
+    step = _cg_step if r.size < SHARED else _long_cg_step
+    step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r)
 
 
 @compiled
 def _cg_direction(state, rho, rho_old, z, p):
-    """p = z + (rho / rho_old) p."""
     if state[CODE] != RUNNING:
         return
     beta = rho[0].real / rho_old[0].real
@@ -149,7 +150,9 @@ def _long_cg_direction(*arguments):
     run_items(_cg_direction_of_chunks, chunks(arguments[-1].size), *arguments)
 
 
-cg_direction = shared(_cg_direction, -1, _long_cg_direction)
+def cg_direction(state, rho, rho_old, z, p):
+    """p = z + (rho / rho_old) p."""
+    (_cg_direction if p.size < SHARED else _long_cg_direction)(state, rho, rho_old, z, p)
 
 
 @compiled
@@ -268,7 +271,6 @@ def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
 
 @compiled
 def sqmr_direction(state, rho, rho_old, z, p):
-    """p = z + (rho / rho_old) p."""
     if state[CODE] != RUNNING:
         return
     beta = rho[0] / rho_old[0]

@@ -7,7 +7,6 @@ any number of threads.
 from __future__ import annotations
 
 import math
-from functools import wraps
 
 import numpy as np
 
@@ -76,25 +75,13 @@ def length(x):
     return largest * math.sqrt(sum_of_scaled_squares(x, largest))
 
 
-def shared(whole, at, by_chunks):
-    """The kernel `whole`, or `by_chunks` where argument `at` has SHARED elements or more."""
-
-    @wraps(whole)
-    def kernel(*arguments):
-        (whole if arguments[at].size < SHARED else by_chunks)(*arguments)
-
-    return kernel
-
-
 @compiled
 def _dot(x, y, out):
-    """out[0] = x^H y."""
     out[0] = inner(x, y)
 
 
 @compiled
 def _dotu(x, y, out):
-    """out[0] = x^T y, the product without conjugation."""
     out[0] = bilinear(x, y)
 
 
@@ -118,7 +105,14 @@ def _long_dotu(x, y, out):
     _long_dot(x, y, out, False)
 
 
-dot, dotu = shared(_dot, 0, _long_dot), shared(_dotu, 0, _long_dotu)
+def dot(x, y, out):
+    """out[0] = x^H y."""
+    (_dot if x.size < SHARED else _long_dot)(x, y, out)
+
+
+def dotu(x, y, out):
+    """out[0] = x^T y, the product without conjugation."""
+    (_dotu if x.size < SHARED else _long_dotu)(x, y, out)
 
 
 @summing
@@ -138,7 +132,6 @@ def size_of_dot(x, y, out):
 
 @compiled
 def _norm(x, out):
-    """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
     out[0] = length(x)
 
 
@@ -157,7 +150,9 @@ def _long_norm(x, out):
     _norm(norms, out)
 
 
-norm = shared(_norm, 0, _long_norm)
+def norm(x, out):
+    """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
+    (_norm if x.size < SHARED else _long_norm)(x, out)
 
 
 def dot_and_norm(x, y, out, size):

@@ -254,7 +254,7 @@ class SchwarzFactors(Factors):
     def capturable(self) -> bool:
         return on_gpu(self.pattern.data)
 
-    @property  # type: ignore[override]
+    @property
     def deflated(self) -> Deflated | None:
         """What stands for M in cg, where A is Hermitian and M of the balanced form."""
         balanced = self.coarse is not None and self.recipe.combine == "balanced"
