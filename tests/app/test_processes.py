@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pty
+import re
 import runpy
 import select
 import shutil
@@ -462,3 +463,28 @@ def test_a_child_computes_the_bits_of_its_parent(way, threads):
     assert child.exitcode == 0 and converged
     assert found == (expected if way == "fork" else expected[1:])
     assert F.solve(b).tobytes() == expected[0]  # and the parent goes on
+
+
+LONG = """
+import numpy as np
+from finelu.kernels import monitor
+from finelu.kernels.cpu import recurrences, vectors
+
+n = 3 * vectors.CHUNK + 1
+state, one, p = np.zeros(40), np.ones(1), np.zeros(n)
+state[monitor.CODE] = monitor.RUNNING
+recurrences._long_cg_direction(state, one, one, np.ones(n), p)
+print(vectors.CHUNK, p.all())
+"""
+
+
+def test_kernels_are_compiled_again_where_a_constant_of_another_file_has_changed(tmp_path):
+    package = tmp_path / "finelu"
+    shutil.copytree(Path(fl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    vectors = package / "kernels" / "cpu" / "vectors.py"
+    given = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for chunk in (2**14, 2**10, 2**16):
+        text, found = re.subn(r"^CHUNK = [\d*]+", f"CHUNK = {chunk}", vectors.read_text(), flags=re.M)
+        assert found == 1
+        vectors.write_text(text)
+        assert end(start(LONG, **given)) == (0, f"{chunk} True\n", "")

@@ -266,7 +266,7 @@ FAMILIES: dict[str, Family] = {
         | _all("first_bad", reference="its kernels return the row itself"),
         helpers={
             "reference": "length",
-            "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products chunks",
+            "cpu": "inner bilinear sum_of_squares sum_of_scaled_squares length sum_of_products chunks shared",
         },
     ),
 }

@@ -12,7 +12,7 @@ from finelu.kernels.cpu.cycle import record
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner, length
+from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -58,13 +58,6 @@ from finelu.kernels.monitor import (
 # The part of the residual norm that the rounding of x may be before an iterate is not kept for the best any more, and
 # before the cycle ends. Directions between the two lose digits as the square of the condition (Sleijpen et al. 2000).
 TRUSTED, LOST = 1e-4, 0.1
-
-
-@compiled
-def _cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
-    parts = np.empty(1)
-    parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
-    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
 @compiled
@@ -118,17 +111,21 @@ def _long_cg_step(state, norms, history, rho, curvature, rho_old, *vectors):
     _cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
+@shared(_long_cg_step, -1)
+@compiled
 def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
     """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
 
     rho_old = rho, for `cg_direction`.
     """
-    step = _cg_step if r.size < SHARED else _long_cg_step
-    step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r)
+    parts = np.empty(1)
+    parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
+    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
 @compiled
-def _cg_direction(state, rho, rho_old, z, p):
+def _cg_turn(state, rho, rho_old, z, p):
+    """The direction in these elements."""
     if state[CODE] != RUNNING:
         return
     beta = rho[0].real / rho_old[0].real
@@ -141,7 +138,7 @@ def _cg_direction_of_chunks(state, done, monitor, rho, rho_old, z, p):
     t = claim(state)
     while t < done.size:
         k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
-        _cg_direction(monitor, rho, rho_old, z[k], p[k])
+        _cg_turn(monitor, rho, rho_old, z[k], p[k])
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 
@@ -150,9 +147,11 @@ def _long_cg_direction(*arguments):
     run_items(_cg_direction_of_chunks, chunks(arguments[-1].size), *arguments)
 
 
+@shared(_long_cg_direction, -1)
+@compiled
 def cg_direction(state, rho, rho_old, z, p):
     """p = z + (rho / rho_old) p."""
-    (_cg_direction if p.size < SHARED else _long_cg_direction)(state, rho, rho_old, z, p)
+    _cg_turn(state, rho, rho_old, z, p)
 
 
 @compiled

@@ -7,6 +7,7 @@ any number of threads.
 from __future__ import annotations
 
 import math
+from functools import partial, wraps
 
 import numpy as np
 
@@ -75,14 +76,17 @@ def length(x):
     return largest * math.sqrt(sum_of_scaled_squares(x, largest))
 
 
-@compiled
-def _dot(x, y, out):
-    out[0] = inner(x, y)
+def shared(by_chunks, at):
+    """Of a kernel: `by_chunks` does its work where argument `at` has SHARED elements or more."""
 
+    def decorated(whole):
+        @wraps(whole)
+        def kernel(*arguments):
+            (whole if arguments[at].size < SHARED else by_chunks)(*arguments)
 
-@compiled
-def _dotu(x, y, out):
-    out[0] = bilinear(x, y)
+        return kernel
+
+    return decorated
 
 
 @compiled
@@ -101,18 +105,18 @@ def _long_dot(x, y, out, conjugate=True):
     out[0] = sums.sum()
 
 
-def _long_dotu(x, y, out):
-    _long_dot(x, y, out, False)
-
-
+@shared(_long_dot, 0)
+@compiled
 def dot(x, y, out):
     """out[0] = x^H y."""
-    (_dot if x.size < SHARED else _long_dot)(x, y, out)
+    out[0] = inner(x, y)
 
 
+@shared(partial(_long_dot, conjugate=False), 0)
+@compiled
 def dotu(x, y, out):
     """out[0] = x^T y, the product without conjugation."""
-    (_dotu if x.size < SHARED else _long_dotu)(x, y, out)
+    out[0] = bilinear(x, y)
 
 
 @summing
@@ -131,11 +135,6 @@ def size_of_dot(x, y, out):
 
 
 @compiled
-def _norm(x, out):
-    out[0] = length(x)
-
-
-@compiled
 def _norms(state, done, x, norms):
     t = claim(state)
     while t < done.size:
@@ -147,12 +146,14 @@ def _norms(state, done, x, norms):
 def _long_norm(x, out):
     norms = np.empty(chunks(x.size))
     run_items(_norms, norms.size, x, norms)
-    _norm(norms, out)
+    out[0] = length(norms)
 
 
+@shared(_long_norm, 0)
+@compiled
 def norm(x, out):
     """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
-    (_norm if x.size < SHARED else _long_norm)(x, out)
+    out[0] = length(x)
 
 
 def dot_and_norm(x, y, out, size):

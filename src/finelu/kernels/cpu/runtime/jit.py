@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import IO
 
@@ -69,6 +69,14 @@ class _Kept(CompileResultCacheImpl):
     _locator_classes = [*CompileResultCacheImpl._locator_classes, *READ_ONLY]
 
 
+@cache
+def _sources() -> tuple[tuple[str, int, int], ...]:
+    """Name, time of change in ns and size of each file whose code or constants a kernel may hold."""
+    folder = Path(compiling.__file__).parent
+    files = [*folder.glob("*.py"), *folder.glob("cpu/**/*.py")]
+    return tuple(sorted((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+
+
 class Cache(FunctionCache):
     """Numba's cache on the disk, but what cannot be written there is used all the same, and processes take turns.
 
@@ -77,6 +85,21 @@ class Cache(FunctionCache):
     """
 
     _impl_class = _Kept
+
+    def __init__(self, py_func):
+        super().__init__(py_func)
+        self._cache_file = self._file_of(self._impl.locator)
+
+    def _file_of(self, locator) -> IndexDataCacheFile:
+        """In which code counts as made from the kernels of today, or is made again.
+
+        Numba looks at the one file of the function, though what it calls and the constants of other files are in it.
+        """
+        return IndexDataCacheFile(
+            cache_path=locator.get_cache_path(),
+            filename_base=self._impl.filename_base,
+            source_stamp=(locator.get_source_stamp(), _sources()),
+        )
 
     def load_overload(self, sig, target_context):
         found = super().load_overload(sig, target_context)
@@ -95,11 +118,7 @@ class Cache(FunctionCache):
         source = inspect.getfile(self._py_func)
         found = (kind.from_function(self._py_func, source) for kind in READ_ONLY)
         return [
-            IndexDataCacheFile(
-                cache_path=locator.get_cache_path(),
-                filename_base=self._impl.filename_base,
-                source_stamp=locator.get_source_stamp(),
-            )
+            self._file_of(locator)
             for locator in found
             if locator is not None and locator.get_cache_path() != self.cache_path
         ]
