@@ -2,7 +2,7 @@
 
 M. Dryja, O. B. Widlund, 1990; the restricted form: X.-C. Cai, M. Sarkis, 1999; the coarse space of one constant a part:
 R. A. Nicolaides, 1987; its balanced combination: J. Mandel, 1993, and as an abstract preconditioner J. M. Tang,
-R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN and A-DEF1).
+R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 """
 
 from __future__ import annotations
