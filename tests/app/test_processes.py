@@ -471,7 +471,7 @@ from finelu.kernels import monitor
 from finelu.kernels.cpu import recurrences, vectors
 
 n = 3 * vectors.CHUNK + 1
-state, one, p = np.zeros(40), np.ones(1), np.zeros(n)
+state, one, p = np.zeros(16, np.int32), np.ones(1), np.zeros(n)
 state[monitor.CODE] = monitor.RUNNING
 recurrences._long_cg_direction(state, one, one, np.ones(n), p)
 print(vectors.CHUNK, p.all())

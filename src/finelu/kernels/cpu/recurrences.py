@@ -270,6 +270,7 @@ def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
 
 @compiled
 def sqmr_direction(state, rho, rho_old, z, p):
+    """p = z + (rho / rho_old) p."""
     if state[CODE] != RUNNING:
         return
     beta = rho[0] / rho_old[0]
