@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import gallery
-from finelu.kernels import kernels_for
+from finelu.kernels import kernels_for, monitor
+from finelu.kernels.operands import Couplings, Sums
 from finelu.kernels.reference import subdomains as reference
 from finelu.matrix import as_csr
 
@@ -226,13 +227,137 @@ def test_coarse_products(backend, name, dtype, columns):
     if backend.name == "cpu":
         assert_close(kernels.coarse_residual(got, q, r), residual, 1024, 60)
     rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(want[0]))
+    members = np.argsort(parts, kind="stable").astype(np.int32)
+    here = Couplings.of(got, *on(backend, rows, parts, starts, members))
+    there = Couplings.of(want, rows, parts, starts, members)
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
-        mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate)
+        mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate, *here)
         mine = mine.toarray() if sp.issparse(mine) else backend.fetch(mine)
         assert mine.dtype == np.result_type(dtype, np.float64)
         assert_close(mine, E, 1024, 200)
-        assert_close(reference.coarse_matrix(want, rows, parts, count, Z, conjugate), E, 1024, 200)
+        assert_close(reference.coarse_matrix(want, rows, parts, count, Z, conjugate, *there), E, 1024, 200)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("name", ["general", "arrow", "long arrow"])
+def test_sums_of_a_solve(backend, name, dtype, columns):
+    """(A Z)^H x, Z^H r and r^H x of a solve with the parts, by definition."""
+    A = matrix(dtype, name)
+    parts, starts, rows = split(A.n, 9 if A.n < 100 else 150)
+    count, m = starts.size - 1, columns or 1
+    Z = None if columns is None else values((A.n, columns), dtype, 5)
+    full = np.zeros((A.n, count * m), dtype)
+    for i in range(A.n):
+        full[i, parts[i] * m : (parts[i] + 1) * m] = 1 if Z is None else Z[i]
+    products = reference.coarse_products(A.indptr, A.indices, A.data, parts, count, Z)
+    entry_rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(products[0]))
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    _, plans = solvers(backend, B, "N")
+    r = values(A.n, dtype)
+    for conjugate in (True, False):
+        found = []
+        for b in (backend, None):
+            move = (lambda a: a) if b is None else backend.move
+            moved = [None if a is None else move(a) for a in (starts, rows, r, None if Z is None else Z[rows])]
+            arrays = [move(a) for a in (entry_rows, parts, starts, rows)]
+            couplings, _ = Couplings.of(tuple(move(a) for a in products), *arrays)
+            rooms = [move(np.full(s, 7, dtype)) for s in ((couplings.members.size, m), count * m, count)]
+            sums = Sums(couplings, moved[3], conjugate, *rooms)
+            x = move(np.zeros(A.n, dtype))
+            if b is None:  # the specification, which solves on the CPU
+                _, own = solvers(OnCPU, B, "N")
+                reference.SubdomainSolve(starts, own).solve(r, x, rows, sums=sums)
+                moments = [reference.sum_couplings(couplings, sums.of, less) for less in (None, sums.restricted)]
+            else:
+                kernels = kernels_for(moved[2]).subdomains
+                kernels.SubdomainSolve(moved[0], plans).solve(moved[2], x, moved[1], sums=sums)
+                moments = [kernels.sum_couplings(couplings, sums.of, less) for less in (None, sums.restricted)]
+            fetch = np.asarray if b is None else backend.fetch
+            found.append([fetch(a) for a in (x, *moments, sums.restricted, sums.dots)])
+        for x, moments, rest, restricted, dots in found:
+            adjoint = (full.conj() if conjugate else full).T
+            AZ = A.tosparse().toarray() @ full
+            want = (AZ.conj() if conjugate else AZ).T @ x
+            size = 1 + abs(AZ).sum(axis=0).max() * abs(x).max()
+            assert_close(moments, want, 1024, size)
+            assert_close(restricted, adjoint @ r, 1024, 200)
+            assert_close(rest, adjoint @ r - want, 1024, 200 + size)
+            assert_close(dots, [np.vdot(r[rows[a:b]], x[rows[a:b]]) for a, b in pairwise(starts)], 1024, 200)
+
+
+class OnCPU:
+    """A backend, for the specification next to that of the GPU."""
+
+    name = "cpu"
+    move = staticmethod(lambda a: a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("n", [70, 2**18 + 5])  # by one thread, and by several
+def test_a_direction_with_its_coarse_part(backend, dtype, columns, n):
+    parts, _, _ = split(n, 50 if n < 100 else 20_000)
+    m = columns or 1
+    Z = None if columns is None else values((n, columns), dtype, 5)
+    q, z, p = (values(size, dtype, seed) for size, seed in (((parts.max() + 1) * m, 1), (n, 2), (n, 3)))
+    rho, rho_old = np.full(1, 0.75, dtype), np.full(1, 0.5, dtype)
+    added = q[parts] if Z is None else (Z * q.reshape(-1, m)[parts]).sum(axis=1)
+    for code, want in ((monitor.RUNNING, z + added + dtype_of(1.5, dtype) * p), (monitor.CLAIMED, p)):
+        state = np.full(4, code, np.int32)
+        moved = on(backend, state, rho, rho_old, parts, Z, q, z, p.copy())
+        kernels_for(moved[1]).subdomains.direction_with_coarse(*moved)
+        assert_close(backend.fetch(moved[-1]), want, 16, 10)
+        again = p.copy()
+        reference.direction_with_coarse(state, rho, rho_old, parts, Z, q, z, again)
+        assert_close(again, want, 16, 10)
+
+
+def dtype_of(number, dtype):
+    return np.dtype(dtype).type(number)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 31, 200, 700])
+def test_product_with_dot(backend, dtype, n):
+    M, g, v, dots = values((n, n), dtype), values(n, dtype, 2), values(n, dtype, 3), values(37, dtype, 4)
+    want = M @ g
+    forms = [(reference.product_with_dot, lambda a: a, np.asarray)]
+    if backend.name == "cuda":
+        kernels = kernels_for(backend.move(g)).subdomains
+        forms.append((kernels.product_with_dot, backend.move, backend.fetch))
+    for form, move, fetch in forms:
+        total = move(np.zeros(1, dtype))
+        assert_close(fetch(form(*(move(a) for a in (M, g, v, dots)), total)), want, 64, n)
+        assert_close(fetch(total)[0], np.vdot(v, want) + dots.sum(), 1024, n**1.5 + 40)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_a_narrow_solve_reads_rounded_entries_and_computes_in_double(backend, dtype, scale):
+    A = as_csr(scale * in_dtype(gallery.poisson7(12, 12, 12), dtype))
+    starts, rows = np.array([0, 800, 1728], np.int32), np.arange(1728, dtype=np.int32)
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    F, plans = solvers(backend, B, "N")
+    D = F.U.diagonal().get()
+    L, U = sp.tril(F.L.get(), -1), sp.triu(F.U.get(), 1)
+    narrow = {"float64": "float32", "complex128": "complex64"}[dtype]
+    L = L.astype(narrow).astype(dtype) + sp.eye(1728)
+    U = (sp.diags(1 / D) @ U).astype(narrow).astype(dtype) + sp.eye(1728)
+    r = values(1728, dtype)
+    want = sp.linalg.spsolve_triangular(L.tocsr(), r) / D
+    want = sp.linalg.spsolve_triangular(U.tocsr(), want, lower=False)
+    moved = on(backend, starts, r, rows)
+    solve = kernels_for(moved[1]).subdomains.SubdomainSolve(moved[0], plans, narrow=True)
+    assert solve.stored == narrow
+    x = backend.move(np.zeros(1728, dtype))
+    solve.solve(moved[1], x, moved[2])
+    assert_close(backend.fetch(x), want, 1e4, abs(want).max())  # a tie may round otherwise
 
 
 @pytest.mark.parametrize("n", [1, 31, 64, 65, 200, 400])

@@ -11,6 +11,7 @@ from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
 import finelu as fl
 from finelu import MatrixError, ParameterError, gallery
 from finelu.errors import ZeroPivot
+from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
 from finelu.preconditioners.schwarz.coarse import inverse
@@ -60,7 +61,7 @@ def system(kind, dtype="float64"):
 def test_it_is_its_formula(backend, dtype, kind, combine, vectors):
     A = system(kind, dtype)
     near = None if vectors is None else values((99, vectors), dtype, 4)
-    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(backend.move(A))
+    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near, precision="float64").factor(backend.move(A))
     want = combined(*pieces(A, F, near, backend.fetch), combine, kind)
     for trans, M in (("N", want), ("T", want.T), ("H", want.conj().T)):
         assert_close(dense(F, trans, backend), M, 1e4, abs(want).max())
@@ -451,6 +452,53 @@ def test_cg_takes_the_deflated_form_and_as_many_iterations(backend, local):
     x0 = backend.move(values(A.shape[0], "float64", 5))
     assert fl.cg(backend.move(A), backend.move(b), x0, M=F, rtol=1e-10).converged
     assert not fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-10, maxiter=2).converged
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["plain", "near", "overlap"])
+def test_a_turn_of_cg_is_its_three_lines(backend, dtype, form):
+    A = backend.move(in_dtype(system("hermitian"), dtype))
+    n = A.shape[0]
+    B = backend.move(values((n, 2), dtype)) if form == "near" else None
+    F = fl.Schwarz(size=12, near_nullspace=B, overlap=int(form == "overlap")).factor(A)
+    M, k, xp = F.deflated, kernels_for(F.pattern.data), backend.xp
+    r, p = (backend.move(values(n, dtype, seed)) for seed in (0, 3))
+    assert M.start(A, xp.zeros_like(r), r)
+    rho, rho_old, state = xp.zeros(1, dtype), xp.full(1, 0.5, dtype), xp.zeros(4, np.int32)
+    z, want, turned = M @ r, p.copy(), p.copy()
+    k.vectors.dot(r, z, rho)
+    k.recurrences.cg_direction(state, rho, rho_old, z, want)
+    square = backend.fetch(rho).copy()
+    M.turn(state, r, rho, rho_old, turned)
+    assert_close(backend.fetch(rho), square, 1e3)
+    want = backend.fetch(want)
+    assert_close(backend.fetch(turned), want, 1e3, abs(want).max())
+    state[monitor.CODE] = monitor.CLAIMED
+    M.turn(state, r, rho, rho_old, turned)  # over: p stays
+    assert_close(backend.fetch(turned), want, 1e3, abs(want).max())
+
+
+def test_parts_of_a_definite_matrix_are_read_in_single_precision_on_a_gpu(backend):
+    A = gallery.problem("poisson7:16")
+    b = values(A.shape[0], "float64")
+    F, G = (fl.Schwarz(size=64, precision=p).factor(backend.move(A)) for p in (None, "float64"))
+    x, y = (backend.fetch(H.solve(backend.move(b))) for H in (F, G))
+    assert G.report.stored == "float64"
+    assert F.dtype == np.float64
+    if backend.name == "cpu":
+        assert F.report.stored == "float64"
+        np.testing.assert_array_equal(x, y)
+    else:
+        assert F.report.stored == "float32"
+        assert 0 < abs(x - y).max() < 1e-6 * abs(y).max()
+        np.testing.assert_array_equal(x, backend.fetch(F.solve(backend.move(b), "T")))
+    runs = [fl.cg(backend.move(A), backend.move(b), M=H, rtol=1e-10) for H in (F, G)]
+    assert all(run.converged for run in runs) and abs(runs[0].iterations - runs[1].iterations) <= 1
+    for other in (sp.csr_matrix(A + sp.eye(A.shape[0], k=1)), sp.csr_matrix(A - 20 * sp.eye(A.shape[0]))):
+        assert fl.Schwarz(size=64).factor(backend.move(other)).report.stored == "float64"  # not definite
+    indefinite = A - 20 * sp.diags((np.arange(A.shape[0]) == 5).astype(float))
+    F.update(backend.move(sp.csr_matrix(indefinite.tocsr())))
+    assert F.report.stored == "float64"
 
 
 def test_factors_of_another_matrix_are_taken_as_they_are(backend):

@@ -229,13 +229,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "subdomains": Family(
         "Solves with the diagonal blocks of subdomains; the vectors of a coarse space.",
-        _all("inside SubdomainSolve restrict prolong coarse_products")
+        _all("inside SubdomainSolve restrict prolong sum_couplings direction_with_coarse coarse_products")
         | {"coarse_matrix": Kernel(relation="the CPU's is a sparse matrix, the others' are dense")}
-        | _all("hermitian_inverse", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
+        | _all("hermitian_inverse product_with_dot", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
         helpers={"reference": "coarse_residual", "cpu": "coarse_residual"},
         uses={
             ("reference", "levels"): "the levels inside of parts",
             ("cpu", "levels"): "the same",
+            ("cpu", "vectors"): "the chunks that threads share",
         },
     ),
     "sweeps": Family(

@@ -1,4 +1,5 @@
-"""What kernels take and return, on either device: `CSR`, and `Triangle`, a triangle within the arrays of a matrix."""
+"""What kernels take and return, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix; what a
+coarse space asks of the solves with subdomains."""
 
 from __future__ import annotations
 
@@ -167,3 +168,73 @@ class Triangle:
     entries: int
     longest: int
     dtype: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Couplings:
+    """A Z, with m vectors Z a part, by pairs of parts that it couples: a coupling is a part of rows and one of vectors.
+
+    starts (parts + 1,) : those of part p of rows are starts[p] <= c < starts[p + 1], their parts of vectors ascending.
+    ends (couplings + 1,) : coupling c has the entries ends[c] <= e < ends[c + 1].
+    rows (entries,) : its row as a position within the part, from 0 on; uint16 on a GPU.  values (entries, m).
+    vector_starts (parts + 1,), members (couplings,) : those of part q of vectors are members[k], ascending, for
+        vector_starts[q] <= k < vector_starts[q + 1].
+    Integers are int32.
+    """
+
+    starts: Any
+    ends: Any
+    rows: Any
+    values: Any
+    vector_starts: Any
+    members: Any
+
+    @staticmethod
+    def of(products: Any, rows: Any, parts: Any, starts: Any, members: Any) -> tuple[Couplings, Any]:
+        """The couplings, and (entries,) which entry of A Z by rows each of theirs is.
+
+        products, rows : A Z by rows, and the row of each entry, as kernels/reference/subdomains.py has them.
+        parts (n,) : the part of each row.  starts, members : the rows of each part. Waits for a GPU.
+        """
+        _, part, values = products
+        xp, count = namespace(part), starts.size - 1
+        index = np.int32 if count**2 < 2**31 else np.int64
+        keys = parts[rows].astype(index) * index(count) + part
+        order = xp.argsort(keys, kind="stable")
+        keys = keys[order]
+        begins = xp.ones(keys.size + 1, bool)
+        xp.not_equal(keys[1:], keys[:-1], out=begins[1:-1])
+        ends = xp.flatnonzero(begins)
+        of_rows, of_vectors = (pair.astype(np.int32) for pair in divmod(keys[ends[:-1]], index(count)))
+        by_vectors = xp.argsort(of_vectors, kind="stable").astype(np.int32)
+        position = xp.empty(parts.size, np.int32)
+        position[members] = xp.arange(parts.size, dtype=np.int32)
+        rows = rows[order]
+        local = position[rows] - starts[parts[rows]]
+        edges = xp.arange(count + 1, dtype=np.int32)
+        couplings = Couplings(
+            starts=xp.searchsorted(of_rows, edges).astype(np.int32),
+            ends=ends.astype(np.int32),
+            rows=local.astype(np.uint16) if on_gpu(part) else local,
+            values=xp.ascontiguousarray(values[order]),
+            vector_starts=xp.searchsorted(of_vectors[by_vectors], edges).astype(np.int32),
+            members=by_vectors,
+        )
+        return couplings, order
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What a solve x = M^-1 r with the parts of a coarse space adds up besides, into arrays of x's dtype.
+
+    of (couplings, m) : the sums of conj(v) x over the entries of each coupling.  restricted (parts * m,) : Z^H r.
+    dots (parts,) : r^H x of each part.
+    Z (n, m) : the vectors by positions, or None for the constant.  conjugate : whether v and Z are.
+    """
+
+    couplings: Couplings
+    Z: Any
+    conjugate: bool
+    of: Any
+    restricted: Any
+    dots: Any

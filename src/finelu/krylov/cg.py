@@ -51,6 +51,9 @@ def iterate(progress: Progress) -> Solution:
         q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
         # lines 4, 5: x += alpha p, r -= alpha A p
         k.recurrences.cg_step(state, norms, progress.history, rho, curvature, rho_old, p, q, x, best, r)
+        if M is deflated:  # lines 6 to 8 at once
+            M.turn(state, r, rho, rho_old, p)
+            return
         z = M @ r  # line 6
         k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
         k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p

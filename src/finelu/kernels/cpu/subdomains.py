@@ -13,6 +13,8 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
+from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import require_indices
 
 
@@ -67,10 +69,10 @@ def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill,
 class SubdomainSolve:
     """Two triangular solves in each part, one part after the other; see kernels/reference/subdomains.py.
 
-    plans : `Natural`, of two triangles; nothing is copied. A part is solved by one thread.
+    plans : `Natural`, of two triangles; nothing is copied, and so not narrowed. A part is solved by one thread.
     """
 
-    def __init__(self, starts, plans):
+    def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans = starts, plans
         work = starts[-1] + sum(plan.triangle.entries for plan in plans)
         self._items = _items(starts.size - 1, int(work))
@@ -83,19 +85,54 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
+    @property
+    def stored(self):
+        """The dtype of the entries that a solve reads."""
+        return self.plans[0].values.dtype
+
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None, sums=None):
         """See kernels/reference/subdomains.py."""
+        given = r
         r = r if correction is None else coarse_residual(*correction, r)
         triangles = []
         for plan in self.plans:
             triangles += [plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots]
         s = np.empty(rows.size, x.dtype)
         ways = before, after, scattered
-        run_items(_solve, self._items.size - 1, self._items, self.starts, r, x, rows, *ways, s, *triangles)
+        besides = (None,) * 9
+        if sums is not None:
+            c, restricted = sums.couplings, sums.restricted.reshape(sums.dots.size, -1)
+            besides = given, c.starts, c.ends, c.rows, c.values, sums.Z, sums.of, restricted, sums.dots
+        conjugate = sums is not None and sums.conjugate
+        arguments = self.starts, r, x, rows, *ways, conjugate, *besides
+        run_items(_solve, self._items.size - 1, self._items, *arguments, s, *triangles)
 
 
 @compiled
-def _solve(state, done, items, starts, r, x, rows, before, after, scattered, s, *triangles):
+def _solve(
+    state,
+    done,
+    items,
+    starts,
+    r,
+    x,
+    rows,
+    before,
+    after,
+    scattered,
+    conjugate,
+    given,
+    couplings,
+    ends,
+    coupled,
+    values,
+    Z,
+    sums,
+    restricted,
+    dots,
+    s,
+    *triangles,
+):
     t = claim(state)
     while t < done.size:
         for p in range(items[t], items[t + 1]):
@@ -110,8 +147,41 @@ def _solve(state, done, items, starts, r, x, rows, before, after, scattered, s, 
                     x[rows[k]] = v
                 else:
                     x[k] = v
+                s[k] = v
+            if couplings is not None:
+                _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, s[first:last], sums)
+                own = slice(first, last)
+                dots[p] = _add_up(given, rows[own], s[own], None if Z is None else Z[own], conjugate, restricted[p])
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _add_up_couplings(begin, end, ends, coupled, values, conjugate, x, sums):
+    for c in range(begin, end):
+        for column in range(values.shape[1]):
+            total = x.dtype.type(0)
+            for e in range(ends[c], ends[c + 1]):
+                v = values[e, column]
+                total += (np.conj(v) if conjugate else v) * x[coupled[e]]
+            sums[c, column] = total
+
+
+@compiled
+def _add_up(r, rows, x, Z, conjugate, restricted):
+    """r^H x in a part, and its Z^H r."""
+    restricted[:] = 0
+    dot = x.dtype.type(0)
+    for k in range(rows.size):
+        b = r[rows[k]]
+        dot += np.conj(b) * x[k]
+        if Z is None:
+            restricted[0] += b
+        else:
+            for column in range(restricted.size):
+                z = Z[k, column]
+                restricted[column] += (np.conj(z) if conjugate else z) * b
+    return dot
 
 
 @compiled
@@ -174,6 +244,47 @@ def _prolong(state, done, items, parts, Z, q, x):
             else:
                 for c in range(q.shape[1]):
                     x[i] += Z[i, c] * q[parts[i], c]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+def sum_couplings(couplings, sums, less=None):
+    """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
+    out = np.zeros((couplings.vector_starts.size - 1, sums.shape[1]), sums.dtype)
+    _sum_couplings(couplings.vector_starts, couplings.members, sums, out)
+    total = out.reshape(-1)
+    return total if less is None else less - total
+
+
+@compiled
+def _sum_couplings(starts, members, sums, out):
+    for q in range(out.shape[0]):
+        for k in range(starts[q], starts[q + 1]):
+            for column in range(out.shape[1]):
+                out[q, column] += sums[members[k], column]
+
+
+def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
+    """p = z + Z q + (rho / rho_old) p; see kernels/reference/subdomains.py."""
+    q = q.reshape(-1, 1 if Z is None else Z.shape[1])
+    threads = None if p.size >= SHARED else 1
+    run_items(_direction, chunks(p.size), state, rho, rho_old, parts, Z, q, z, p, threads=threads)
+
+
+@compiled
+def _direction(state, done, monitor, rho, rho_old, parts, Z, q, z, p):
+    t = claim(state)
+    while t < done.size:
+        if monitor[CODE] == RUNNING:
+            beta = rho[0].real / rho_old[0].real
+            for i in range(t * CHUNK, min((t + 1) * CHUNK, p.size)):
+                total = z[i]
+                if Z is None:
+                    total += q[parts[i], 0]
+                else:
+                    for c in range(q.shape[1]):
+                        total += Z[i, c] * q[parts[i], c]
+                p[i] = total + beta * p[i]
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 
@@ -257,7 +368,7 @@ def _coarse_residual(state, done, items, pointers, part, values, q, r, out):
     wait_until_done(done, 0, done.size)
 
 
-def coarse_matrix(products, rows, parts, count, Z, conjugate):
+def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
     _, part, values = products
     m, n = values.shape[1], parts.size

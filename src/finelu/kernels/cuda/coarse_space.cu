@@ -1,6 +1,8 @@
 // The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a Hermitian
 // matrix by blocks. Twins: kernels/reference/subdomains.py.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
+#include "runtime/constants.cuh"
 
 using namespace fl;
 
@@ -51,6 +53,62 @@ __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ p
         sum += Z == nullptr ? v : Z[size_t(i) * m + c] * v;
     }
     x[i] += sum;
+}
+
+// out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k minus
+// it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
+// Launch: gridDim.x * blockDim.x >= K.
+template <typename T>
+__global__ void sum_couplings(int K, int m, const int* __restrict__ starts, const int* __restrict__ members,
+                              const T* __restrict__ sums, const T* __restrict__ less, T* out)
+{
+    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (k >= K) return;
+    T sum = T(0);
+#pragma unroll 4
+    for (int c = starts[k / m]; c < starts[k / m + 1]; ++c) sum += sums[size_t(members[c]) * m + k % m];
+    out[k] = less == nullptr ? sum : less[k] - sum;
+}
+
+// q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in runtime/sums.cuh.
+// Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
+template <typename T>
+__global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restrict__ matrix, const T* __restrict__ g,
+                                                        const T* __restrict__ v, int count, const T* __restrict__ dots, T* q,
+                                                        T* room, unsigned* counter, T* total)
+{
+    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    T sum = T(0);
+    if (i < n) {
+#pragma unroll 8
+        for (int j = lane; j < n; j += 32) sum += matrix[size_t(i) * n + j] * g[j];
+    }
+    for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    if (i < n && lane == 0) q[i] = sum;
+    sum = block_sum(i < n && lane == 0 ? conj(v[i]) * sum : T(0));
+    if (threadIdx.x == 0) room[blockIdx.x] = sum;
+    if (!last_block(counter)) return;
+    sum = sum_of_blocks(room);
+    T own = T(0);
+    for (int p = threadIdx.x; p < count; p += blockDim.x) own += dots[p];
+    own = block_sum(own);
+    if (threadIdx.x == 0) *total = sum + own;
+}
+
+// p = z + Z q + (rho / rho_old) p, while the iteration runs; Z as in prolong_from_parts.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void direction_with_coarse(long long n, int m, const int* __restrict__ state, const T* __restrict__ rho,
+                                      const T* __restrict__ rho_old, const int* __restrict__ parts, const T* __restrict__ Z,
+                                      const T* __restrict__ q, const T* __restrict__ z, T* p)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n || state[CODE] != RUNNING) return;
+    const size_t mine = size_t(parts[i]) * m;
+    T sum = z[i];
+    for (int c = 0; c < m; ++c) sum += Z == nullptr ? q[mine + c] : Z[size_t(i) * m + c] * q[mine + c];
+    const T beta = real(*rho) / real(*rho_old);
+    p[i] = sum + beta * p[i];
 }
 
 // The sum of a_ij Z_jc over the places [from, to) of a row whose columns lie in part p, in ascending order.
@@ -159,19 +217,19 @@ __global__ void __launch_bounds__(256) coarse_products_long(
 // which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0 before.
 // Launch: gridDim.x * blockDim.x >= 32 * segments, blockDim.x a multiple of 32.
 template <typename T, typename W>
-__global__ void coarse_matrix(int segments, long long size, int m, const long long* __restrict__ first,
+__global__ void coarse_matrix(int segments, long long size, int m, const int* __restrict__ first,
                               const long long* __restrict__ order, const int* __restrict__ rows, const int* __restrict__ part,
                               const T* __restrict__ values, const int* __restrict__ parts, const T* __restrict__ Z,
                               int conjugate, W* E)
 {
     const int s = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
     if (s >= segments) return;
-    const long long begin = first[s], end = first[s + 1];
+    const int begin = first[s], end = first[s + 1];
     const int p = parts[rows[order[begin]]], q = part[order[begin]];
     for (int c = 0; c < m; ++c)
         for (int d = 0; d < m; ++d) {
             W sum = W(0);
-            for (long long k = begin + lane; k < end; k += 32) {
+            for (int k = begin + lane; k < end; k += 32) {
                 const long long e = order[k];
                 W v = widened<W>(values[size_t(e) * m + d]);
                 if (Z != nullptr) {

@@ -7,7 +7,7 @@
 //
 // product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
 // power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
-// memory, AT_ONCE at a time, and then lanes = blockDim.x / rows threads add up each row, every `lanes`-th term each. Where the
+// memory, AT_ONCE at a time, those that come next on their way meanwhile, and then lanes = blockDim.x / rows threads add up each row, every `lanes`-th term each. Where the
 // rows of a block are long, its warps take a row each, and all of it those beyond LONG. The order of every sum is fixed by
 // the pattern and `rows`: the same bits in every run. Each y_i has one writer.
 // Launch: any 1-D grid, blockDim.x = THREADS.
@@ -130,40 +130,51 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
     __shared__ __align__(16) unsigned char shared[AT_ONCE * sizeof(T)];
     T* const terms = reinterpret_cast<T*>(shared);
     T dot = T(0);
-    for (I group = blockIdx.x; group < n / rows + (n % rows != 0); group += gridDim.x) {
+    constexpr int EACH = AT_ONCE / THREADS;
+    const int t = threadIdx.x, lanes = THREADS / rows;
+    const I groups = n / rows + (n % rows != 0);
+    I column[EACH];  // of the entries that come next
+    T value[EACH];
+    const auto fetch = [&](I base, I end) {
+#pragma unroll
+        for (int k = 0; k < EACH; ++k)
+            if (base + k * THREADS + t < end) {
+                column[k] = indices[base + k * THREADS + t];
+                value[k] = data[base + k * THREADS + t];
+            }
+    };
+    const auto begin_of = [&](I group) { return indptr[group < groups ? group * rows : n]; };
+    const auto end_of = [&](I group) { return indptr[group < groups && n - group * rows > rows ? group * rows + rows : n]; };
+    I begin = begin_of(blockIdx.x), end = end_of(blockIdx.x);
+    if (end - begin <= STREAMED) fetch(begin, end);
+    for (I group = blockIdx.x; group < groups; group += gridDim.x) {
         const I first = group * rows, last = n - first < rows ? n : first + I(rows);
-        const I begin = indptr[first], end = indptr[last];
+        const I next_begin = begin_of(group + gridDim.x), next_end = end_of(group + gridDim.x);
+        const bool next_streamed = next_end - next_begin <= STREAMED;
         if (end - begin <= STREAMED) {
-            const int lanes = THREADS / rows;
-            const I i = first + I(threadIdx.x / lanes);
+            const I i = first + I(t / lanes);
             I next = end, stop = end;
             if (i < last) {
-                next = indptr[i] + I(threadIdx.x % lanes);
+                next = indptr[i] + I(t % lanes);
                 stop = indptr[i + 1];
             }
             T sum = T(0);
-            for (I base = begin, count; base < end; base += count) {
-                constexpr int EACH = AT_ONCE / THREADS;
-                const int t = threadIdx.x;
-                count = end - base < AT_ONCE ? end - base : I(AT_ONCE);
-                I column[EACH];
-                T value[EACH];
+            I base = begin;
+            do {  // of an empty group nothing is fetched here, but of the next
+                const I upto = end - base < AT_ONCE ? end : base + AT_ONCE;
 #pragma unroll
                 for (int k = 0; k < EACH; ++k)
-                    if (k * THREADS + t < count) {
-                        column[k] = indices[base + k * THREADS + t];
-                        value[k] = data[base + k * THREADS + t];
-                    }
-#pragma unroll
-                for (int k = 0; k < EACH; ++k)
-                    if (k * THREADS + t < count) terms[k * THREADS + t] = value[k] * x[column[k]];
+                    if (base + k * THREADS + t < upto) terms[k * THREADS + t] = value[k] * x[column[k]];
+                if (upto < end) fetch(upto, end);  // while these are added up
+                else if (next_streamed) fetch(next_begin, next_end);
                 __syncthreads();
-                const I upto = stop - base < count ? stop : base + count;
-                for (; next < upto; next += lanes) sum += terms[next - base];
+                const I until = stop < upto ? stop : upto;
+                for (; next < until; next += lanes) sum += terms[next - base];
                 __syncthreads();
-            }
+                base = upto;
+            } while (base < end);
             sum = lanes_sum(sum, lanes);
-            if (i < last && threadIdx.x % lanes == 0) {
+            if (i < last && t % lanes == 0) {
                 out[i] = sum;
                 if (y != nullptr) dot += conj(y[i]) * sum;
             }
@@ -187,7 +198,10 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
                     if (y != nullptr) dot += conj(y[i]) * sum;
                 }
             }
+            if (next_streamed) fetch(next_begin, next_end);
         }
+        begin = next_begin;
+        end = next_end;
     }
     if (y == nullptr) return;
     dot = block_sum(dot);

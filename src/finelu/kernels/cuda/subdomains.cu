@@ -11,6 +11,7 @@
 // shape[p] = (levels, warps, entries, slices).
 // A row is summed by LANES threads in a fixed order, so that the bits are the same in every run.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -184,13 +185,30 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
     }
 }
 
+// Entries may be kept in less precision, V, than that of the unknowns, T: then relative to the diagonal entry of their row,
+// so that their range does not depend on the scale of the rows. What is beyond the range of V is its largest number.
+template <typename T, typename V> constexpr bool NARROW = sizeof(T) != sizeof(V);
+template <typename V, typename T> struct Kept {
+    static __device__ inline V of(T v) { return v; }
+    static __device__ inline T widened(V v) { return v; }
+};
+__device__ inline float clamped(double v) { return float(v > 3.4e38 ? 3.4e38 : v < -3.4e38 ? -3.4e38 : v); }
+template <> struct Kept<float, double> {
+    static __device__ inline float of(double v) { return clamped(v); }
+    static __device__ inline double widened(float v) { return v; }
+};
+template <> struct Kept<Complex<float>, Complex<double>> {
+    static __device__ inline Complex<float> of(Complex<double> v) { return {clamped(v.re), clamped(v.im)}; }
+    static __device__ inline Complex<double> widened(Complex<float> v) { return {v.re, v.im}; }
+};
+
 // The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer.
 // Launch: a block a part, blockDim.x a multiple of 32.
-template <typename T, typename I>
+template <typename T, typename V, typename I>
 __global__ void pack(const int* __restrict__ starts, const long long* __restrict__ row_base, const long long* __restrict__ entry_base,
                      int lanes, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
                      const T* __restrict__ values, const T* __restrict__ inverse, const Local* __restrict__ order,
-                     const int2* __restrict__ slices, const int4* __restrict__ shape, Local* cols, T* vals, T* inverses)
+                     const int2* __restrict__ slices, const int4* __restrict__ shape, Local* cols, V* vals, T* inverses)
 {
     const int first = starts[blockIdx.x], rows = starts[blockIdx.x + 1] - first, count = shape[blockIdx.x].w;
     const int thread = threadIdx.x % 32, lane = thread % lanes;
@@ -203,9 +221,10 @@ __global__ void pack(const int* __restrict__ starts, const long long* __restrict
         I source = begin[i] + lane;
         const I last = end[i];
         long long at = entries + slice.x + thread;
+        const T scale = NARROW<T, V> && inverse != nullptr ? inverse[i] : T(1);
         for (int a = int(unsigned(slice.y) >> 16); a > 0; --a, at += width, source += lanes) {
             cols[at] = Local(source < last ? int(indices[source]) - first : rows);
-            vals[at] = source < last ? values[source] : T(0);
+            vals[at] = source >= last ? V(0) : Kept<V, T>::of(NARROW<T, V> ? values[source] * scale : values[source]);
         }
         if (inverse != nullptr && lane == 0) inverses[base + k] = inverse[i];
     }
@@ -244,21 +263,21 @@ template <typename E> __device__ inline E* copied(unsigned char*& top, const E* 
     return to;
 }
 
-template <typename T> struct Packed {
+template <typename T, typename V> struct Packed {
     const Local* order;
     const int2* slices;
     const Local* cols;
-    const T* vals;
+    const V* vals;
     const T* inverses;  // null for a unit diagonal
     int4 shape;
 };
 
-template <typename T, bool STAGED>
-__device__ inline Packed<T> triangle_of(unsigned char*& top, long long base, long long entries, int rows, const Local* order,
-                                        const int2* slices, const Local* cols, const T* vals, const T* inverses,
-                                        const int4* shape)
+template <typename T, typename V, bool STAGED>
+__device__ inline Packed<T, V> triangle_of(unsigned char*& top, long long base, long long entries, int rows, const Local* order,
+                                           const int2* slices, const Local* cols, const V* vals, const T* inverses,
+                                           const int4* shape)
 {
-    Packed<T> t{order + base, slices + base, cols + entries, vals + entries,
+    Packed<T, V> t{order + base, slices + base, cols + entries, vals + entries,
                 inverses == nullptr ? nullptr : inverses + base, shape[blockIdx.x]};
     if (STAGED) {
         t.vals = copied(top, t.vals, t.shape.z);
@@ -273,10 +292,11 @@ __device__ inline Packed<T> triangle_of(unsigned char*& top, long long base, lon
 
 // One unknown by LANES threads, each with the entries at, at + width, ...: EACH of them are asked for at once, before any
 // unknown is; those after are read when it is their turn.
-template <typename T, int LANES, int EACH>
-__device__ inline void solve_row(const Packed<T>& t, T* s, int row, int at, int width, int each, unsigned group, int lane)
+template <typename T, typename V, int LANES, int EACH>
+__device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, int width, int each, unsigned group, int lane)
 {
-    T vals[EACH + 1], sum = T(0);
+    V vals[EACH + 1];
+    T sum = T(0);
     int cols[EACH + 1];
 #pragma unroll
     for (int a = 0; a < EACH; ++a) cols[a] = t.cols[at + a * width];
@@ -285,16 +305,18 @@ __device__ inline void solve_row(const Packed<T>& t, T* s, int row, int at, int 
     for (int a = 0; a < EACH; ++a) vals[a] = t.vals[at + a * width];
     const T own = s[i];
 #pragma unroll
-    for (int a = 0; a < EACH; ++a) sum += vals[a] * s[cols[a]];
-    for (int a = EACH; a < each; ++a) sum += t.vals[at + a * width] * s[t.cols[at + a * width]];
+    for (int a = 0; a < EACH; ++a) sum += Kept<V, T>::widened(vals[a]) * s[cols[a]];
+    for (int a = EACH; a < each; ++a) sum += Kept<V, T>::widened(t.vals[at + a * width]) * s[t.cols[at + a * width]];
 #pragma unroll
     for (int offset = LANES / 2; offset > 0; offset /= 2) sum += shuffle_in(group, sum, offset);
-    if (lane == 0) s[i] = t.inverses == nullptr ? own - sum : (own - sum) * t.inverses[row];
+    if (lane) return;
+    if (t.inverses == nullptr) s[i] = own - sum;
+    else s[i] = NARROW<T, V> ? own * t.inverses[row] - sum : (own - sum) * t.inverses[row];
 }
 
 // s = T^-1 s, a step after the other; s[rows] = 0 is what slices are filled up with. Where the next slice lies is looked up
 // while one is solved.
-template <typename T, int LANES> __device__ inline void substitute(const Packed<T>& t, T* s)
+template <typename T, typename V, int LANES> __device__ inline void substitute(const Packed<T, V>& t, T* s)
 {
     const int warps = t.shape.y, warp = threadIdx.x / 32, thread = threadIdx.x % 32, lane = thread % LANES;
     if (warp >= warps) return;
@@ -309,11 +331,11 @@ template <typename T, int LANES> __device__ inline void substitute(const Packed<
             next_row = t.slices[c + warps + 1].y;
         }
         if (thread < width) {
-            if (each == 0) solve_row<T, LANES, 0>(t, s, row, at, width, 0, group, lane);
-            else if (each == 1) solve_row<T, LANES, 1>(t, s, row, at, width, 1, group, lane);
-            else if (each == 2) solve_row<T, LANES, 2>(t, s, row, at, width, 2, group, lane);
-            else if (each == 3) solve_row<T, LANES, 3>(t, s, row, at, width, 3, group, lane);
-            else solve_row<T, LANES, 4>(t, s, row, at, width, each, group, lane);
+            if (each == 0) solve_row<T, V, LANES, 0>(t, s, row, at, width, 0, group, lane);
+            else if (each == 1) solve_row<T, V, LANES, 1>(t, s, row, at, width, 1, group, lane);
+            else if (each == 2) solve_row<T, V, LANES, 2>(t, s, row, at, width, 2, group, lane);
+            else if (each == 3) solve_row<T, V, LANES, 3>(t, s, row, at, width, 3, group, lane);
+            else solve_row<T, V, LANES, 4>(t, s, row, at, width, each, group, lane);
         }
         if (warps == 1) __syncwarp();
         else asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory");
@@ -323,26 +345,33 @@ template <typename T, int LANES> __device__ inline void substitute(const Packed<
 // x = W_after U^-1 L^-1 W_before (r - A Z q) in the part of this block; row i of A Z has the parts and values (m a part) from
 // pointers[i] on; no A Z q where they are null. Launch: a block of 128 a part; dynamic shared memory for the unknowns of the part and one
 // more and, STAGED, for what is packed of both triangles.
-template <typename T, int LANES, bool STAGED>
-__global__ void __launch_bounds__(128) subdomain_solve(
+// Where couplings is not null, the sums that a coarse space needs besides, while x lies in shared memory: for each coupling c of
+// this part, couplings[part] <= c < couplings[part + 1], the `columns` sums of conj(v) x over its entries from ends[c] to
+// ends[c + 1], of which each has a local row and `columns` values v; and restricted = Z^H r and dots = r^H x of the part, Z by
+// positions, null for the constant. conj of v and Z: where `conjugate`.
+template <typename T, typename V, int LANES, bool STAGED>
+__global__ void __launch_bounds__(128, 6) subdomain_solve(
     const int* __restrict__ starts, const int* __restrict__ rows, const long long* __restrict__ row_base,
     const Real<T>* __restrict__ before, const Real<T>* __restrict__ after, int scattered,
     const long long* __restrict__ entries_1, const Local* __restrict__ order_1, const int2* __restrict__ slices_1,
-    const Local* __restrict__ cols_1, const T* __restrict__ vals_1, const T* __restrict__ inverses_1,
+    const Local* __restrict__ cols_1, const V* __restrict__ vals_1, const T* __restrict__ inverses_1,
     const int4* __restrict__ shape_1,
     const long long* __restrict__ entries_2, const Local* __restrict__ order_2, const int2* __restrict__ slices_2,
-    const Local* __restrict__ cols_2, const T* __restrict__ vals_2, const T* __restrict__ inverses_2,
+    const Local* __restrict__ cols_2, const V* __restrict__ vals_2, const T* __restrict__ inverses_2,
     const int4* __restrict__ shape_2,
     int m, const int* __restrict__ pointers, const int* __restrict__ parts, const T* __restrict__ values,
-    const T* __restrict__ q, const T* __restrict__ r, T* x)
+    const T* __restrict__ q,
+    int columns, const int* __restrict__ couplings, const int* __restrict__ ends, const Local* __restrict__ coupled,
+    const T* __restrict__ weights, const T* __restrict__ Z, int conjugate, T* sums, T* restricted, T* dots,
+    const T* __restrict__ r, T* x)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     const int part = blockIdx.x, first = starts[part], size = starts[part + 1] - first;
     const long long base = row_base[part];
     T* const s = reinterpret_cast<T*>(shared_bytes);
     unsigned char* top = shared_bytes + room((size + 1) * sizeof(T));
-    const Packed<T> one = triangle_of<T, STAGED>(top, base, entries_1[part], size, order_1, slices_1, cols_1, vals_1, inverses_1, shape_1);
-    const Packed<T> two = triangle_of<T, STAGED>(top, base, entries_2[part], size, order_2, slices_2, cols_2, vals_2, inverses_2, shape_2);
+    const Packed<T, V> one = triangle_of<T, V, STAGED>(top, base, entries_1[part], size, order_1, slices_1, cols_1, vals_1, inverses_1, shape_1);
+    const Packed<T, V> two = triangle_of<T, V, STAGED>(top, base, entries_2[part], size, order_2, slices_2, cols_2, vals_2, inverses_2, shape_2);
     constexpr int BATCH = 4, FIRST = 3;  // rows that a thread asks for at a time, and entries of a row of A Z
     for (int k = threadIdx.x; k < size; k += BATCH * blockDim.x) {
         int i[BATCH], p[BATCH], end[BATCH];
@@ -389,13 +418,56 @@ __global__ void __launch_bounds__(128) subdomain_solve(
     if (threadIdx.x == 0) s[size] = T(0);
     wait_for_copies<1>();
     __syncthreads();
-    substitute<T, LANES>(one, s);
+    substitute<T, V, LANES>(one, s);
     wait_for_copies<0>();
     __syncthreads();
-    substitute<T, LANES>(two, s);
+    substitute<T, V, LANES>(two, s);
     __syncthreads();
+    T dot = T(0), own = T(0);
+#pragma unroll 4
     for (int k = threadIdx.x; k < size; k += blockDim.x) {
         const T v = after == nullptr ? s[k] : times(s[k], after[first + k]);
-        x[scattered ? rows[first + k] : first + k] = v;
+        const int i = rows[first + k];
+        x[scattered ? i : first + k] = v;
+        if (couplings != nullptr) {
+            const T b = r[i];
+            dot += conj(b) * v;
+            own += b;
+        }
     }
+    if (couplings == nullptr) return;
+    dot = block_sum(dot);
+    if (threadIdx.x == 0) dots[part] = dot;
+    for (int c = 0; c < columns; ++c) {
+        if (Z != nullptr) {
+            own = T(0);
+            for (int k = threadIdx.x; k < size; k += blockDim.x) {
+                const T z = Z[size_t(first + k) * columns + c];
+                own += (conjugate ? conj(z) : z) * r[rows[first + k]];
+            }
+        }
+        own = block_sum(own);
+        if (threadIdx.x == 0) restricted[size_t(part) * columns + c] = own;
+    }
+    constexpr int AHEAD = 4;  // entries that a thread asks for at a time
+    const int lane = threadIdx.x % 32;
+    for (int c = couplings[part] + int(threadIdx.x / 32); c < couplings[part + 1]; c += int(blockDim.x) / 32)
+        for (int column = 0; column < columns; ++column) {
+            T sum = T(0);
+            for (int e = ends[c] + lane; e < ends[c + 1]; e += 32 * AHEAD) {
+                int row[AHEAD];
+                T value[AHEAD];
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u)
+                    if (e + 32 * u < ends[c + 1]) {
+                        row[u] = coupled[e + 32 * u];
+                        value[u] = weights[size_t(e + 32 * u) * columns + column];
+                    }
+#pragma unroll
+                for (int u = 0; u < AHEAD; ++u)
+                    if (e + 32 * u < ends[c + 1]) sum += (conjugate ? conj(value[u]) : value[u]) * s[row[u]];
+            }
+            for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+            if (lane == 0) sums[size_t(c) * columns + column] = sum;
+        }
 }

@@ -10,6 +10,7 @@ from cupy_backends.cuda.libs import cublas
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.operands import require_indices
 
 ALIGNED = 8  # what is packed for a part begins at multiples of this
@@ -17,6 +18,7 @@ THREADS = 128  # of a part
 MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
 LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
+NARROWED = {"d": np.float32, "D": np.complex64}
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
 
@@ -48,8 +50,9 @@ def _aligned_starts(sizes):
 class _Packed:
     """A triangle with its rows in level order, part by part."""
 
-    def __init__(self, starts, row_base, rows, most, lanes, plan):
+    def __init__(self, starts, row_base, rows, most, lanes, plan, narrow):
         self.plan, t = plan, plan.triangle
+        self.stored = np.dtype(NARROWED.get(plan.values.dtype.char, plan.values.dtype) if narrow else plan.values.dtype)
         self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
         parts = starts.size - 1
         self.order, self.slices = cupy.empty(rows, np.uint16), cupy.empty((rows, 2), np.int32)
@@ -74,16 +77,16 @@ class _Packed:
         self.levels = int(shape[:, 0].max())
         base = _aligned_starts(shape[:, 2])
         self.entry_base, entries = cupy.asarray(base), int(base[-1]) + ALIGNED
-        self.cols, self.vals = cupy.zeros(entries, np.uint16), cupy.zeros(entries, dtype)
+        self.cols, self.vals = cupy.zeros(entries, np.uint16), cupy.zeros(entries, self.stored)
         self.inverses = None if self.plan.triangle.diag is None else cupy.zeros(self.rows, dtype)
-        arrays = [(shape[:, 2], dtype.itemsize), (shape[:, 2], 2), (sizes, 2), (shape[:, 3] + 1, 8)]
+        arrays = [(shape[:, 2], self.stored.itemsize), (shape[:, 2], 2), (sizes, 2), (shape[:, 3] + 1, 8)]
         if self.inverses is not None:
             arrays.append((sizes, dtype.itemsize))
         return sum(-(-count * size // 16) * 16 for count, size in arrays)
 
     def load(self):
         t, dtype = self.plan.triangle, self.plan.values.dtype
-        kernel("subdomains", "pack", dtype, t.indices.dtype)(
+        kernel("subdomains", "pack", dtype, self.stored, t.indices.dtype)(
             (self.starts.size - 1,),
             (THREADS,),
             (
@@ -104,10 +107,12 @@ class SubdomainSolve:
     """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
 
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
+    narrow : whether the copies of double precision are of single; entries are rounded relative to the diagonal entry
+        of their row.
     Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
-    def __init__(self, starts, plans):
+    def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans = starts, plans
         sizes = np.diff(starts.get()).astype(np.int64)
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024
@@ -122,7 +127,7 @@ class SubdomainSolve:
         self.row_base, rows = cupy.asarray(row_base), int(row_base[-1]) + ALIGNED
         mean = max(plan.triangle.entries for plan in plans) / max(int(sizes.sum()), 1)
         self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
-        self._packed = [_Packed(starts, self.row_base, rows, most, self.lanes, plan) for plan in plans]
+        self._packed = [_Packed(starts, self.row_base, rows, most, self.lanes, plan, narrow) for plan in plans]
         unknowns = -(-(most + 1) * itemsize // 16) * 16
         staged = unknowns + int(sum(packed.lay_out(sizes) for packed in self._packed).max())
         self.staged = staged <= shared // RESIDENT
@@ -139,19 +144,31 @@ class SubdomainSolve:
         for packed in self._packed:
             packed.load()
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
+    @property
+    def stored(self):
+        """The dtype of the entries that a solve reads."""
+        return self._packed[0].stored
+
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None, sums=None):
         """See kernels/reference/subdomains.py."""
         one, two = self._packed
         coarse = np.int32(1), NULL, NULL, NULL, NULL
         if correction is not None:
             products, q = correction
             coarse = np.int32(products[2].shape[1]), *products, q
-        kernel("subdomains", "subdomain_solve", x.dtype, self.lanes, self.staged)(
+        besides = np.int32(1), *(NULL,) * 5, np.int32(0), *(NULL,) * 3
+        if sums is not None:
+            c = sums.couplings
+            besides = (
+                *(np.int32(sums.of.shape[1]), c.starts, c.ends, c.rows, c.values, optional(sums.Z)),
+                *(np.int32(sums.conjugate), sums.of, sums.restricted, sums.dots),
+            )
+        kernel("subdomains", "subdomain_solve", x.dtype, self.stored, self.lanes, self.staged)(
             (self.starts.size - 1,),
             (THREADS,),
             (
                 *(self.starts, rows, self.row_base, optional(before), optional(after), np.int32(scattered)),
-                *(*one.arguments(), *two.arguments(), *coarse, r, x),
+                *(*one.arguments(), *two.arguments(), *coarse, *besides, r, x),
             ),
             shared_mem=self.shared,
         )
@@ -205,27 +222,57 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     return pointers, part, values
 
 
-def coarse_matrix(products, rows, parts, count, Z, conjugate):
+def sum_couplings(couplings, sums, less=None):
+    """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
+    size = (couplings.vector_starts.size - 1) * sums.shape[1]
+    out = cupy.empty(size, sums.dtype)
+    kernel("coarse_space", "sum_couplings", sums.dtype)(
+        (blocks(size, BLOCK),),
+        (BLOCK,),
+        (
+            *(np.int32(size), np.int32(sums.shape[1]), couplings.vector_starts, couplings.members),
+            *(sums, optional(less), out),
+        ),
+    )
+    return out
+
+
+def product_with_dot(matrix, g, v, dots, total):
+    """matrix g, and total[0] = v^H matrix g + the sum of dots; see kernels/reference/subdomains.py."""
+    n = matrix.shape[0]
+    q, grid = cupy.empty(n, g.dtype), blocks(32 * n, BLOCK)
+    kernel("coarse_space", "product_with_dot", g.dtype)(
+        (grid,),
+        (BLOCK,),
+        (np.int32(n), matrix, g, v, np.int32(dots.size), dots, q, cupy.empty(grid, g.dtype), counter(), total),
+    )
+    return q
+
+
+def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
+    """p = z + Z q + (rho / rho_old) p; see kernels/reference/subdomains.py."""
+    m = 1 if Z is None else Z.shape[1]
+    kernel("coarse_space", "direction_with_coarse", p.dtype)(
+        (blocks(p.size, BLOCK),),
+        (BLOCK,),
+        (np.int64(p.size), np.int32(m), state, rho, rho_old, parts, optional(Z), q, z, p),
+    )
+
+
+def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, dense; see kernels/reference/subdomains.py."""
     _, part, values = products
     m, wide = values.shape[1], np.result_type(values.dtype, np.float64)
     size = count * m
     E = cupy.zeros((size, size), wide)
-    index = np.int32 if count**2 < 2**31 else np.int64
-    keys = parts[rows].astype(index) * index(count) + part
-    order = cupy.argsort(keys, kind="stable")
-    keys = keys[order]
-    begins = cupy.ones(keys.size + 1, bool)
-    cupy.not_equal(keys[1:], keys[:-1], out=begins[1:-1])
-    first = cupy.flatnonzero(begins)
-    segments = first.size - 1
+    segments = couplings.members.size
     if segments > 0:
         kernel("coarse_space", "coarse_matrix", values.dtype, wide)(
             (blocks(32 * segments, BLOCK),),
             (BLOCK,),
             (
-                *(np.int32(segments), np.int64(size), np.int32(m), first, order, rows, part, values, parts),
-                *(optional(Z), np.int32(conjugate), E),
+                *(np.int32(segments), np.int64(size), np.int32(m), couplings.ends, order, rows, part),
+                *(values, parts, optional(Z), np.int32(conjugate), E),
             ),
         )
     return E

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.reference.levels import levels
 
 
@@ -35,9 +36,10 @@ class SubdomainSolve:
     """x = W_after T_k^-1 ... T_1^-1 W_before r in the parts, for triangles T of which each couples rows of a part only.
 
     plans : of the triangles T_1, ..., T_k, in local positions, that visit the rows one after the other and have values.
+    narrow : whether entries may be read in single precision where unknowns have double; here they are not.
     """
 
-    def __init__(self, starts, plans):
+    def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans = starts, plans
 
     @property
@@ -45,21 +47,42 @@ class SubdomainSolve:
         """The most level sets of a triangle of a part."""
         return max(levels(plan.triangle)[1] for plan in self.plans)
 
+    @property
+    def stored(self):
+        """The dtype of the entries that a solve reads."""
+        return self.plans[0].values.dtype
+
     def load(self):
         """The plans have new values."""
 
-    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None):
+    def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None, sums=None):
         """r (n,) in the rows of A. x (n,), too, if scattered, where each row has one position; else in positions.
 
         before, after : diagonals W (len(rows),) of reals, None for ones.
         correction : (products, q), of `coarse_products`: r - A Z q stands for r.
+        sums : `Sums` to be written, where x is scattered; their r is the one before the correction.
         """
+        given = r
         r = r if correction is None else coarse_residual(*correction, r)
         y = r[rows] if before is None else before * r[rows]
         for plan in self.plans:
             s, y = y, np.empty_like(y)
             plan.solve(s, y)
-        x[rows if scattered else slice(None)] = y if after is None else after * y
+        y = y if after is None else after * y
+        x[rows if scattered else slice(None)] = y
+        if sums is not None:
+            self._add_up(sums, given[rows], y)
+
+    def _add_up(self, sums, r, x):
+        """The sums of r and x (n,) in positions."""
+        c, parts = sums.couplings, list(pairwise(self.starts))
+        for p, (first, _) in enumerate(parts):
+            for k in range(c.starts[p], c.starts[p + 1]):
+                entries = slice(c.ends[k], c.ends[k + 1])
+                V = c.values[entries].conj() if sums.conjugate else c.values[entries]
+                sums.of[k] = V.T @ x[first + c.rows[entries].astype(np.int64)]
+        sums.dots[:] = [np.vdot(r[a:b], x[a:b]) for a, b in parts]
+        sums.restricted[:] = restrict(self.starts, np.arange(r.size), sums.Z, r, sums.conjugate)
 
 
 def restrict(starts, rows, values, r, conjugate):
@@ -77,6 +100,28 @@ def prolong(parts, Z, q, x, less=None):
     q = q if less is None else q - less
     Z = np.ones((x.size, 1), x.dtype) if Z is None else Z
     x += (Z * q.reshape(-1, Z.shape[1])[parts]).sum(axis=1)
+
+
+def sum_couplings(couplings, sums, less=None):
+    """(parts * m,) : the sum of `sums` (couplings, m) over the couplings of each part of vectors, (A Z)^H x; or
+    `less` minus it."""
+    bounds = pairwise(couplings.vector_starts)
+    total = np.concatenate([sums[couplings.members[a:b]].sum(axis=0) for a, b in bounds])
+    return total if less is None else less - total
+
+
+def product_with_dot(matrix, g, v, dots, total):
+    """matrix g for a dense matrix (n, n), and total[0] = v^H matrix g + the sum of dots."""
+    q = matrix @ g
+    total[0] = np.vdot(v, q) + dots.sum()
+    return q
+
+
+def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
+    """p = z + Z q + (rho / rho_old) p, while the iteration runs; Z as in `prolong`."""
+    if state[CODE] == RUNNING:
+        p[:] = z + rho[0].real / rho_old[0].real * p
+        prolong(parts, Z, q, p)
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):
@@ -112,10 +157,11 @@ def coarse_residual(products, q, r):
     return out
 
 
-def coarse_matrix(products, rows, parts, count, Z, conjugate):
+def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, or Z^T A Z without conjugation, (K, K) in double precision, dense.
 
-    products : A Z, of `coarse_products`.  rows (k,) : the row of each of its entries.
+    products : A Z, of `coarse_products`.  rows (k,) : the row of each of its entries.  couplings, order : of
+    `Couplings.of`.
     """
     _, part, values = products
     Z = np.ones((parts.size, 1), values.dtype) if Z is None else Z.conj() if conjugate else Z

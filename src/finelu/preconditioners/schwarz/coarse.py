@@ -12,9 +12,8 @@ import scipy.sparse.linalg as spla
 from finelu.device import namespace, on_gpu, require_room, synchronize
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR
+from finelu.kernels.operands import CSR, Couplings, Sums
 from finelu.matrix import rows_of_entries
-from finelu.preconditioners.schwarz.subdomains import starts_of
 from finelu.threads import one_blas_thread
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
@@ -32,7 +31,8 @@ class CoarseSpace:
     near_nullspace : (n, m), whose columns are cut into parts; None for the constant.
     adjoint : "H" for a Hermitian A; "T" for a symmetric one, Z^T and E = Z^T A Z, which keep its symmetry; None for any
         other. For the first two E^-1 is its own adjoint.
-    products : A Z, see kernels/reference/subdomains.py; its entries by columns, too. Both if `balanced`.
+    products : A Z, see kernels/reference/subdomains.py; by `Couplings`, too. Both if `balanced`.
+    overlap : whether the solves with the parts have it, so that they cannot add up for this space.
     dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part.
     """
 
@@ -47,9 +47,10 @@ class CoarseSpace:
         definite: bool,
         *,
         balanced: bool,
+        overlap: bool,
     ):
         self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint or "H"
-        self._own_adjoint, self._balanced = adjoint is not None, balanced
+        self._own_adjoint, self._balanced, self._overlap = adjoint is not None, balanced, overlap
         self._kernels, xp = kernels_for(A.data), namespace(A.data)
         self._count = starts.size - 1
         self.Z: Any = None
@@ -101,21 +102,24 @@ class CoarseSpace:
 
         definite : whether E needs no pivoting, A being Hermitian with a positive diagonal.
         """
-        xp, kernels = namespace(A.data), self._kernels.subdomains
+        kernels = self._kernels.subdomains
         wide = np.result_type(A.dtype, np.float64)
         if on_gpu(A.data):
             advice = "take larger parts, or coarse=None"
             needed = 4 * self.size**2 * wide.itemsize
             require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
         products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
-        pointers, part, values = products
+        pointers, part, _ = products
         rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
+        couplings: Any = None
+        order: Any = None
+        if self._balanced or on_gpu(A.data):
+            couplings, order = Couplings.of(products, rows, self.parts, self.starts, self.rows)
         if self._balanced:
-            by_columns = xp.argsort(part, kind="stable")
-            starts = starts_of(part[by_columns], self._count, np.int32)
-            self.products = products
-            self._columns = starts, rows[by_columns], xp.ascontiguousarray(values[by_columns])
-        E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, self.adjoint == "H")
+            self.products, self._couplings = products, couplings
+            self._coupled_rows = rows[order] if self._overlap else None
+        conjugate = self.adjoint == "H"
+        E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, conjugate, couplings, order)
         self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
 
     @property
@@ -135,9 +139,32 @@ class CoarseSpace:
         """x += Z (q - less)."""
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
-    def moments(self, z: Any) -> Any:
-        """(A Z)^H z, (K,)."""
-        return self._kernels.subdomains.restrict(*self._columns, z, self.adjoint == "H")
+    def sums(self, dtype: Any) -> Sums:
+        """What a solve with the parts, without overlap, adds up for this space: room for it."""
+        xp, c = namespace(self.parts), self._couplings
+        of, restricted = xp.empty((c.members.size, self.columns), dtype), xp.empty(self.size, dtype)
+        return Sums(c, self._Z_by_parts, self.adjoint == "H", of, restricted, xp.empty(self._count, dtype))
+
+    def moments(self, sums: Sums) -> Any:
+        """(A Z)^H x, (K,), of the solve with the parts that has given x."""
+        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of)
+
+    def moments_of(self, x: Any) -> Any:
+        """(A Z)^H x, (K,), of any vector."""
+        c, restrict = self._couplings, self._kernels.subdomains.restrict
+        sums = restrict(c.ends, self._coupled_rows, c.values, x, self.adjoint == "H")
+        return self._kernels.subdomains.sum_couplings(c, sums.reshape(-1, self.columns))
+
+    def correct(self, sums: Sums, rho: Any) -> Any:
+        """q with z = x + Z q = M r, where r has no part in this space but rounding, from the solve x of the parts with
+        it; rho[0] = r^H z."""
+        g = sums.restricted
+        rest = self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, g)  # Z^H r - (A Z)^H x
+        return self._inverse.with_dot(rest, g, sums.dots, rho)
+
+    def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
+        """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""
+        self._kernels.subdomains.direction_with_coarse(state, rho, rho_old, self.parts, self.Z, q, x, p)
 
 
 class _Dense:
@@ -156,6 +183,10 @@ class _Dense:
                 self._transposed = transposed
             matrix = self._transposed
         return kernels_for(g).products.dense_product(matrix, g)
+
+    def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
+        return kernels_for(g).subdomains.product_with_dot(self._inverse, g, v, dots, total)
 
 
 class _Sparse:
@@ -179,6 +210,12 @@ class _Sparse:
 
     def __call__(self, g: Any, trans: str) -> Any:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
+
+    def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
+        q = self(g, "N")
+        total[0] = np.vdot(v, q) + dots.sum()
+        return q
 
 
 def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace
+from finelu.kernels import kernels_for
 
 
 class Deflated:
@@ -33,9 +34,26 @@ class Deflated:
         return left <= float(np.sqrt(np.finfo(r.dtype).eps)) * size
 
     def __matmul__(self, r: Any) -> Any:
-        coarse = self._factors.coarse
+        factors, coarse = self._factors, self._factors.coarse
         z = namespace(r).empty_like(r)
-        self._factors.local_solve(r, z)
-        # z + Z E^-1 (Z^H r - (A Z)^H z)
-        coarse.prolong(coarse.solve(coarse.restrict(r) - coarse.moments(z)), z)
+        sums = None if factors.overlaps else coarse.sums(r.dtype)
+        factors.local_solve(r, z, sums)
+        moments = coarse.moments(sums) if sums else coarse.moments_of(z)
+        coarse.prolong(coarse.solve(coarse.restrict(r) - moments), z)  # z + Z E^-1 (Z^H r - (A Z)^H z)
         return z
+
+    def turn(self, state: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
+        """The next direction of cg: z = M r, rho = r^H z, p = z + (rho / rho_old) p.
+
+        Without overlap z is never put together: r^H z is known from sums over the parts.
+        """
+        factors, coarse = self._factors, self._factors.coarse
+        if factors.overlaps:
+            kernels, z = kernels_for(r), self @ r
+            kernels.vectors.dot(r, z, rho)
+            kernels.recurrences.cg_direction(state, rho, rho_old, z, p)
+            return
+        x, sums = namespace(r).empty_like(r), coarse.sums(r.dtype)
+        factors.local_solve(r, x, sums)
+        q = coarse.correct(sums, rho)
+        coarse.add_direction(state, rho, rho_old, q, x, p)

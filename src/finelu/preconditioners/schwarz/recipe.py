@@ -17,7 +17,7 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.factors.report import Report
-from finelu.kernels.operands import CSR
+from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers, rows_of_entries
 from finelu.matrix.traits import require_hermitian, symmetry
 from finelu.partition import METHODS, partition
@@ -64,7 +64,9 @@ class Schwarz(Recipe):
         elasticity; they are cut by parts and made orthonormal, and those that depend on others are left out.
     combine : "balanced", P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive", M^-1 + Q.
-    precision : "float32" or "float64" for the factors, None for A's own.
+    precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
+        double precision with a positive diagonal, a GPU reads L and D^-1 U of the parts rounded to single precision,
+        half as many bytes, and computes with them in double: M changes by about 1e-7 of itself, and stays Hermitian.
     Facts: the factors are Hermitian, or definite, where those of `local` are.
     Cost: that of `local`; for the coarse space K = m times parts vectors: a factorization of the sparse E on the CPU,
     K^3 operations and 8 K^2 bytes on a GPU.
@@ -137,8 +139,8 @@ class SchwarzReport(Report):
     """local : the recipe of the parts.  partition : how they were found.  parts, smallest, largest : their number and
     sizes, with overlap.  cut : the part of A's entries that couple rows of different parts.  levels : the most level
     sets of a triangle of the parts.  coarse_rank, coarse_dropped : the vectors of the coarse space, and those that were
-    left out, as they depend on others or A Z does.  partition_seconds, analysis_seconds : of the parts and of their
-    blocks.
+    left out, as they depend on others or A Z does.  stored : the dtype in which a solve reads the factors of the parts.
+    partition_seconds, analysis_seconds : of the parts and of their blocks.
     """
 
     local: str | None = None
@@ -150,6 +152,7 @@ class SchwarzReport(Report):
     levels: int | None = None
     coarse_rank: int | None = None
     coarse_dropped: int | None = None
+    stored: str | None = None
     partition_seconds: float = 0.0
     analysis_seconds: float = 0.0
 
@@ -180,7 +183,8 @@ class SchwarzFactors(Factors):
                 "all of A; take less overlap, or larger parts."
             )
         self.rows = domains.rows
-        self._local = LocalFactors(recipe, local, A, domains, symmetric=self._kind != "general")
+        narrow = self._definite and recipe.local == AUTO and recipe.precision is None
+        self._local = LocalFactors(recipe, local, A, domains, symmetric=self._kind != "general", narrow=narrow)
         sizes = to_host(domains.sizes)
         report.local, report.smallest, report.largest = repr(local), int(sizes.min()), int(sizes.max())
         cut = A.nnz - self._local.entries if domains.rows.size == A.n else _cut(A, self.parts)
@@ -191,8 +195,8 @@ class SchwarzFactors(Factors):
         if recipe.coarse is not None:
             adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
             order = domains.own_starts, domains.own_rows
-            balanced = recipe.combine == "balanced"
-            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, balanced=balanced)
+            form = {"balanced": recipe.combine == "balanced", "overlap": domains.overlap}
+            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, **form)
         self._tell()
         report.numeric_seconds = perf_counter() - start
 
@@ -211,15 +215,16 @@ class SchwarzFactors(Factors):
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
         report.levels, report.warning = None, self._warning or None
+        report.stored = str(self._local.stored)
         if of_parts := self._local.factors.report.get("warning"):
             report.warn(f"of the factors of the parts, rows counted part by part: {of_parts}")
         if self.coarse is not None:
             report.coarse_rank, report.coarse_dropped = self.coarse.rank, self.coarse.size - self.coarse.rank
 
     def _refresh(self, A: CSR) -> None:
-        start, kind = perf_counter(), self._kind
+        start, form = perf_counter(), (self._kind, self._definite)
         self._look_at(A)
-        if self._kind != kind:  # another form
+        if (self._kind, self._definite) != form:
             self._make(A)
             return
         self._local.update(A)
@@ -260,9 +265,14 @@ class SchwarzFactors(Factors):
         balanced = self.coarse is not None and self.recipe.combine == "balanced"
         return Deflated(self) if balanced and self._kind == "hermitian" else None
 
-    def local_solve(self, r: Any, x: Any) -> None:
+    @property
+    def overlaps(self) -> bool:
+        """Whether rows are in several parts."""
+        return bool(self.rows.size > self.pattern.n)
+
+    def local_solve(self, r: Any, x: Any, sums: Sums | None = None) -> None:
         """x = the sum of the solves with the parts, for r (n,)."""
-        self._local.apply(r, "N", x)
+        self._local.apply(r, "N", x, sums=sums)
 
     def _apply(self, R: Any, trans: str) -> Any:
         X = namespace(R).empty_like(R)
@@ -304,8 +314,10 @@ class SchwarzFactors(Factors):
         transposed, general = trans != "N", self._kind == "general"
         q = coarse.solve(coarse.restrict(r), transposed)
         before, after = not (transposed and general), transposed or not general
-        self._local.apply(r, trans, x, (coarse.products, q) if before else None)  # P r = r - A Z q
-        coarse.prolong(q, x, coarse.solve(coarse.moments(x), True) if after else None)  # P^H x = x - Z E^-H (A Z)^H x
+        sums = coarse.sums(self.dtype) if after and not self.overlaps else None
+        self._local.apply(r, trans, x, (coarse.products, q) if before else None, sums)  # P r = r - A Z q
+        moments = coarse.moments(sums) if sums else coarse.moments_of(x) if after else None
+        coarse.prolong(q, x, coarse.solve(moments, True) if after else None)  # P^H x = x - Z E^-H (A Z)^H x
 
 
 def _cut(A: CSR, parts: Any) -> int:

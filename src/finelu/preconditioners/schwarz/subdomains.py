@@ -11,7 +11,7 @@ from finelu.device import namespace, on_gpu, sparse_module, synchronize
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors.triangles import TriangularFactors
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR
+from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import as_csr, rows_of_entries
 
 
@@ -70,10 +70,12 @@ class LocalFactors:
     owns and 0 on the others, W_1 is 1 (restricted additive Schwarz); or, `symmetric`, both are the roots of 1 / (how
     many parts a row is in). The transposes exchange W_1 and W_2. Complex factors that know no
     "T" are asked for "H" only.
+    narrow : whether a GPU may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
+        whose L and D^-1 U round alike, so that the solves stay Hermitian.
     """
 
-    def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool):
-        self._recipe, self._domains = recipe, domains
+    def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
+        self._recipe, self._domains, self._narrow = recipe, domains, narrow
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
         S = sparse_module(A.data).csr_matrix(
@@ -155,7 +157,7 @@ class LocalFactors:
         if found is None:
             kernels = kernels_for(self._places).subdomains
             plans = [solver.plan for solver in self.factors.solvers(trans)]
-            found = kernels.SubdomainSolve(self._domains.starts, plans)
+            found = kernels.SubdomainSolve(self._domains.starts, plans, self._narrow)
             synchronize(self._places)  # another thread may use it on another stream
             self._solves[key] = found
         return found
@@ -176,15 +178,23 @@ class LocalFactors:
         levels: int = self._solve("N").levels
         return levels
 
-    def apply(self, r: Any, trans: str, x: Any, correction: Any = None) -> None:
+    @property
+    def stored(self) -> Any:
+        """The dtype of the entries that a solve reads."""
+        return self._solve("N").stored
+
+    def apply(self, r: Any, trans: str, x: Any, correction: Any = None, sums: Sums | None = None) -> None:
         """x = the sum over the parts, for r (n,), or with the blocks' transposes.
 
         correction : (A Z, q), as CoarseSpace has them; r - A Z q stands for r.
+        sums : what is to be added up besides; not with overlap.
         """
         domains = self._domains
+        if self.stored != r.dtype:  # Hermitian; the transposes would round other numbers
+            trans = "N"
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
         if self._sum is None:
-            self._solve(trans).solve(r, x, domains.rows, before, after, True, correction)
+            self._solve(trans).solve(r, x, domains.rows, before, after, True, correction, sums)
         else:
             copies = namespace(r).empty(domains.rows.size, r.dtype)
             self._solve(trans).solve(r, copies, domains.rows, before, after, False, correction)

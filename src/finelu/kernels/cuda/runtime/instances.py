@@ -63,6 +63,8 @@ def _by_warp():
 
 
 WIDENED = ("float, double", "double, double", "Complex<float>, Complex<double>", "Complex<double>, Complex<double>")
+# values of unknowns, and of stored entries
+STORED = (*(f"{value}, {value}" for value in VALUES), "double, float", "Complex<double>, Complex<float>")
 FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
 TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
 
@@ -202,10 +204,13 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
-    + _over(["pack"], VALUES, INDICES)
-    + _over(["subdomain_solve"], ("double",), LANES, BOOLEANS)
-    + _over(["subdomain_solve"], ("float", *COMPLEX), (1, 4), BOOLEANS),
-    "coarse_space": _over(["restrict_to_parts", "prolong_from_parts"], VALUES)
+    + _over(["pack"], STORED, INDICES)
+    + _over(["subdomain_solve"], ("double, double", "double, float"), LANES, BOOLEANS)
+    + _over(["subdomain_solve"], [pair for pair in STORED if not pair.startswith("double")], (1, 4), BOOLEANS),
+    "coarse_space": _over(
+        ["restrict_to_parts", "prolong_from_parts", "sum_couplings", "product_with_dot", "direction_with_coarse"],
+        VALUES,
+    )
     + _over(["coarse_products"], VALUES, INDICES, (8, 32))
     + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
