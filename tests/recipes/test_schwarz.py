@@ -501,6 +501,26 @@ def test_parts_of_a_definite_matrix_are_read_in_single_precision_on_a_gpu(backen
     assert F.report.stored == "float64"
 
 
+def test_an_application_that_is_recorded_gives_the_same_bits(backend):
+    """Also after an update, into an array of the caller's, and for the transpose."""
+    A, B = (backend.move(sp.csr_matrix(c * system("general"))) for c in (1.0, 2.0))
+    F = fl.Schwarz(size=12).factor(A)
+    for S in (A, B):
+        fresh = fl.Schwarz(size=12).factor(S)
+        for trans in ("N", "T"):
+            r = [backend.move(values(99, "float64", seed)) for seed in range(12)]
+            want = [backend.fetch(fresh.solve(v.reshape(-1, 1), trans))[:, 0] for v in r]  # never recorded
+            for v, x in zip(r, want, strict=True):
+                np.testing.assert_array_equal(backend.fetch(F.solve(v, trans)), x)
+            out = r[0].copy()
+            assert F.solve(out, trans, out=out) is out
+            np.testing.assert_array_equal(backend.fetch(out), want[0])
+            assert (trans in F._recorded._graphs) == (backend.name == "cuda")
+        again = pickle.loads(pickle.dumps(F))
+        np.testing.assert_array_equal(backend.fetch(again.solve(r[0], "T")), want[0])
+        F.update(B)
+
+
 def test_factors_of_another_matrix_are_taken_as_they_are(backend):
     A = gallery.problem("poisson7:16")
     other = (A + sp.diags(np.linspace(0, 0.5, A.shape[0]))).tocsr()

@@ -98,15 +98,18 @@ class Recorded:
         self._x = cupy.empty(n, dtype)
         self._graph = _Graph(lambda: function(self._x))
 
-    def __call__(self, x):
-        """A new array with function(x), queued on the current stream."""
+    def __call__(self, x, out=None):
+        """function(x) in `out`, which may be x, or in a new array; queued on the current stream."""
         stream = cupy.cuda.get_current_stream()
         stream.wait_event(self._done)
         cupy.copyto(self._x, x)
         self._graph.launch(stream)
-        y = self._graph.result.copy()
+        if out is None:
+            out = self._graph.result.copy()
+        else:
+            cupy.copyto(out, self._graph.result)
         self._done.record(stream)
-        return y
+        return out
 
 
 class Repeated:

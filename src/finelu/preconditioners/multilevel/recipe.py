@@ -24,6 +24,7 @@ import numpy as np
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import FineluError, MatrixError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
+from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -145,7 +146,7 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
-    _recorded: dict[str, Any]  # on a GPU: the application as one graph, of each kind
+    _recorded: Applications
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A, report=MultilevelReport())
@@ -156,7 +157,7 @@ class MultilevelFactors(Factors):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._recorded = {}
+        self._recorded = Applications()
 
     def _refresh(self, A: CSR) -> None:
         """Levels with the matching that the last ones had; where the probe finds them useless, without it, or with it
@@ -219,7 +220,7 @@ class MultilevelFactors(Factors):
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
         inverse, fact = dense_inverse(recipe, S, kind, rows)
         self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
-        self._recorded = {}
+        self._recorded = Applications()
         facts.append(fact)
         self._kept = sum(fact["nnz"] for fact in facts)
         report = self.report
@@ -244,16 +245,9 @@ class MultilevelFactors(Factors):
             if self.dtype.kind != "c" or (self.report.kind == "hermitian") == (trans == "H"):
                 return self._apply(R, "N")
             return self._apply(R.conj(), "N").conj()
-        if not on_gpu(R) or R.ndim > 1 or kernels_for(R).recording.capturing():
-            return self._solve(R, trans, 0)
-        with self._lock:  # the recorded graph has one place for what goes in and what comes out
-            if trans not in self._recorded:
-                self._solve(R, trans, 0)  # what this makes at first use, and keeps, is none of the graph's
-                record = kernels_for(R).recording.Recorded
-                self._recorded[trans] = record(lambda r: self._solve(r, trans, 0), R.size, self.dtype)
-            return self._recorded[trans](R)
+        return self._recorded(self._solve, R, trans)
 
-    def _solve(self, R: Any, trans: str, depth: int) -> Any:
+    def _solve(self, R: Any, trans: str, depth: int = 0) -> Any:
         """Equation (11), or equations (6) to (8), from this level on."""
         kernels = kernels_for(R)
         if depth == len(self._levels):

@@ -16,6 +16,7 @@ import numpy as np
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
+from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers, rows_of_entries
@@ -34,6 +35,7 @@ from finelu.validation import choice, count
 # the factors of one, ENTRY for each of A's entries and ROW for each row. No more than MOST_COARSE coarse vectors, whose
 # matrix has a dense inverse there.
 SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 448, 56_000, 26, 10, 4096
+PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
 AUTO = "auto"
@@ -161,8 +163,11 @@ class SchwarzFactors(Factors):
     """M, see `Schwarz`.  parts (n,) : the part of each row.  local : the factors of the diagonal blocks, which are one
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
+    _bound = ("_lock", "_recorded")
+
     def __init__(self, recipe: Schwarz, A: CSR):
         self._local: Any = None
+        self._recorded = Applications(PAYS)
         super().__init__(recipe, A, report=SchwarzReport())
         report, start = self._report, perf_counter()
         near = _near(recipe, A)
@@ -170,6 +175,10 @@ class SchwarzFactors(Factors):
         report.parts, report.partition_seconds = number, perf_counter() - start
         self.parts, self._near, self._number = parts, near, number
         self._make(A)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._recorded = Applications(PAYS)
 
     def _make(self, A: CSR) -> None:
         """The factors of the parts and the coarse space."""
@@ -222,6 +231,7 @@ class SchwarzFactors(Factors):
             report.coarse_rank, report.coarse_dropped = self.coarse.rank, self.coarse.size - self.coarse.rank
 
     def _refresh(self, A: CSR) -> None:
+        self._recorded.forget()
         start, form = perf_counter(), (self._kind, self._definite)
         self._look_at(A)
         if (self._kind, self._definite) != form:
@@ -275,11 +285,25 @@ class SchwarzFactors(Factors):
         self._local.apply(r, "N", x, sums=sums)
 
     def _apply(self, R: Any, trans: str) -> Any:
+        if self._records(R):
+            return self._recorded(self._one, R, trans)
         X = namespace(R).empty_like(R)
         self._apply_into(R, trans, X)
         return X
 
+    def _records(self, R: Any) -> bool:
+        """Whether the application is one of many kernels, which may be recorded."""
+        return self.coarse is not None and R.ndim == 1 and on_gpu(R)
+
+    def _one(self, r: Any, trans: str) -> Any:
+        x = namespace(r).empty_like(r)
+        self._apply_one(namespace(r).ascontiguousarray(r), trans, x)
+        return x
+
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        if self._records(R):
+            self._recorded(self._one, R, trans, out)
+            return
         if R.ndim == 1 and out.flags.c_contiguous and not namespace(R).may_share_memory(R, out):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
