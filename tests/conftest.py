@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from checks import without_gpu
 
 from finelu.kernels.compiling import compile_eagerly
+from finelu.kernels.cuda.runtime import cudss
 
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
@@ -215,3 +216,6 @@ def embedded_direct_solver(request, monkeypatch):
     if request.path.name != "test_interop_direct.py":
         monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
         monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+    if request.path.name != "test_cudss.py":
+        none = cudss.Library(None, "cuDSS is left out of this test")
+        monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

@@ -17,6 +17,7 @@ from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
+from finelu.preconditioners.complete import is_mirrored
 from finelu.preconditioners.direct import (
     COLAMD,
     QUICK,
@@ -24,7 +25,6 @@ from finelu.preconditioners.direct import (
     Analysis,
     SparseLU,
     analysed,
-    is_mirrored,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from finelu.cli.arguments import CONVERGED, Json
 from finelu.cli.output import console, print_json
 
-# module, the name to install it by, what it is for
+# module ("" of what has none), the name to install it by, what it is for
 PACKAGES = (
     ("numpy", "numpy", "arrays"),
     ("scipy", "scipy", "sparse matrices, SuperLU and its orderings"),
@@ -20,6 +20,7 @@ PACKAGES = (
     ("feral", "feral-solver", "L D L^T: SparseLU of symmetric matrices, finelu[direct]"),
     ("pypardiso", "pypardiso", "PARDISO of MKL: SparseLU where factors fill in, finelu[mkl]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
+    ("", "nvidia-cudss-cu13", "cuDSS: SparseLU on the GPU, finelu[cudss13]; for CUDA 12 finelu[cudss12]"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),
     ("torch", "torch", "finelu.interop.torch"),
@@ -69,9 +70,9 @@ def info(as_json: Json = False) -> int:
 
 def _version(module: str, name: str) -> str | None:
     """Of an installed package, whether it is installed under that name or another (as CuPy is); None if not found."""
-    if find_spec(module) is None:
+    if module and find_spec(module) is None:
         return None
     try:
         return version(name)
     except PackageNotFoundError:
-        return "found"
+        return "found" if module else None

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse.linalg import SuperLU
 
 from finelu.device import on_gpu
+from finelu.kernels.cuda.runtime.cudss import Solver
 from finelu.matrix import CSR
 from finelu.preconditioners.complete import KLU, LDL
 from finelu.preconditioners.pardiso import Pardiso
@@ -36,6 +37,8 @@ def held_bytes(F: Any, A: CSR) -> int:
             sizes[id(thing)] = thing.nnz * (F.dtype.itemsize + SUPERLU_INDEX)
         elif isinstance(thing, KLU | LDL | Pardiso):  # in double precision
             sizes[id(thing)] = thing.nnz * ((16 if F.dtype.kind == "c" else 8) + SUPERLU_INDEX)
+        elif isinstance(thing, Solver):
+            sizes[id(thing)] = F.nnz * (F.dtype.itemsize + SUPERLU_INDEX)
         elif isinstance(thing, np.ndarray) or (on_gpu(thing) and hasattr(thing, "nbytes")):
             owner = _owner(thing)
             sizes[id(owner)] = owner.nbytes

@@ -1,5 +1,5 @@
 """The libraries that make a complete L U, or L D L^T, for `SparseLU`: SciPy's SuperLU; KLU where nbklu is installed,
-feral where feral-solver is; `pardiso` has one more.
+feral where feral-solver is; `pardiso` has one more, and `cudss` the one that works on a GPU.
 
 Each makes an object with `nnz`, the entries of the factors without a unit diagonal, and `solve(r, trans)` for r (n,) or
 (n, k) on the host. All work by columns. Those that can be missing analyse a pattern first: `name`, `how` (what
@@ -26,11 +26,13 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.kernels.operands import CSR
 from finelu.ordering import Fill
 from finelu.threads import get_num_threads, one_blas_thread
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
+ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 _lock = threading.Lock()
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
 
@@ -79,6 +81,12 @@ def installed(package: str, solver: str) -> Any:
         return library if callable(getattr(library, solver)) else None
     except (ImportError, OSError, AttributeError):
         return None
+
+
+def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
+    """Whether each entry is that on the other side of the diagonal, or its conjugate, but for rounding of the entry
+    itself."""
+    return A.mirrored()[3 if conjugated else 4] <= ALIKE * float(np.finfo(A.dtype).eps)
 
 
 class KLU:

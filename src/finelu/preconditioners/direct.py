@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching, structural_rank
 
-from finelu.device import namespace, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import (
     FineluError,
     MatrixError,
@@ -24,15 +24,15 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import MatrixTraits, is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
-from finelu.preconditioners import complete, pardiso
-from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU
+from finelu.preconditioners import complete, cudss, pardiso
+from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU, is_mirrored
 from finelu.preconditioners.pardiso import DISSECTION, MINIMUM_DEGREE, Pardiso
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
 from finelu.scaling import by_largest, matching, require_matching
 from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
-BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso")
+BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso", "cudss")
 QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which SuperLU orders by itself, as a count takes longer
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 Library = KLU | LDL | Pardiso
@@ -41,7 +41,6 @@ PARDISO_WORK, SYMMETRIC_WORK = 3.5e3, 1e3  # likewise of PARDISO, and where A is
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": DISSECTION, "mmd": MINIMUM_DEGREE, "nd": DISSECTION}
-ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
@@ -52,14 +51,16 @@ FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as p
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
     """Complete L U of A by SuperLU, KLU or PARDISO, after a maximum product matching, its scaling and a fill-reducing
-    ordering; or L D L^T by feral or PARDISO.
+    ordering; or L D L^T by feral or PARDISO; or either by cuDSS, on a GPU.
 
     backend : "superlu", which comes with SciPy; "klu", for circuits, networks and other matrices whose factors stay
         sparse, and "feral", for real symmetric matrices, definite or not, whose factors do not (`pip install
         'finelu[direct]'` brings nbklu and feral-solver); "pardiso", MKL's, for all whose factors do not (`pip install
-        'finelu[mkl]'` brings pypardiso); these three in double precision; or "auto". Where neither matching, shift nor
-        an ordering is asked for, "auto" is, of what is installed, KLU, if it counts at most 65 flops for each entry
-        of the factors; but PARDISO, if at least 3500 flops a row are counted, and A's diagonal needs no
+        'finelu[mkl]'` brings pypardiso); these three in double precision; "cudss", NVIDIA's, on the GPU (`pip install
+        'finelu[cudss13]'`, or 'finelu[cudss12]' for CUDA 12); or "auto". For a matrix on a GPU "auto" is cuDSS, where
+        it is installed, takes the ordering, and its factors are good. Else, and on the host, where neither matching,
+        shift nor an ordering is asked for, "auto" is, of what is installed, KLU, if it counts at most 65 flops for each
+        entry of the factors; but PARDISO, if at least 3500 flops a row are counted, and A's diagonal needs no
         matching, or if at least 1000 are, and A is symmetric; else feral, if A is real and symmetric, and at
         least 10000 are; in all other cases SuperLU. KLU takes its order from AMD, or from COLAMD, if `ordering`
         says nothing else, feral the one that it finds the best, "amd" or "nd", PARDISO its own nested
@@ -67,7 +68,8 @@ class SparseLU(Recipe):
         unless a dissection pays, or a weak diagonal is matched. KLU matches rows only where matching is True,
         feral never, PARDISO whatever is not definite, but with "auto" only what has pivots that are too small
         without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report` warns
-        if PARDISO was asked for.
+        if PARDISO was asked for. cuDSS takes "auto", its own nested dissection, "nd", "amd" or None, and any
+        `matching`, None being its own choice.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -82,7 +84,9 @@ class SparseLU(Recipe):
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
     precision : "float32" or "float64" for what is factored, None for A's own.
-    The factors live, and are applied, on the host: a right-hand side on the GPU is copied there, its solution back.
+    deterministic : of backend "cudss", the same bits each time; it then solves for one right-hand side after the other.
+    Unless cuDSS has made them, the factors live, and are applied, on the host: a right-hand side on the GPU is copied
+    there, its solution back.
     Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
@@ -96,8 +100,9 @@ class SparseLU(Recipe):
     backend: str = "auto"
     shift: float = 0.0
     precision: str | None = None
+    deterministic: bool = False
 
-    def factor(self, A: Any) -> SparseLUFactors:
+    def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
@@ -105,7 +110,21 @@ class SparseLU(Recipe):
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
         choice("backend", self.backend, BACKENDS, of=self)
-        return SparseLUFactors(self, checked(self, A), probed=True)
+        flag("deterministic", self.deterministic, of=self)
+        if self.deterministic and self.backend != "cudss":
+            raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
+        A = checked(self, A)
+        if self.backend == "cudss":
+            return cudss.CudssFactors(self, A)
+        if self.backend != "auto" or not on_gpu(A.data):
+            return SparseLUFactors(self, A, probed=True)
+        try:
+            return cudss.CudssFactors(self, A)
+        except (FineluError, MemoryError) as error:
+            reason = str(error)
+        factors = SparseLUFactors(self, A, probed=True)
+        factors.report.reason = f"on the CPU: {reason}"
+        return factors
 
 
 @dataclass(eq=False, repr=False)
@@ -116,7 +135,8 @@ class DirectReport(Report):
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
     of PARDISO are a part of numeric_seconds.  probe : see
-    `finelu.factors.probe`; a warning where it is beyond 10.
+    `finelu.factors.probe`; a warning where it is beyond 10.  reason : why a matrix that is on a GPU was not factored
+    there by "auto".
     """
 
     backend: str = "superlu"
@@ -125,6 +145,7 @@ class DirectReport(Report):
     matched: bool | None = None
     analysis_seconds: float | None = None
     probe: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -411,11 +432,6 @@ def may_be_by_blocks(A: CSR | MatrixTraits, *, symmetric: bool, real: bool, fill
     if pardiso.mkl() is None:
         return complete.feral() is not None and real and (fill is None or fill.flops >= LDL_WORK * A.n)
     return fill is None or fill.flops >= (SYMMETRIC_WORK if symmetric else PARDISO_WORK) * A.n
-
-
-def is_mirrored(A: CSR) -> bool:
-    """Whether each entry is that on the other side of the diagonal, but for rounding of the entry itself."""
-    return A.mirrored()[3] <= ALIKE * float(np.finfo(A.dtype).eps)
 
 
 def _of_feral(recipe: SparseLU) -> str:
