@@ -122,7 +122,7 @@ class CudssFactors(Factors):
             _take_values(self._S, self._places, A, self.recipe.shift)
             self._transposed = None
             size = self._compute(A)
-            if self.report.replaced and not self.updates:
+            if self.report.replaced:  # as where A is 0, of which the probe sees nothing
                 require_matching(A)  # says which rows
         except BaseException:  # Ctrl-C, too: what is left is of no use
             self._drop()

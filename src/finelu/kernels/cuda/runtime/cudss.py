@@ -371,7 +371,7 @@ def _destroy(made: list[tuple[Any, ...]], device: int, _: Any) -> None:
 
 
 def _cuda_version() -> int:
-    return int(import_module("cupy").cuda.runtime.runtimeVersion()) // 1000
+    return int(import_module("cupy").cuda.runtime.runtimeGetVersion()) // 1000
 
 
 def _load_what_it_needs() -> None:
