@@ -1,6 +1,7 @@
 """choose: one rule for recipe and method, and all that solve by a recipe follow it, with gmres where cg fails."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 import finelu as fl
 from finelu import cli, gallery
 from finelu.auto.choose import choose, rungs
+from finelu.auto.cost import CUDSS, CUDSS_ROW, Costs
 from finelu.auto.ladder import Ladder
 from finelu.compare import compare
 from finelu.compare.choose import candidates
@@ -69,6 +71,20 @@ def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
     first = rungs(replace(found, gpu=True))["cheap"].recipes
     assert [repr(recipe) for recipe in first] == recipes
     assert "Schwarz()" not in [repr(recipe) for recipe in rungs(found)["cheap"].recipes]
+
+
+def test_on_a_gpu_cudss_comes_before_the_direct_solvers_of_the_host(monkeypatch):
+    large, small = (traits(fl.as_csr(gallery.poisson5(side))) for side in (100, 20))
+    on_host = rungs(large)["direct"]
+    monkeypatch.setattr("finelu.preconditioners.cudss.missing", lambda: "")
+    assert rungs(large)["direct"] == on_host
+    direct = rungs(replace(large, gpu=True))["direct"]
+    assert repr(direct.recipes[0]) == "SparseLU(backend='cudss')" and direct.recipes[1:] == on_host.recipes
+    assert not direct.quick and "cuDSS" in direct.reason
+    assert rungs(replace(small, gpu=True))["direct"] == rungs(small)["direct"]
+    A = fl.as_csr(gallery.poisson5(100))
+    costs = Costs(A, replace(large, gpu=True), rungs(replace(large, gpu=True)), None, math.inf)
+    assert costs.counted and costs.seconds("direct") == CUDSS + CUDSS_ROW * A.n
 
 
 def test_gaps_on_the_diagonal_leave_the_direct_and_the_multilevel_rung():

@@ -689,3 +689,14 @@ def test_a_wheel_is_looked_for_first(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "find_library", lambda name: "libcudss.so.0")
     assert list(runtime._places(12)) == [str(files[1]), "libcudss.so.1", "libcudss.so.0"]
     assert asked == ["nvidia-cudss-cu12"]
+
+
+@pytest.mark.gpu
+def test_solve_takes_it_for_a_saddle_point(where):
+    if where.name != "cuda":
+        pytest.skip("solve asks for it on a GPU only")
+    A = gallery.stokes(24)
+    b = A @ np.ones(A.shape[0])
+    solution = fl.solve(where.move(A), where.move(b))
+    assert solution.converged and np.linalg.norm(b - A @ where.fetch(solution.x)) <= 1e-8 * np.linalg.norm(b)
+    assert any(attempt.recipe == "SparseLU(backend='cudss')" for attempt in solution.attempts)

@@ -25,6 +25,7 @@ from finelu.preconditioners import (
     Schwarz,
     SparseLU,
     complete,
+    cudss,
     recipe_of,
 )
 from finelu.preconditioners.direct import COLAMD, SHORT, is_quick
@@ -80,6 +81,7 @@ LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
 COUNTED = "its cost, counted before, is the least"
 ESTIMATED = "its cost, estimated, is the least"
+BY_CUDSS = "cuDSS makes complete factors on the GPU, and its cost, estimated, is the least"
 ASKED = "it was asked for"
 GAPS = "the diagonal has gaps or zeros"
 
@@ -139,6 +141,8 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and not by_columns
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
+    if traits.gpu and not is_small and not cudss.missing():
+        recipes, reason, quick = (SparseLU(backend="cudss"), *recipes), BY_CUDSS, False
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
     return found
 

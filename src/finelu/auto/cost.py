@@ -35,6 +35,10 @@ RATES = current()
 STEP = {"cg": RATES.cg, "bicgstab": RATES.bicgstab, "gmres": RATES.gmres}  # an iteration, for each entry of A
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
+CUDSS, CUDSS_ROW = (
+    0.02,
+    2e-6,
+)  # s of a direct solve on an H200, and for each row: nearly all of it the plan, on the host
 ON_GPU = 0.1  # part of the threshold rung's time that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
@@ -55,7 +59,8 @@ class Costs:
     short : rows are so short that factors with columns ordered alone stay sparse.
     fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
-    quick : whether it is not counted because it takes less time than that.
+    quick : whether it is not counted because it takes less time than that.  cudss : whether cuDSS makes it, which
+    counts only in its plan, nearly all of the time.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
@@ -64,12 +69,13 @@ class Costs:
         self.short = traits.mean_row <= SHORT
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
+        self.cudss = direct is not None and direct.backend == "cudss"
         self.quick = direct is not None and rungs["direct"].quick and self.fits(self.entry * traits.n**2)
         self.pace = 1.0
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = self.by_columns or self.quick
+        self.counted = self.by_columns or self.quick or self.cudss
         self.no_room = False
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -167,6 +173,8 @@ class Costs:
             return math.inf
         seconds: float
         if rung == "direct":
+            if self.cudss:
+                return CUDSS + CUDSS_ROW * n
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
                 few = min(sparse, dense) if n <= QUICK else dense

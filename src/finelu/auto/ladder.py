@@ -27,7 +27,7 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import traits
-from finelu.preconditioners import SparseLU
+from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Attempt, Solution, Status
@@ -227,6 +227,8 @@ class Ladder:
                 seen += (f"{self._name(rung)} was left out: {why}",)
         if self.structure and status not in LIMITS:
             status = Status.SINGULAR
+        if self.traits.gpu and "direct" in self.factors and (why := cudss.missing()):
+            seen += (f"complete factors were made on the CPU: {why}",)
         return Solution(
             x=column.x,
             status=status,
@@ -260,7 +262,7 @@ class Ladder:
         outcome, chosen, costs = "", self.rungs[rung], self.costs
         for recipe in chosen.recipes:
             try:
-                if rung == "direct" and isinstance(recipe, SparseLU):
+                if rung == "direct" and isinstance(recipe, SparseLU) and recipe.backend != "cudss":
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
