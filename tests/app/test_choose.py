@@ -13,7 +13,7 @@ import finelu as fl
 from finelu import cli, gallery
 from finelu.auto.choose import choose, rungs
 from finelu.auto.cost import CUDSS, CUDSS_ROW, Costs
-from finelu.auto.ladder import Ladder
+from finelu.auto.ladder import Ladder, compared
 from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.interop.adjoint import Options, System
@@ -73,18 +73,21 @@ def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
     assert "Schwarz()" not in [repr(recipe) for recipe in rungs(found)["cheap"].recipes]
 
 
-def test_on_a_gpu_cudss_comes_before_the_direct_solvers_of_the_host(monkeypatch):
+def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(monkeypatch):
     large, small = (traits(fl.as_csr(gallery.poisson5(side))) for side in (100, 20))
-    on_host = rungs(large)["direct"]
     monkeypatch.setattr("finelu.preconditioners.cudss.missing", lambda: "")
-    assert rungs(large)["direct"] == on_host
-    direct = rungs(replace(large, gpu=True))["direct"]
-    assert repr(direct.recipes[0]) == "SparseLU(backend='cudss')" and direct.recipes[1:] == on_host.recipes
-    assert not direct.quick and "cuDSS" in direct.reason
-    assert rungs(replace(small, gpu=True))["direct"] == rungs(small)["direct"]
+    assert "cudss" not in rungs(large) and "cudss" not in rungs(replace(small, gpu=True))
+    found = rungs(replace(large, gpu=True))
+    assert list(found) == ["cheap", "threshold", "cudss", "direct", "multilevel"]
+    assert repr(found["cudss"].recipes) == "(SparseLU(backend='cudss'),)" and "cuDSS" in found["cudss"].reason
+    assert found["direct"] == rungs(large)["direct"]
+    assert compared(list(found)) == ["cheap", "threshold", "cudss", "multilevel"]
+    assert compared(["direct", "multilevel"]) == ["direct", "multilevel"]
     A = fl.as_csr(gallery.poisson5(100))
-    costs = Costs(A, replace(large, gpu=True), rungs(replace(large, gpu=True)), None, math.inf)
-    assert costs.counted and costs.seconds("direct") == CUDSS + CUDSS_ROW * A.n
+    costs = Costs(A, replace(large, gpu=True), found, None, math.inf)
+    assert costs.seconds("cudss") == CUDSS + CUDSS_ROW * A.n
+    costs = Costs(A, replace(large, gpu=True), found, 1e3, math.inf)
+    assert costs.seconds("cudss") == math.inf  # not even A's own entries fit
 
 
 def test_gaps_on_the_diagonal_leave_the_direct_and_the_multilevel_rung():

@@ -360,6 +360,29 @@ def test_a_narrow_solve_reads_rounded_entries_and_computes_in_double(backend, dt
     assert_close(backend.fetch(x), want, 1e4, abs(want).max())  # a tie may round otherwise
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+def test_entries_beyond_single_precision_are_not_rounded(backend):
+    """Rows scaled so differently that L has entries of 1e-60; after an update, too."""
+    A = as_csr(gallery.poisson7(8, 8, 8))
+    starts, rows = np.array([0, 512], np.int32), np.arange(512, dtype=np.int32)
+    scale = np.where(np.arange(512) % 2, 1e30, 1e-30)
+    scaled = as_csr(sp.csr_matrix(sp.diags(scale) @ A.tosparse() @ sp.diags(scale)))
+    r = values(512, "float64")
+    for first, then in ((scaled, None), (A, scaled)):
+        F, plans = solvers(backend, first, "N")
+        solve = kernels_for(backend.move(r)).subdomains.SubdomainSolve(backend.move(starts), plans, narrow=True)
+        assert solve.stored == ("float64" if first is scaled else "float32")
+        if then is not None:
+            F.update(backend.move(then.tosparse()))
+            solve.load()
+        assert solve.stored == "float64"
+        x = backend.move(np.zeros(512))
+        solve.solve(backend.move(r / scale), x, backend.move(rows))
+        want = backend.fetch(F.solve(backend.move(r / scale)))
+        assert_close(backend.fetch(x) * scale, want * scale, 1e4, abs(want * scale).max())
+
+
 @pytest.mark.parametrize("n", [1, 31, 64, 65, 200, 400])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_hermitian_inverse(backend, n, dtype):

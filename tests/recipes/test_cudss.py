@@ -198,7 +198,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(runtime, "library", lambda: runtime.Library(library, version="1.0.0"))
     monkeypatch.setattr(runtime, "_device", lambda: 0)
     monkeypatch.setattr(runtime, "_on", lambda device: nullcontext())
-    monkeypatch.setattr(runtime, "_stream", lambda: device["stream"])
+    monkeypatch.setattr(runtime, "_stream", lambda: (device["stream"], 0))
     monkeypatch.setattr(runtime, "_synchronize", lambda: device.update(waits=device["waits"] + 1))
     monkeypatch.setattr(runtime, "free_idle_memory", lambda: device.update(freed=device["freed"] + 1))
     monkeypatch.setattr(runtime, "_at", lambda array: array.ctypes.data)
@@ -689,6 +689,16 @@ def test_a_wheel_is_looked_for_first(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "find_library", lambda name: "libcudss.so.0")
     assert list(runtime._places(12)) == [str(files[1]), "libcudss.so.1", "libcudss.so.0"]
     assert asked == ["nvidia-cudss-cu12"]
+
+
+def test_factors_that_find_no_room_are_not_made(where):
+    A = of_kind("general")
+    F = SparseLU(backend="cudss").factor(where.move(A))
+    recipe, C = SparseLU(backend="cudss"), fl.as_csr(where.move(A), diagonal=False)
+    assert cudss.CudssFactors(recipe, C, most=F.nnz).nnz == F.nnz
+    with pytest.raises(MemoryError, match="entries; there is room for") as error:
+        cudss.CudssFactors(recipe, C, most=F.nnz - 1)
+    one_line(error)
 
 
 @pytest.mark.gpu

@@ -156,6 +156,23 @@ def test_update_is_a_fresh_factorization():
         np.testing.assert_array_equal(F.solve(r, "T"), recipe.factor(B).solve(r, "T"))
 
 
+def test_an_update_after_a_failed_one_makes_the_form_that_its_matrix_needs():
+    A, C = system("hermitian"), system("general")
+    full = sp.csr_matrix(abs(A) + abs(C))
+    patterned = [sp.csr_matrix((np.asarray(B[full.nonzero()]).ravel(), full.nonzero()), full.shape) for B in (A, C)]
+    A, C = (fl.as_csr(B) for B in patterned)
+    bad = C.with_values(C.data.copy())
+    bad.data[bad.indptr[40] : bad.indptr[41]] = 0
+    recipe, r = fl.Schwarz(parts=np.arange(99) // 12), values(99, "float64")
+    F = recipe.factor(A)
+    with pytest.raises(ArithmeticError):
+        F.update(bad)
+    F.update(C)
+    fresh = recipe.factor(C)
+    for trans in ("N", "T"):
+        np.testing.assert_array_equal(F.solve(r, trans), fresh.solve(r, trans))
+
+
 def test_threads_do_not_change_the_bits(monkeypatch, threads):
     A = gallery.poisson7(12, 12, 12)
     r, found = values(1728, "float64"), []

@@ -141,9 +141,10 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and not by_columns
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
-    if traits.gpu and not is_small and not cudss.missing():
-        recipes, reason, quick = (SparseLU(backend="cudss"), *recipes), BY_CUDSS, False
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
+    if traits.gpu and not is_small and not cudss.missing():
+        before = {rung: found.pop(rung) for rung in list(found) if rung not in ("direct", "multilevel")}
+        found = before | {"cudss": Rung((SparseLU(backend="cudss"),), BY_CUDSS)} | found
     return found
 
 

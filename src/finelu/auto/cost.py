@@ -59,8 +59,7 @@ class Costs:
     short : rows are so short that factors with columns ordered alone stay sparse.
     fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
-    quick : whether it is not counted because it takes less time than that.  cudss : whether cuDSS makes it, which
-    counts only in its plan, nearly all of the time.
+    quick : whether it is not counted because it takes less time than that.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
@@ -69,13 +68,12 @@ class Costs:
         self.short = traits.mean_row <= SHORT
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
-        self.cudss = direct is not None and direct.backend == "cudss"
         self.quick = direct is not None and rungs["direct"].quick and self.fits(self.entry * traits.n**2)
         self.pace = 1.0
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = self.by_columns or self.quick or self.cudss
+        self.counted = self.by_columns or self.quick
         self.no_room = False
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -172,9 +170,9 @@ class Costs:
         if not self.fits(self.room(rung)) or (rung == "direct" and self.no_room):
             return math.inf
         seconds: float
+        if rung == "cudss":  # which counts in its plan
+            return CUDSS + CUDSS_ROW * n
         if rung == "direct":
-            if self.cudss:
-                return CUDSS + CUDSS_ROW * n
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
                 few = min(sparse, dense) if n <= QUICK else dense
@@ -214,7 +212,12 @@ class Costs:
     @property
     def most(self) -> float:
         """Entries that the factors of the direct solve may have; Inf where those that are expected fit."""
-        return math.inf if self.fits(self.room("direct")) else self.memory / self.entry
+        return math.inf if self.fits(self.room("direct")) else self.most_entries
+
+    @property
+    def most_entries(self) -> float:
+        """Entries that factors may have."""
+        return self.memory / self.entry
 
     def in_time(self, seconds: float) -> bool:
         """Whether that many seconds, at the pace of an idle machine, end before the deadline."""

@@ -36,6 +36,7 @@ from finelu.scaling import require_matching
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
+COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
@@ -79,7 +80,7 @@ class Ladder:
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
-        method = "refinement" if rung == "direct" else self._methods(rung)[0]
+        method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
         return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
@@ -95,6 +96,7 @@ class Ladder:
             return "direct"
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
+        left = compared(left)
         if "direct" in left and costs.fits(costs.room("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
@@ -159,8 +161,8 @@ class Ladder:
             why += f", and {first} found no factors" if first != self._name(rung) else ""
         begin = perf_counter()
         try:
-            compared = [other for other in left if other not in self.given_up]
-            found, monitor = self._improve(column, rung, compared, start + min(compiled, made))
+            others = compared([other for other in left if other not in self.given_up])
+            found, monitor = self._improve(column, rung, others, start + min(compiled, made))
             if column.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
@@ -227,7 +229,8 @@ class Ladder:
                 seen += (f"{self._name(rung)} was left out: {why}",)
         if self.structure and status not in LIMITS:
             status = Status.SINGULAR
-        if self.traits.gpu and "direct" in self.factors and (why := cudss.missing()):
+        on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
+        if self.traits.gpu and on_host and (why := cudss.missing()):
             seen += (f"complete factors were made on the CPU: {why}",)
         return Solution(
             x=column.x,
@@ -262,7 +265,9 @@ class Ladder:
         outcome, chosen, costs = "", self.rungs[rung], self.costs
         for recipe in chosen.recipes:
             try:
-                if rung == "direct" and isinstance(recipe, SparseLU) and recipe.backend != "cudss":
+                if rung == "cudss":
+                    self.factors[rung] = cudss.CudssFactors(recipe, self.A, most=costs.most_entries)
+                elif rung == "direct" and isinstance(recipe, SparseLU):
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
@@ -287,7 +292,7 @@ class Ladder:
 
         left : the rungs that they are compared with.  start : of the attempt, its factors included.
         """
-        direct, calls = rung == "direct", {"watch": self.watch, "norm_callback": self.norm_callback}
+        direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left = [] if self.asked or direct else left
         way = Way(
             factors=self.factors[rung],
@@ -317,6 +322,12 @@ class Ladder:
     def _name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]
         return "no preconditioner" if recipe is None else repr(recipe)
+
+
+def compared(rungs: list[str]) -> list[str]:
+    """Of the rungs that are left, those that are compared: the fill of the direct one is counted on the host, which
+    takes longer than cuDSS as a whole, as long as that is left."""
+    return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]
 
 
 def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:

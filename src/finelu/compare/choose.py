@@ -15,6 +15,8 @@ from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import (
     RECIPES,
+    SparseLU,
+    cudss,
     recipe_name,
     recipe_of,
 )
@@ -87,6 +89,7 @@ def candidates(
             continue
         recipe = None if name in WITHOUT_RECIPE else _recipe(name, found)
         on_cpu = name in REFERENCES if recipe is None else recipe.factored_on == recipe.applied_on == ON_CPU
+        on_cpu = on_cpu and not (isinstance(recipe, SparseLU) and "cuda" in devices and not cudss.missing())
         places = [d for d in devices if d == "cpu" or not on_cpu]
         if not places:
             left_out[name] = "it works on the CPU alone"

@@ -102,7 +102,7 @@ FAMILIES: dict[str, Family] = {
             "Snapshot": Kernel({"reference": "it copies two small arrays to the host"}),
             "record": Kernel({"cuda": "`take` in recurrences.cu, a part of the kernels that record"}),
         }
-        | _all("begin_cycle keep_verified"),
+        | _all("begin_cycle keep_verified unless_finite"),
     ),
     "elimination": Family(
         "ILU(0), IC(0) and MILU(0).",
@@ -263,7 +263,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "vectors": Family(
         "Inner products, norms, scaled gathers and scatters of vectors.",
-        _all("dot dotu norm dot_and_norm size_of_dot gather_scaled scatter_scaled")
+        _all("dot dotu norm dot_and_norm size_of_dot difference first_not_finite gather_scaled scatter_scaled")
         | _all("first_bad", reference="its kernels return the row itself"),
         helpers={
             "reference": "length",

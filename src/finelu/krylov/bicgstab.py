@@ -61,8 +61,8 @@ def iterate(progress: Progress) -> Solution:
         k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
 
     while progress.cycle(r):  # line 1: r = b - A x, r0* = r
-        shadow[:] = r
-        p[:] = r  # line 2
+        progress.xp.copyto(shadow, r)
+        progress.xp.copyto(p, r)  # line 2
         k.vectors.norm(shadow, shadow_norm)
         k.vectors.dot(shadow, r, rho)
         while progress.goes_on():  # line 3

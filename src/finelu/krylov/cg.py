@@ -45,6 +45,7 @@ def iterate(progress: Progress) -> Solution:
     r, p = progress.vectors(2)
     rho, rho_old, curvature = progress.scalars(3)
     deflated = M.deflated
+    M = M if deflated is None else deflated
 
     @progress.repeated
     def iteration() -> None:
@@ -59,10 +60,11 @@ def iterate(progress: Progress) -> Solution:
         k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
 
     while progress.cycle(r):  # line 1: r = b - A x,
-        if deflated is not None:  # without its coarse part
-            M, deflated = (deflated, deflated) if deflated.start(A, x, r) else (progress.M, None)
+        if deflated is not None and not deflated.start(A, x, r):  # else without its coarse part
+            M, deflated = progress.M, None
+            progress.forget()
         z = M @ r  # z = M^-1 r,
-        p[:] = z  # p = z
+        progress.xp.copyto(p, z)  # p = z
         k.vectors.dot(r, z, rho)
         while progress.goes_on():  # line 2
             iteration()

@@ -119,7 +119,7 @@ class Progress(Measures):
         self.state, self.norms = monitored[:16].view(np.int32), monitored[16:].view(self.real)  # for a look at both
         self.norm = self.norms[monitor.NORM : monitor.NORM + 1]  # where `record` and `begin_cycle` expect the norm of r
         self.history = self.xp.zeros(min(self.maxiter + 1, 1024), self.real)
-        self.checks = self.xp.full(self.history.size, np.nan, self.real)  # true norms, where they were formed
+        self.checks = self._unknown(self.history.size)  # true norms, where they were formed
         self.believed = math.inf  # the true norm of the last claim that `Residual` was asked about
         self.doubted = math.inf  # the same, of one that it did not share
         self.before_correction = math.inf  # the true norm before the last step of `corrected`
@@ -197,6 +197,11 @@ class Progress(Measures):
         recorded: Callable[[], None] = self.recorded
         return recorded
 
+    def forget(self) -> None:
+        """The step has changed, and is recorded anew."""
+        if self.recorded is not None:
+            self.recorded.forget()
+
     def cycle(self, r: Any) -> bool:
         """Whether another cycle is wanted; if so, r is b - A x and its norm has been judged."""
         if self.cycles:
@@ -214,12 +219,12 @@ class Progress(Measures):
                 self.believed = 0.0
                 return False
         if not self.cycles and self.start is None:
-            r[:] = self.b
+            self.xp.copyto(r, self.b)
         elif not self.cycles or not self.stationary:
-            self.xp.subtract(self.b, self.A @ self.x, out=r)
+            self.kernels.vectors.difference(self.b, self.A @ self.x, r)
         self.kernels.vectors.norm(r, self.norm)
         if self.cycles:  # an Inf in x may meet a column of A that is empty; no norm of r is to be claimed of it
-            self.norm[:] = self.xp.where(self.xp.isfinite(self.x).all(), self.norm, self.xp.nan)
+            self.kernels.cycle.unless_finite(self.x, self.norm)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
         return self._begins(r)
@@ -280,7 +285,7 @@ class Progress(Measures):
         reached = float(self.norm[0])
         if reached <= self._tolerance:
             return
-        if not bool(self.xp.isfinite(self.best).all()):
+        if self.kernels.vectors.first_not_finite(self.best) >= 0:
             return
         other = self.b - self.A @ self.best
         size = self.size(other)
@@ -305,14 +310,17 @@ class Progress(Measures):
             room = min(2 * self.history.size, self.maxiter + 1)
             self.checks = self._longer(self.checks, room)
             self.history = self._longer(self.history, room)
-            if self.recorded is not None:
-                self.recorded.forget()
+            self.forget()
         return True
 
     def _longer(self, array: Any, room: int) -> Any:
-        longer = self.xp.full(room, np.nan, self.real)
-        longer[: array.size] = array
+        longer = self._unknown(room)
+        self.xp.copyto(longer[: array.size], array)
         return longer
+
+    def _unknown(self, room: int) -> Any:
+        """NaN for each iteration; by a copy from the host, since on a GPU CuPy would compile what fills an array."""
+        return self.xp.asarray(np.full(room, np.nan, self.real))
 
     def tell(self) -> None:
         """Show x to the caller's callback, if it is a new one; it is x itself, not a copy. Waits for the device."""
@@ -371,7 +379,7 @@ class Progress(Measures):
         iterates = [self.x] if self.best is None else [self.x, self.best] if self._improved else [self.best, self.x]
         doubted = self.doubted < math.inf
         iterates = iterates[:1] if self.stationary and not doubted else [*iterates, self.verified]
-        candidates = [x for x in iterates if bool(self.xp.isfinite(x).all())] or [self.verified]
+        candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]
         if doubted:  # the verified one was so by rounding, perhaps
             candidates.append(self.xp.zeros_like(self.x) if self.start is None else self.start.copy())
         norms = [self.residual(self.b, x, self._tolerance)[1] for x in candidates]
@@ -412,8 +420,8 @@ class Progress(Measures):
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
-        if self.recorded is not None and self._updates() != updates:
-            self.recorded.forget()  # an update of the factors may have replaced their arrays
+        if self._updates() != updates:
+            self.forget()  # an update of the factors may have replaced their arrays
 
     def _updates(self) -> int:
         """How often the factors of M have been updated."""

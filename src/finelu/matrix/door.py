@@ -196,8 +196,9 @@ def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
     xp = namespace(b)
     if str(b.dtype) not in DTYPES:
         b = b.astype(xp.complex128 if b.dtype.kind == "c" else xp.float64)
-    bad = ~xp.isfinite(b)
-    if bool(bad.any()):
-        place = int(xp.argmax(bad.reshape(n, -1).any(axis=1)))
-        raise MatrixError(f"{name} holds NaN or Inf in row {place}; find where it comes from before solving.")
+    place = kernels_for(b).vectors.first_not_finite(xp.ascontiguousarray(b).reshape(-1)) if b.size else -1
+    if place >= 0:
+        raise MatrixError(
+            f"{name} holds NaN or Inf in row {place * n // b.size}; find where it comes from before solving."
+        )
     return b

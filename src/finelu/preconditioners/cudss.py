@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu
+from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
 from finelu.factors import Factors, Report
 from finelu.factors.base import probe, unstable
@@ -71,15 +72,16 @@ class CudssFactors(Factors):
     cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small, so that its factors
     are never trusted: a probe finds the steps of refinement that they need, and where those do not help, A is planned
     anew, at last as a general matrix with a maximum product matching.
-    The factors cannot leave the process: a copy factors anew what was factored, with other bits, unless
-    `deterministic`.
+    The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
     """
 
     _bound = ("_lock", "_library", "_turns", "_solver", "_transposed")
     report: CudssReport
 
-    def __init__(self, recipe: Any, A: CSR):
-        """Raises ParameterError where cuDSS is not installed, or does not offer what the recipe asks for, DeviceError
+    def __init__(self, recipe: Any, A: CSR, most: float = math.inf):
+        """most : entries that the factors may have; more are a MemoryError, before they are made.
+
+        Raises ParameterError where cuDSS is not installed, or does not offer what the recipe asks for, DeviceError
         for an A on the host."""
         super().__init__(recipe, A, report=CudssReport())
         if not on_gpu(A.data):
@@ -88,6 +90,7 @@ class CudssFactors(Factors):
             )
         self.report.factored_on = self.report.applied_on = "GPU"
         self._asked = _asked(recipe)
+        self._most = most
         self._unbound()
         self._made: How | None = None  # what the factors were made by
         self._steps, self._nnz = 0, 0
@@ -103,8 +106,8 @@ class CudssFactors(Factors):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._unbound()
-        if self._valid and self._made is not None:
-            self._plan_and_factor(self._made)
+        if self._valid and self._made is not None and not self._plan_and_factor(self._made):
+            self._valid = False
 
     @property
     def nnz(self) -> int:
@@ -143,6 +146,9 @@ class CudssFactors(Factors):
                         found[how] = self._refined()
                 except FineluError as error:
                     failed = error
+                except MemoryError:
+                    if not found:
+                        raise
                 if found.get(how, np.inf) <= self._good:
                     return found[how]
         if not found:
@@ -203,6 +209,8 @@ class CudssFactors(Factors):
             threads=get_num_threads(),
         )
         self._solver.plan()
+        if self._most < math.inf and (entries := self._solver.planned) > self._most:
+            raise MemoryError(f"{self.recipe!r}: {entries} entries; there is room for {self._most:.3g}")
         self.report.plans += 1
         self.report.analysis_seconds = perf_counter() - start
         return self._made_by(self._solver.factor, how)
@@ -279,7 +287,9 @@ class CudssFactors(Factors):
         if trans == "N":
             return subtract(self._S.tosparse(), x, r)
         if self._transposed is None:
-            self._transposed = self._S.tosparse().T.tocsr()
+            transposed = self._S.tosparse().T.tocsr()
+            synchronize(transposed.data)  # another thread may use it on another stream
+            self._transposed = transposed
         if trans == "H" and self.dtype.kind == "c":
             return subtract(self._transposed, x.conj(), r.conj()).conj()
         return subtract(self._transposed, x, r)

@@ -82,6 +82,12 @@ def keep_verified(state, x, verified):
             verified[i] = x[i]
 
 
+def unless_finite(x, norm):
+    """norm[0] = NaN where x holds NaN or Inf."""
+    if not np.isfinite(x).all():
+        norm[0] = np.nan
+
+
 @compiled
 def record(state, norms, history):
     """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence."""

@@ -162,6 +162,17 @@ def dot_and_norm(x, y, out, size):
     norm(x, size)
 
 
+def difference(b, y, r):
+    """r = b - y; r may be one of them."""
+    np.subtract(b, y, out=r)
+
+
+def first_not_finite(x):
+    """The first place of x (n,) that holds NaN or Inf, -1 for none."""
+    finite = np.isfinite(x)
+    return -1 if finite.all() else int(finite.argmin())
+
+
 def _scaled(scale, x):
     return (scale if x.ndim == 1 else scale[:, None]) * x
 

@@ -1,6 +1,6 @@
 // Where a cycle of a Krylov method begins, and what it keeps. Twins: kernels/reference/cycle.py, name by name; the meaning
 // of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device memory, so that the
-// host waits for nothing. Launch: begin_cycle one thread; keep_verified any 1-D grid with gridDim.x * blockDim.x >= n.
+// host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x * blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/constants.cuh"
 
@@ -41,4 +41,12 @@ __global__ void keep_verified(long long n, const int* state, const T* x, T* veri
 {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n && state[IMPROVED]) verified[i] = x[i];
+}
+
+// Whichever threads write, they write the same.
+template <typename T>
+__global__ void unless_finite(long long n, const T* __restrict__ x, typename RealOf<T>::type* norm)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && !is_finite(x[i])) *norm = typename RealOf<T>::type(__longlong_as_double(0x7ff8000000000000ll));
 }

@@ -45,3 +45,7 @@ def begin_cycle(state, norms, history, checks):
 
 def keep_verified(state, x, verified):
     over_elements("cycle", "keep_verified", x, state, x, verified)
+
+
+def unless_finite(x, norm):
+    over_elements("cycle", "unless_finite", x, x, norm)

@@ -89,14 +89,15 @@ class Recorded:
     been called before: what it makes at first use and keeps would else be recorded, but not made. What it allocates
     belongs to the graph as long as that is there; what it reads and writes besides is for the caller to keep as long.
     Calls may come from any stream, one after the other: on the device each waits for the one before, whose places for x
-    and the result it takes. The first comes from the stream of the recording. Calls on another stream must have ended
-    before the graph is dropped, since its memory goes back in the order of the recording's stream.
+    and the result it takes, and the first for what was queued before the recording. Calls on another stream must have
+    ended before the graph is dropped, since its memory goes back in the order of the recording's stream.
     """
 
     def __init__(self, function, n: int, dtype):
         self._done = cupy.cuda.Event(disable_timing=True)  # the last call
         self._x = cupy.empty(n, dtype)
         self._graph = _Graph(lambda: function(self._x))
+        self._done.record(cupy.cuda.get_current_stream())  # what still uses the memory that the graph has got
 
     def __call__(self, x, out=None):
         """function(x) in `out`, which may be x, or in a new array; queued on the current stream."""

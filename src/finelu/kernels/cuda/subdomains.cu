@@ -186,29 +186,42 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
 }
 
 // Entries may be kept in less precision, V, than that of the unknowns, T: then relative to the diagonal entry of their row,
-// so that their range does not depend on the scale of the rows. What is beyond the range of V is its largest number.
+// so that those of D^-1 U do not depend on the scale of the rows.
 template <typename T, typename V> constexpr bool NARROW = sizeof(T) != sizeof(V);
 template <typename V, typename T> struct Kept {
-    static __device__ inline V of(T v) { return v; }
+    static __device__ inline V of(T v, int*) { return v; }
     static __device__ inline T widened(V v) { return v; }
 };
-__device__ inline float clamped(double v) { return float(v > 3.4e38 ? 3.4e38 : v < -3.4e38 ? -3.4e38 : v); }
+// Whether v is beyond the range in which a float has all its digits; not so of 0, NaN and Inf.
+__device__ inline bool lost(double v)
+{
+    const double size = fabs(v);
+    return is_finite(v) && v != 0 && (size > 3.4e38 || size < 1.2e-38);
+}
 template <> struct Kept<float, double> {
-    static __device__ inline float of(double v) { return clamped(v); }
+    static __device__ inline float of(double v, int* unfit)
+    {
+        if (lost(v)) *unfit = 1;  // whichever threads write, they write the same
+        return float(v);
+    }
     static __device__ inline double widened(float v) { return v; }
 };
 template <> struct Kept<Complex<float>, Complex<double>> {
-    static __device__ inline Complex<float> of(Complex<double> v) { return {clamped(v.re), clamped(v.im)}; }
+    static __device__ inline Complex<float> of(Complex<double> v, int* unfit)
+    {
+        if (lost(v.re) || lost(v.im)) *unfit = 1;
+        return {float(v.re), float(v.im)};
+    }
     static __device__ inline Complex<double> widened(Complex<float> v) { return {v.re, v.im}; }
 };
 
-// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer.
-// Launch: a block a part, blockDim.x a multiple of 32.
+// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer. unfit: 1 where an
+// entry is out of the range of V. Launch: a block a part, blockDim.x a multiple of 32.
 template <typename T, typename V, typename I>
 __global__ void pack(const int* __restrict__ starts, const long long* __restrict__ row_base, const long long* __restrict__ entry_base,
                      int lanes, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
                      const T* __restrict__ values, const T* __restrict__ inverse, const Local* __restrict__ order,
-                     const int2* __restrict__ slices, const int4* __restrict__ shape, Local* cols, V* vals, T* inverses)
+                     const int2* __restrict__ slices, const int4* __restrict__ shape, Local* cols, V* vals, T* inverses, int* unfit)
 {
     const int first = starts[blockIdx.x], rows = starts[blockIdx.x + 1] - first, count = shape[blockIdx.x].w;
     const int thread = threadIdx.x % 32, lane = thread % lanes;
@@ -224,7 +237,7 @@ __global__ void pack(const int* __restrict__ starts, const long long* __restrict
         const T scale = NARROW<T, V> && inverse != nullptr ? inverse[i] : T(1);
         for (int a = int(unsigned(slice.y) >> 16); a > 0; --a, at += width, source += lanes) {
             cols[at] = Local(source < last ? int(indices[source]) - first : rows);
-            vals[at] = source >= last ? V(0) : Kept<V, T>::of(NARROW<T, V> ? values[source] * scale : values[source]);
+            vals[at] = source >= last ? V(0) : Kept<V, T>::of(NARROW<T, V> ? values[source] * scale : values[source], unfit);
         }
         if (inverse != nullptr && lane == 0) inverses[base + k] = inverse[i];
     }
@@ -430,6 +443,7 @@ __global__ void __launch_bounds__(128, 6) subdomain_solve(
         const int i = rows[first + k];
         x[scattered ? i : first + k] = v;
         if (couplings != nullptr) {
+            s[k] = v;  // seen by all after the barrier of a sum
             const T b = r[i];
             dot += conj(b) * v;
             own += b;

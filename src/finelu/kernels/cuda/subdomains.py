@@ -50,9 +50,8 @@ def _aligned_starts(sizes):
 class _Packed:
     """A triangle with its rows in level order, part by part."""
 
-    def __init__(self, starts, row_base, rows, most, lanes, plan, narrow):
+    def __init__(self, starts, row_base, rows, most, lanes, plan):
         self.plan, t = plan, plan.triangle
-        self.stored = np.dtype(NARROWED.get(plan.values.dtype.char, plan.values.dtype) if narrow else plan.values.dtype)
         self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
         parts = starts.size - 1
         self.order, self.slices = cupy.empty(rows, np.uint16), cupy.empty((rows, 2), np.int32)
@@ -68,11 +67,13 @@ class _Packed:
             shared_mem=4 * (most + 1) + 3 * 2 * most,
         )
 
-    def lay_out(self, sizes):
+    def lay_out(self, sizes, narrow):
         """Make room for the entries; (parts,) : the shared memory that what is packed for each part takes.
 
-        sizes : of the parts, on the host, which waits for the order of the rows.
+        sizes : of the parts, on the host, which waits for the order of the rows.  narrow : as SubdomainSolve has it.
         """
+        given = self.plan.values.dtype
+        self.stored = np.dtype(NARROWED.get(given.char, given) if narrow else given)
         shape, dtype = self.shape.get().astype(np.int64), self.plan.values.dtype
         self.levels = int(shape[:, 0].max())
         base = _aligned_starts(shape[:, 2])
@@ -84,7 +85,8 @@ class _Packed:
             arrays.append((sizes, dtype.itemsize))
         return sum(-(-count * size // 16) * 16 for count, size in arrays)
 
-    def load(self):
+    def load(self, unfit):
+        """The plan has new values. unfit (1,) : set to 1 where they are out of the range of what is stored."""
         t, dtype = self.plan.triangle, self.plan.values.dtype
         kernel("subdomains", "pack", dtype, self.stored, t.indices.dtype)(
             (self.starts.size - 1,),
@@ -92,7 +94,7 @@ class _Packed:
             (
                 *(self.starts, self.row_base, self.entry_base, self.lanes, t.begin, t.end, t.indices),
                 *(self.plan.values, optional(self.plan.inverse), self.order, self.slices, self.shape),
-                *(self.cols, self.vals, optional(self.inverses)),
+                *(self.cols, self.vals, optional(self.inverses), unfit),
             ),
         )
 
@@ -107,8 +109,8 @@ class SubdomainSolve:
     """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
 
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
-    narrow : whether the copies of double precision are of single; entries are rounded relative to the diagonal entry
-        of their row.
+    narrow : whether the copies of double precision are of single, if all fit its range; entries are rounded relative to
+        the diagonal entry of their row.
     Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
@@ -127,12 +129,16 @@ class SubdomainSolve:
         self.row_base, rows = cupy.asarray(row_base), int(row_base[-1]) + ALIGNED
         mean = max(plan.triangle.entries for plan in plans) / max(int(sizes.sum()), 1)
         self.lanes = min(2 ** max(math.ceil(math.log2(max(mean, 1) / AT_ONCE)), 0), 32)
-        self._packed = [_Packed(starts, self.row_base, rows, most, self.lanes, plan, narrow) for plan in plans]
-        unknowns = -(-(most + 1) * itemsize // 16) * 16
-        staged = unknowns + int(sum(packed.lay_out(sizes) for packed in self._packed).max())
-        self.staged = staged <= shared // RESIDENT
-        self.shared = staged if self.staged else unknowns
+        self._packed = [_Packed(starts, self.row_base, rows, most, self.lanes, plan) for plan in plans]
+        self._sizes, self._unknowns = sizes, -(-(most + 1) * itemsize // 16) * 16
+        self._lay_out(narrow)
         self.load()
+
+    def _lay_out(self, narrow):
+        """Room for what is packed, and whether a block takes it into shared memory."""
+        staged = self._unknowns + int(sum(packed.lay_out(self._sizes, narrow) for packed in self._packed).max())
+        self.staged = staged <= (device_limits()["shared"] - 1024) // RESIDENT
+        self.shared = staged if self.staged else self._unknowns
 
     @property
     def levels(self) -> int:
@@ -140,9 +146,13 @@ class SubdomainSolve:
         return max(packed.levels for packed in self._packed)
 
     def load(self):
-        """The plans have new values."""
+        """The plans have new values. Waits for the device where they are rounded."""
+        unfit = cupy.zeros(1, np.int32)
         for packed in self._packed:
-            packed.load()
+            packed.load(unfit)
+        if any(packed.stored != packed.plan.values.dtype for packed in self._packed) and unfit.item():
+            self._lay_out(narrow=False)
+            self.load()
 
     @property
     def stored(self):

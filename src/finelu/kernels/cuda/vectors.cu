@@ -83,6 +83,22 @@ __global__ void dot_and_norm(long long n, double* room, unsigned* counter, const
     }
 }
 
+// r = b - y; r may be one of them. Launch: gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void difference(long long n, const T* b, const T* y, T* r)
+{
+    const long long i = own_row();
+    if (i < n) r[i] = b[i] - y[i];
+}
+
+// The first place of NaN or Inf; all ones before, and where there is none. Launch: gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned long long* first)
+{
+    const long long i = own_row();
+    if (i < n && !is_finite(x[i])) atomicMin(first, (unsigned long long)i);
+}
+
 // out[i] = scale[i] r[rows[i]]. Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, const typename RealOf<T>::type* __restrict__ scale,

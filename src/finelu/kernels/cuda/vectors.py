@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 import cupy
+import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional, summing
+from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional, over_elements, summing
 
+NONE = np.uint64(2**64 - 1)  # a place that is none
 _sum = partial(summing, "vectors")
 
 
@@ -25,6 +27,18 @@ def norm(x, out):
 
 def dot_and_norm(x, y, out, size):
     _sum("dot_and_norm", x, x, y, out, size)
+
+
+def difference(b, y, r):
+    over_elements("vectors", "difference", r, b, y, r)
+
+
+def first_not_finite(x) -> int:
+    """The first place of NaN or Inf, -1 for none; waits for the device."""
+    found = cupy.asarray(np.full(1, NONE))
+    over_elements("vectors", "first_not_finite", x, x, found)
+    first = int(found.item())
+    return -1 if first == NONE else first
 
 
 def size_of_dot(x, y, out):

@@ -65,6 +65,12 @@ def keep_verified(state, x, verified):
         verified[:] = x
 
 
+def unless_finite(x, norm):
+    """norm[0] = NaN where x holds NaN or Inf."""
+    if not np.isfinite(x).all():
+        norm[0] = np.nan
+
+
 def record(state, norms, history):
     """Take norms[NORM] as the residual norm of one more iteration.
 

@@ -33,6 +33,19 @@ def dot_and_norm(x, y, out, size):
     norm(x, size)
 
 
+def difference(b, y, r):
+    """r = b - y; r may be one of them."""
+    r[:] = b - y
+
+
+def first_not_finite(x):
+    """The first place of x (n,) that holds NaN or Inf, -1 for none."""
+    for i, value in enumerate(x):
+        if not np.isfinite(value):
+            return i
+    return -1
+
+
 def length(x):
     """||x||_2 in double precision: the largest magnitude times the norm of x relative to it."""
     parts = np.concatenate([x.real, x.imag]).astype(np.float64)

@@ -149,6 +149,10 @@ class CoarseSpace:
         """(A Z)^H x, (K,), of the solve with the parts that has given x."""
         return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of)
 
+    def rest(self, sums: Sums) -> Any:
+        """Z^H r - (A Z)^H x, (K,), of the solve with the parts that has given x for r."""
+        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, sums.restricted)
+
     def moments_of(self, x: Any) -> Any:
         """(A Z)^H x, (K,), of any vector."""
         c, restrict = self._couplings, self._kernels.subdomains.restrict
@@ -158,9 +162,7 @@ class CoarseSpace:
     def correct(self, sums: Sums, rho: Any) -> Any:
         """q with z = x + Z q = M r, where r has no part in this space but rounding, from the solve x of the parts with
         it; rho[0] = r^H z."""
-        g = sums.restricted
-        rest = self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, g)  # Z^H r - (A Z)^H x
-        return self._inverse.with_dot(rest, g, sums.dots, rho)
+        return self._inverse.with_dot(self.rest(sums), sums.restricted, sums.dots, rho)
 
     def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
         """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
+from finelu.matrix import norm
 
 
 class Deflated:
@@ -27,10 +28,11 @@ class Deflated:
         """
         coarse, xp = self._factors.coarse, namespace(r)
         step = xp.zeros_like(r)
-        coarse.prolong(coarse.solve(coarse.restrict(r)), step)
-        x += step
-        r -= A @ step
-        left, size = (float(xp.linalg.norm(v)) for v in (coarse.restrict(r), r))
+        q = coarse.solve(coarse.restrict(r))
+        coarse.prolong(q, step)
+        coarse.prolong(q, x)
+        kernels_for(r).vectors.difference(r, A @ step, r)
+        left, size = norm(coarse.restrict(r)), norm(r)
         return left <= float(np.sqrt(np.finfo(r.dtype).eps)) * size
 
     def __matmul__(self, r: Any) -> Any:
@@ -38,8 +40,8 @@ class Deflated:
         z = namespace(r).empty_like(r)
         sums = None if factors.overlaps else coarse.sums(r.dtype)
         factors.local_solve(r, z, sums)
-        moments = coarse.moments(sums) if sums else coarse.moments_of(z)
-        coarse.prolong(coarse.solve(coarse.restrict(r) - moments), z)  # z + Z E^-1 (Z^H r - (A Z)^H z)
+        rest = coarse.rest(sums) if sums else coarse.restrict(r) - coarse.moments_of(z)
+        coarse.prolong(coarse.solve(rest), z)  # z + Z E^-1 (Z^H r - (A Z)^H z)
         return z
 
     def turn(self, state: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:

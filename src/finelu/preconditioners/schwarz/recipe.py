@@ -167,6 +167,7 @@ class SchwarzFactors(Factors):
 
     def __init__(self, recipe: Schwarz, A: CSR):
         self._local: Any = None
+        self._form: tuple[str, bool] | None = None  # of A, for which these have been made
         self._recorded = Applications(PAYS)
         super().__init__(recipe, A, report=SchwarzReport())
         report, start = self._report, perf_counter()
@@ -207,6 +208,7 @@ class SchwarzFactors(Factors):
             form = {"balanced": recipe.combine == "balanced", "overlap": domains.overlap}
             self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, **form)
         self._tell()
+        self._form = self._kind, self._definite
         report.numeric_seconds = perf_counter() - start
 
     def _look_at(self, A: CSR) -> None:
@@ -232,15 +234,17 @@ class SchwarzFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         self._recorded.forget()
-        start, form = perf_counter(), (self._kind, self._definite)
+        start, made = perf_counter(), self._form
+        self._form = None  # until this has succeeded
         self._look_at(A)
-        if (self._kind, self._definite) != form:
+        if (self._kind, self._definite) != made:
             self._make(A)
             return
         self._local.update(A)
         if self.coarse is not None:
             self.coarse.update(A, self._definite)
         self._tell()
+        self._form = made
         self._report.numeric_seconds = perf_counter() - start
 
     @property  # type: ignore[override]

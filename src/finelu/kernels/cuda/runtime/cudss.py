@@ -43,6 +43,7 @@ DEFAULT_ORDER, AMD, DISSECTION, GIVEN = 0, 3, 4, 5  # cudssReorderingAlg_t
 NO_MATCHING, PRODUCT, OWN_MATCHING = 0, 5, 6  # cudssMatchingAlg_t, the last is the default
 MODES = {"N": 0, "T": 1, "H": 2}  # cudssSolveMode_t
 TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5, "int32": 10, "int64": 24}  # cudaDataType_t
+OF_THREAD = 2  # the address of what is the default stream of whichever thread asks
 LAYER = f"libcudss_mtlayer_gomp.so.{VERSION}"
 
 _pointer, _int, _long, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
@@ -272,6 +273,14 @@ class Solver:
         return self._read(LU_NNZ, _long)
 
     @property
+    def planned(self) -> int:
+        """Entries that the factors will have, after `plan`; 0 where the library does not say."""
+        try:
+            return self.nnz
+        except FineluError:
+            return 0
+
+    @property
     def replaced(self) -> int:
         """Pivots that were too small and have been replaced."""
         return self._read(NPIVOTS, _int if self._arrays[1].dtype.itemsize == 4 else _long)
@@ -285,6 +294,9 @@ class Solver:
     def _aside(self, phase: int) -> None:
         """A phase on another thread, so that this one hears of Ctrl-C; the library looks at the flag now and then."""
         stream, blank = _stream(), self._arrays[-1]
+        if stream[0] == OF_THREAD:  # that of another thread is another
+            _synchronize()
+            stream = 0, 0
 
         def run() -> None:
             with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
@@ -296,11 +308,11 @@ class Solver:
     def _end(self) -> None:
         self._stop.value = 1
 
-    def _execute(self, phase: int, stream: int, X: Any, B: Any) -> None:
+    def _execute(self, phase: int, stream: tuple[int, int], X: Any, B: Any) -> None:
         if stream != self._stream:  # it keeps intermediate results in memory of its own
             _synchronize()
             self._stream = stream
-        self._call("cudssSetStream", self._handle, stream)
+        self._call("cudssSetStream", self._handle, stream[0])
         self._call("cudssExecute", self._handle, phase, self._config, self._data, self._matrix, X, B)
 
     @contextmanager
@@ -395,8 +407,10 @@ def _on(device: int) -> Any:
     return import_module("cupy").cuda.Device(device)
 
 
-def _stream() -> int:
-    return int(import_module("cupy").cuda.get_current_stream().ptr)
+def _stream() -> tuple[int, int]:
+    """The address of the current stream; and the thread, where that is the default one of any thread, else 0."""
+    address = int(import_module("cupy").cuda.get_current_stream().ptr)
+    return address, threading.get_ident() if address == OF_THREAD else 0
 
 
 def _synchronize() -> None:

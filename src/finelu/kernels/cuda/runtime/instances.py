@@ -193,7 +193,7 @@ INSTANCES: dict[str, list[str]] = {
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
     "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
     "vectors": _over(["gather_scaled", "scatter_scaled"], VALUES, INDICES)
-    + _over(["dot", "dotu", "norm", "dot_and_norm"], VALUES),
+    + _over(["dot", "dotu", "norm", "dot_and_norm", "difference", "first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
     "scaling": _over(
@@ -231,7 +231,7 @@ INSTANCES: dict[str, list[str]] = {
     "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
-    "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified"], VALUES),
+    "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
     "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_begin", "sqmr_smooth"], REALS)
     + _over(
         [
