@@ -691,9 +691,11 @@ def test_a_wheel_is_looked_for_first(monkeypatch, tmp_path):
     assert asked == ["nvidia-cudss-cu12"]
 
 
-def test_factors_that_find_no_room_are_not_made(where):
+def test_factors_that_find_no_room_are_not_made(where, monkeypatch):
     A = of_kind("general")
     F = SparseLU(backend="cudss").factor(where.move(A))
+    if where.name == "cpu":  # whose library does not count
+        monkeypatch.setattr(runtime.Solver, "planned", F.nnz)
     recipe, C = SparseLU(backend="cudss"), fl.as_csr(where.move(A), diagonal=False)
     assert cudss.CudssFactors(recipe, C, most=F.nnz).nnz == F.nnz
     with pytest.raises(MemoryError, match="entries; there is room for") as error:
