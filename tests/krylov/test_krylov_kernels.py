@@ -247,6 +247,32 @@ def test_a_norm_shows_what_is_not_finite(backend, dtype, at, bad):
     assert np.isnan(out[0]) if np.isnan(bad) else out[0] == INF
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [None, NAN, INF, -INF])
+@pytest.mark.parametrize("at", [0, 77, 299])
+def test_what_is_not_finite_is_found(backend, dtype, bad, at):
+    """Its first place; and the norm of a vector that holds it is none."""
+    x = np.linspace(1, 2, 300).astype(dtype)
+    if bad is not None:
+        x[at] = x[299] = complex(1, bad) if x.dtype.kind == "c" else bad
+    for module, move in ((kernels_for(backend.move(x)), backend.move), (reference, lambda a: a)):
+        assert module.vectors.first_not_finite(move(x)) == (-1 if bad is None else at)
+        norm = move(np.full(1, 7, x.real.dtype))
+        module.cycle.unless_finite(move(x), norm)
+        assert np.isnan(float(norm[0])) == (bad is not None) and (bad is not None or float(norm[0]) == 7)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_difference_may_be_written_over_one_of_its_vectors(backend, dtype):
+    b, y = np.linspace(1, 2, 300).astype(dtype), np.linspace(3, -2, 300).astype(dtype)
+    on_device = kernels_for(backend.move(b)), lambda a: backend.move(a.copy())
+    for module, move in (on_device, (reference, np.copy)):
+        for target in range(3):
+            vectors = [move(b), move(y), move(np.zeros(300, dtype))]
+            module.vectors.difference(vectors[0], vectors[1], vectors[target])
+            np.testing.assert_array_equal(backend.fetch(vectors[target]), b - y)
+
+
 @pytest.mark.parametrize("code", [*range(CLAIMED, DIVERGED + 1)])
 @pytest.mark.parametrize(("family", "function"), [step for step in STEPS if step[1] not in FREE], ids=lambda v: v)
 def test_after_the_end_nothing_changes(backend, family, function, code):

@@ -9,7 +9,19 @@ import scipy.sparse as sp
 from krylov_cases import kind_for, name, system
 from stencil_cases import random_blocks
 
-from finelu import IC0, ILU0, BlockILU0, BlockJacobi, Jacobi, MultilevelILU, ParILU, SparseLU, StencilMatrix, gallery
+from finelu import (
+    IC0,
+    ILU0,
+    BlockILU0,
+    BlockJacobi,
+    Jacobi,
+    MultilevelILU,
+    ParILU,
+    Schwarz,
+    SparseLU,
+    StencilMatrix,
+    gallery,
+)
 from finelu.kernels import kernels_for
 from finelu.krylov import bicgstab, cg, fgmres, gmres, progress
 from finelu.krylov.operators import as_operator
@@ -19,7 +31,7 @@ from finelu.result import Status
 RECORDED = (cg, bicgstab, gmres, fgmres)
 RECIPES = (
     *(None, Jacobi(), BlockJacobi(block_size=4), IC0(), ILU0(), ILU0(triangular="jacobi"), ILU0(triangular="isai")),
-    *(ParILU(ordering="rcm"), MultilevelILU()),
+    *(ParILU(ordering="rcm"), MultilevelILU(), Schwarz(size=60), Schwarz(size=60, overlap=1)),
 )
 
 
