@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace
+from finelu.matrix.vectors import norm
 
 
 class Deflated:
@@ -24,13 +25,12 @@ class Deflated:
 
         Waits for a GPU.
         """
-        coarse, xp = self._factors.coarse, namespace(r)
-        step = xp.zeros_like(r)
+        coarse = self._factors.coarse
+        step = namespace(r).zeros_like(r)
         coarse.prolong(coarse.solve(coarse.restrict(r)), step)
         x += step
         r -= A @ step
-        left, size = (float(xp.linalg.norm(v)) for v in (coarse.restrict(r), r))
-        return left <= float(np.sqrt(np.finfo(r.dtype).eps)) * size
+        return norm(coarse.restrict(r)) <= float(np.sqrt(np.finfo(r.dtype).eps)) * norm(r)
 
     def __matmul__(self, r: Any) -> Any:
         coarse = self._factors.coarse
