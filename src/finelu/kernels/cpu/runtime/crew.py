@@ -49,7 +49,8 @@ from finelu.kernels.cpu.runtime.atomics import exchange, fetch_add, load_acquire
 from finelu.kernels.cpu.runtime.jit import compiled, held_back, ready
 
 SPIN = 2000  # looks at the door, about half a millisecond, before a helper sleeps
-OFTEN = 8  # runs of a kernel on arguments of the same types by the pool, before its entry is made: some ms
+MAKES, COMPILES = 6e-3, 0.4  # s that it takes to make an entry, and to compile what a crew needs
+COMES = 50e-6  # s that each helper of the pool costs a call more than one of the crew
 
 # Words of the mailbox. Those that different threads write lie in different cache lines.
 DOOR = 0  # generation * 2^32 + places * 2^16 + how many have come, of which those beyond the places stay outside
@@ -200,14 +201,15 @@ class Entry:
 
 
 def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
-    """As finelu.threads.run; by the crew, once the kernel has been run often enough by the pool and the crew is free.
+    """As finelu.threads.run; by the crew, if that is free, once runs by the pool have cost as much as an entry does.
 
     A kernel that fails raises what it raised in the calling thread, or else in one of the helpers.
     """
-    helpers = min(threads, pool.get_num_threads()) - 1
+    all_threads = pool.get_num_threads()
+    helpers = min(threads, all_threads) - 1
     if helpers > 0 and isinstance(kernel, Dispatcher):
-        entry = _entry(kernel, args)
-        crew = _crew(helpers) if entry is not None else None
+        entry = _entry(kernel, args, helpers)
+        crew = _crew(all_threads, helpers) if entry is not None else None
         if crew is not None:
             failure = entry.run(crew, args, max(min(helpers, len(crew.helpers)) - pool.aside(), 0))
             if failure == 0:
@@ -229,18 +231,15 @@ def _raised(failure: int) -> BaseException:
 
 # The crew of this process -----------------------------------------------------------------------------------------
 
-COMPILES = 0.4  # s that it takes to compile what a crew needs
-COMES = 50e-6  # s that a helper of the pool takes to come
-
 _lock = threading.Lock()
 _present: Crew | None = None
 _lost = 0.0  # s that runs by the pool have cost for want of a crew
 
 
-def _crew(helpers: int) -> Crew | None:
+def _crew(threads: int, helpers: int) -> Crew | None:
     """The crew, once it pays to compile what it needs; None before that, and where there is no other core."""
     global _present, _lost
-    crew, threads = _present, pool.get_num_threads()
+    crew = _present
     if crew is None or crew.threads != threads:
         _lost += helpers * COMES  # threads that add at once may lose one addend
         if not (_lost > COMPILES or _compiled_before()):
@@ -291,19 +290,19 @@ WORD = ir.IntType(64)
 NUMBERS = types.Boolean, types.Number
 NAMES = itertools.count()
 
-_entries: dict[tuple[Dispatcher, bytes], int | Entry | None] = {}  # or how often it has been asked for
+_entries: dict[tuple[Dispatcher, bytes], float | Entry | None] = {}  # or s that runs have cost for want of one
 
 
-def _entry(kernel: Dispatcher, args: tuple) -> Entry | None:
-    """The entry for arguments of these types, where they have often been here and there can be one."""
+def _entry(kernel: Dispatcher, args: tuple, helpers: int) -> Entry | None:
+    """The entry for arguments of these types, once it pays to make it; None where there can be none."""
     try:
         key = kernel, compute_fingerprint(args)
     except NotImplementedError:  # of other arguments than numbers, arrays and tuples of them
         return None
-    found = _entries.get(key, 0)
-    if isinstance(found, int):
-        found += 1
-        if found > OFTEN:
+    found = _entries.get(key, 0.0)
+    if isinstance(found, float):
+        found += helpers * COMES
+        if found > MAKES:
             with held_back(), _lock:
                 found = _made(kernel, args)
         _entries[key] = found
@@ -408,7 +407,7 @@ class _Flat:
 
 @cache
 def _engine():
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1, jit=True)
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
