@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
 from typing import Any
+from weakref import ref
 
 from finelu.errors import ParameterError
 
@@ -21,6 +22,7 @@ AT_EXIT = 1.0  # s that a process waits at its end for threads that are still at
 _lock = threading.Lock()
 _pool: _Pool | None = None
 _wanted: int | None = None
+_begun: list[ref[Task]] = []  # by `begin`, some of them over; never changed in place, as others read it meanwhile
 _limited = 0  # callers that have BLAS on one thread
 _limit: Any = None  # what gives it its threads back
 
@@ -214,7 +216,21 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
 
 def begin(function: Callable[..., Any], *args: Any) -> Task:
     """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
-    return _submit(Task(function, args))
+    global _begun
+    task = Task(function, args)
+    with _lock:
+        _begun = [*(old for old in _begun if _goes_on(old)), ref(task)]
+    return _submit(task)
+
+
+def _goes_on(begun: ref[Task]) -> bool:
+    task = begun()
+    return task is not None and not task.done()
+
+
+def aside() -> int:
+    """How many threads are taken now by what was begun."""
+    return sum(map(_goes_on, _begun))
 
 
 def _submit(task: Task) -> Task:
@@ -270,8 +286,8 @@ def _blas() -> Any:
 
 def _after_fork() -> None:
     """A child has none of its parent's threads: it makes its own pool when it needs one."""
-    global _lock, _pool, _limited, _limit
-    _lock, _pool, _limited = threading.Lock(), None, 0
+    global _lock, _pool, _begun, _limited, _limit
+    _lock, _pool, _begun, _limited = threading.Lock(), None, [], 0
     if _limit is not None:
         _limit.restore_original_limits()
         _limit = None

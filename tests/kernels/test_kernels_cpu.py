@@ -25,7 +25,7 @@ from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection, triangular
 from finelu.kernels.cpu.inspection import CHUNK
 from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.runtime import atomics, jit, schedule
+from finelu.kernels.cpu.runtime import atomics, crew, jit, schedule
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.matrix import CSR, as_csr
@@ -834,12 +834,12 @@ def test_no_signal_leaves_a_lock_taken():
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_child_makes_its_own_threads(shared_work):
     plans = plans_for(*shared_work[:2], 2)
-    agree(*shared_work, *plans)  # the parent's pool is alive
+    agree(*shared_work, *plans)  # the parent's threads are alive
     child = os.fork()
     if child == 0:
         try:
             agree(*shared_work, *plans)
-            os._exit(0 if threads._pool is not None else 3)
+            os._exit(0 if threads._pool is not None or crew._present is not None else 3)
         except BaseException:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -15,6 +15,7 @@ import numpy as np
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -30,7 +31,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import CALL, Schedule, schedule, sequential
 from finelu.kernels.operands import Triangle
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 # ns of a row; of a product of two blocks, per n^3; of a block times a vector, per n^2.
 ROW, PRODUCT, TIMES = 20.0, 0.2, 0.5

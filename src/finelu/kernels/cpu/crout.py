@@ -19,9 +19,9 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.claims import wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
-from finelu.threads import run
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 SPARE = 4.0  # the sums inside a complex product or quotient are larger than the result, by less than this

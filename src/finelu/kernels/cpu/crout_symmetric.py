@@ -19,10 +19,10 @@ from finelu.kernels.cpu.crout import first_coupling
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lists import members
 from finelu.kernels.cpu.runtime.sort import sort, strongest
-from finelu.threads import run
 
 ESTIMATE, PIVOT = 1, 2  # why a row was deferred
 BLOCKS = 256  # of rows of the Schur complement, which threads take one by one

@@ -7,8 +7,9 @@ import numpy as np
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 BLOCK = 4096  # rows
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")

@@ -18,6 +18,7 @@ import numpy as np
 
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
@@ -30,7 +31,7 @@ from finelu.kernels.cpu.runtime.dense import (
 )
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import CALL, makespan, thread_counts
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
 FACTOR, SWEEP = 1.5, 0.5

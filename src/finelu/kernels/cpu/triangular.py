@@ -9,13 +9,14 @@ import numpy as np
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import threads_for
 from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, forgo, schedule
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import Triangle
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 1.0, 0.9  # ns for a row and for an entry of it in a slice of four, measured as in schedule.py

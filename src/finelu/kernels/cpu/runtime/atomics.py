@@ -29,6 +29,17 @@ def fetch_add(typing, array, index, value):
 
 
 @intrinsic
+def exchange(typing, array, index, value):
+    """array[index] = value, whole; returns what was there before. No read or write of this thread passes it."""
+
+    def generate(context, builder, signature, args):
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        return builder.atomic_rmw("xchg", address, args[2], "seq_cst")
+
+    return array.dtype(array, types.intp, array.dtype), generate
+
+
+@intrinsic
 def fetch_min(typing, array, index, value):
     """array[index] = min(array[index], value), whole; returns what was there before. Signed integers only."""
 
@@ -128,8 +139,9 @@ _yield = types.ExternalFunction("sched_yield", types.int32())
 
 @njit(nogil=True)
 def relax(rounds):
-    """What a waiting thread does between two looks: pause, and from some microseconds on let another thread run."""
-    if rounds < 200:
+    """What a waiting thread does between two looks: pause; let another thread run, once it has waited for some tens of
+    microseconds, as Linux may give that one milliseconds before this one goes on."""
+    if rounds < 1000:
         _pause()
     else:
         _yield()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.schedule import CALL
-from finelu.threads import get_num_threads, run
+from finelu.threads import get_num_threads
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
 GRAIN = 40_000.0  # ns of an item
