@@ -24,6 +24,7 @@ import numpy as np
 import finelu as fl
 from finelu.device import namespace, synchronize, to_host
 from finelu.errors import FineluError
+from finelu.preconditioners import cudss
 
 RECIPES = {
     "ilu0": fl.ILU0(),
@@ -157,6 +158,8 @@ def main(arguments=None) -> int:
         import cupy
 
         A = A.on(cupy)
+        if not cudss.missing():  # which has other bits each time by default
+            RECIPES["sparse_lu"] = fl.SparseLU(backend="cudss", deterministic=True)
     b = namespace(A.data).asarray(np.random.default_rng(0).standard_normal(A.n))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     good = True
