@@ -420,7 +420,7 @@ class Progress(Measures):
             stop = True
         if stop:
             self.stopped = Status.INTERRUPTED
-        if self._updates() != updates:
+        if self.recorded is not None and self._updates() != updates:
             self.forget()  # an update of the factors may have replaced their arrays
 
     def _updates(self) -> int:
