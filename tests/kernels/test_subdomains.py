@@ -228,8 +228,12 @@ def test_coarse_products(backend, name, dtype, columns):
         assert_close(kernels.coarse_residual(got, q, r), residual, 1024, 60)
     rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(want[0]))
     members = np.argsort(parts, kind="stable").astype(np.int32)
-    here = Couplings.of(got, *on(backend, rows, parts, starts, members))
-    there = Couplings.of(want, rows, parts, starts, members)
+    here = kernels.couple(got, *on(backend, rows, parts, starts, members))
+    there = reference.couple(want, rows, parts, starts, members)
+    for name_of in ("starts", "ends", "rows", "of_rows", "vector_starts", "members"):
+        mine, its = (getattr(c, name_of) for c in (here[0], there[0]))
+        np.testing.assert_array_equal(backend.fetch(mine), its)
+    assert_close(backend.fetch(here[0].values), there[0].values, 1024, 30)
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
         mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate, *here)

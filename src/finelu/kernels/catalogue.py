@@ -229,7 +229,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "subdomains": Family(
         "Solves with the diagonal blocks of subdomains; the vectors of a coarse space.",
-        _all("inside SubdomainSolve restrict prolong sum_couplings direction_with_coarse coarse_products")
+        _all("inside SubdomainSolve restrict prolong sum_couplings direction_with_coarse coarse_products couple")
         | {"coarse_matrix": Kernel(relation="the CPU's is a sparse matrix, the others' are dense")}
         | _all("hermitian_inverse product_with_dot", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
         helpers={"reference": "coarse_residual", "cpu": "coarse_residual"},
@@ -263,7 +263,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "vectors": Family(
         "Inner products, norms, scaled gathers and scatters of vectors.",
-        _all("dot dotu norm dot_and_norm size_of_dot difference first_not_finite gather_scaled scatter_scaled")
+        _all("dot dotu norm dot_and_norm size_of_dot gather difference first_not_finite gather_scaled scatter_scaled")
         | _all("first_bad", reference="its kernels return the row itself"),
         helpers={
             "reference": "length",

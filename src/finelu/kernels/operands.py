@@ -176,7 +176,8 @@ class Couplings:
 
     starts (parts + 1,) : those of part p of rows are starts[p] <= c < starts[p + 1], their parts of vectors ascending.
     ends (couplings + 1,) : coupling c has the entries ends[c] <= e < ends[c + 1].
-    rows (entries,) : its row as a position within the part, from 0 on; uint16 on a GPU.  values (entries, m).
+    rows (entries,) : its row as a position within the part, from 0 on; uint16 on a GPU.  of_rows (entries,) : its row
+        of A.  values (entries, m).
     vector_starts (parts + 1,), members (couplings,) : those of part q of vectors are members[k], ascending, for
         vector_starts[q] <= k < vector_starts[q + 1].
     Integers are int32.
@@ -185,6 +186,7 @@ class Couplings:
     starts: Any
     ends: Any
     rows: Any
+    of_rows: Any
     values: Any
     vector_starts: Any
     members: Any
@@ -205,7 +207,7 @@ class Couplings:
         begins = xp.ones(keys.size + 1, bool)
         xp.not_equal(keys[1:], keys[:-1], out=begins[1:-1])
         ends = xp.flatnonzero(begins)
-        of_rows, of_vectors = (pair.astype(np.int32) for pair in divmod(keys[ends[:-1]], index(count)))
+        of_parts, of_vectors = (pair.astype(np.int32) for pair in divmod(keys[ends[:-1]], index(count)))
         by_vectors = xp.argsort(of_vectors, kind="stable").astype(np.int32)
         position = xp.empty(parts.size, np.int32)
         position[members] = xp.arange(parts.size, dtype=np.int32)
@@ -213,9 +215,10 @@ class Couplings:
         local = position[rows] - starts[parts[rows]]
         edges = xp.arange(count + 1, dtype=np.int32)
         couplings = Couplings(
-            starts=xp.searchsorted(of_rows, edges).astype(np.int32),
+            starts=xp.searchsorted(of_parts, edges).astype(np.int32),
             ends=ends.astype(np.int32),
             rows=local.astype(np.uint16) if on_gpu(part) else local,
+            of_rows=rows,
             values=xp.ascontiguousarray(values[order]),
             vector_starts=xp.searchsorted(of_vectors[by_vectors], edges).astype(np.int32),
             members=by_vectors,

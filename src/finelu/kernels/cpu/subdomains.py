@@ -15,7 +15,7 @@ from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
 from finelu.kernels.monitor import CODE, RUNNING
-from finelu.kernels.operands import require_indices
+from finelu.kernels.operands import Couplings, require_indices
 
 
 def _items(parts: int, work: int):
@@ -368,19 +368,113 @@ def _coarse_residual(state, done, items, pointers, part, values, q, r, out):
     wait_until_done(done, 0, done.size)
 
 
+def couple(products, rows, parts, starts, members):
+    """The couplings of A Z; see kernels/reference/subdomains.py. None for the order, which nothing needs here."""
+    pointers, part, values = products
+    count = starts.size - 1
+    items = _items(count, parts.size + part.size)
+    places = workspace(items.size - 1, count, np.int64)
+    of_parts = np.zeros((2, count + 1), np.int32)  # couplings and entries, then where those of each part begin
+    arguments = items, starts, members, pointers, part, values, places
+    none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
+    no_room = none, none, none, none, nothing
+    run_items(_couple, items.size - 1, *arguments, False, of_parts, *no_room, threads=places.shape[0])
+    of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
+    couplings, entries = (int(number) for number in of_parts[:, -1])
+    ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
+    local, of_rows, sorted_values = np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty_like(values)
+    ends[-1] = entries
+    filled = ends, of_vectors, local, of_rows, sorted_values
+    run_items(_couple, items.size - 1, *arguments, True, of_parts, *filled, threads=places.shape[0])
+    by_vectors = np.argsort(of_vectors, kind="stable").astype(np.int32)
+    vector_starts = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(of_vectors, minlength=count), out=vector_starts[1:])
+    return Couplings(of_parts[0].copy(), ends, local, of_rows, sorted_values, vector_starts, by_vectors), None
+
+
+@compiled
+def _couple(
+    state,
+    done,
+    items,
+    starts,
+    members,
+    pointers,
+    part,
+    values,
+    workspaces,
+    fill,
+    of_parts,
+    ends,
+    of_vectors,
+    local,
+    of_rows,
+    sorted_values,
+):
+    """The parts of vectors that each part of rows meets, in ascending order, and their entries by rows; each part has
+    its own places to write to. Or, not `fill`, only how many there are of both."""
+    t = claim(state)
+    place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this part; or anything
+    while t < done.size:
+        for p in range(items[t], items[t + 1]):
+            first, last = starts[p], starts[p + 1]
+            entries = 0
+            for s in range(first, last):
+                entries += pointers[members[s] + 1] - pointers[members[s]]
+            met, count = np.empty(min(entries, place.size), np.int64), 0
+            for s in range(first, last):
+                for e in range(pointers[members[s]], pointers[members[s] + 1]):
+                    q = part[e]
+                    k = place[q]
+                    if not (0 <= k < count and met[k] == q):
+                        place[q], met[count] = count, q
+                        count += 1
+            if not fill:
+                of_parts[0, p], of_parts[1, p] = count, entries
+                continue
+            met = np.sort(met[:count])
+            at = np.zeros(count + 1, np.int64)
+            for k in range(count):
+                place[met[k]] = k
+                of_vectors[of_parts[0, p] + k] = met[k]
+            for s in range(first, last):
+                for e in range(pointers[members[s]], pointers[members[s] + 1]):
+                    at[place[part[e]] + 1] += 1
+            total = np.int64(of_parts[1, p])
+            for k in range(count):
+                total += at[k]
+                at[k] = total
+                ends[of_parts[0, p] + k] = total
+            for s in range(first, last):
+                i = members[s]
+                for e in range(pointers[i], pointers[i + 1]):
+                    k = place[part[e]]
+                    local[at[k]], of_rows[at[k]] = s - first, i
+                    sorted_values[at[k]] = values[e]
+                    at[k] += 1
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
-    _, part, values = products
-    m, n = values.shape[1], parts.size
-    size, wide = count * m, np.result_type(values.dtype, np.float64)
+    c, m = couplings, products[2].shape[1]
+    blocks = np.zeros((c.members.size, m, m), np.result_type(c.values.dtype, np.float64))
+    _sum_blocks(c.ends, c.of_rows, c.values, Z, conjugate, blocks)
+    of_vectors = np.empty(c.members.size, np.int32)
+    of_vectors[c.members] = np.repeat(np.arange(count, dtype=np.int32), np.diff(c.vector_starts))
+    return sp.bsr_matrix((blocks, of_vectors, c.starts), shape=(count * m, count * m)).tocsr()
 
-    def expanded(blocks, V):
-        return (blocks[:, None].astype(np.int64) * m + np.arange(m)).reshape(-1), V.reshape(-1).astype(wide)
 
-    columns, entries = expanded(part, values)
-    starts = np.searchsorted(rows, np.arange(n + 1)) * m
-    AZ = sp.csr_matrix((entries, columns, starts), shape=(n, size))
-    ones = np.ones((n, 1), values.dtype) if Z is None else Z
-    columns, entries = expanded(parts, ones.conj() if conjugate else ones)
-    adjoint = sp.csc_matrix((entries, columns, np.arange(n + 1) * m), shape=(size, n))
-    return adjoint.tocsr() @ AZ
+@compiled
+def _sum_blocks(ends, of_rows, values, Z, conjugate, blocks):
+    """blocks[c] = the sum of Z_i^H v over the entries of coupling c, or of Z_i^T v."""
+    for c in range(blocks.shape[0]):
+        for e in range(ends[c], ends[c + 1]):
+            for b in range(values.shape[1]):
+                if Z is None:
+                    blocks[c, 0, b] += values[e, b]
+                else:
+                    for a in range(values.shape[1]):
+                        z = Z[of_rows[e], a]
+                        blocks[c, a, b] += (np.conj(z) if conjugate else z) * values[e, b]

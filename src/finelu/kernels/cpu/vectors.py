@@ -162,6 +162,24 @@ def dot_and_norm(x, y, out, size):
     norm(x, size)
 
 
+def gather(x, places):
+    """x[places], a new array (places,)."""
+    out = np.empty(places.size, x.dtype)
+    threads = None if places.size >= SHARED else 1
+    run_items(_gather, chunks(places.size), x, places, out, threads=threads)
+    return out
+
+
+@compiled
+def _gather(state, done, x, places, out):
+    t = claim(state)
+    while t < done.size:
+        for k in range(t * CHUNK, min((t + 1) * CHUNK, out.size)):
+            out[k] = x[places[k]]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
     np.subtract(b, y, out=r)

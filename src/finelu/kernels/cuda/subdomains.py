@@ -11,7 +11,7 @@ from cupy_backends.cuda.libs import cublas
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import counter
-from finelu.kernels.operands import require_indices
+from finelu.kernels.operands import Couplings, require_indices
 
 ALIGNED = 8  # what is packed for a part begins at multiples of this
 THREADS = 128  # of a part
@@ -267,6 +267,11 @@ def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
         (BLOCK,),
         (np.int64(p.size), np.int32(m), state, rho, rho_old, parts, optional(Z), q, z, p),
     )
+
+
+def couple(products, rows, parts, starts, members):
+    """The couplings of A Z, and which of its entries theirs are; see kernels/reference/subdomains.py."""
+    return Couplings.of(products, rows, parts, starts, members)
 
 
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):

@@ -29,6 +29,10 @@ def dot_and_norm(x, y, out, size):
     _sum("dot_and_norm", x, x, y, out, size)
 
 
+def gather(x, places):
+    return x[places]
+
+
 def difference(b, y, r):
     over_elements("vectors", "difference", r, b, y, r)
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from finelu.kernels.monitor import CODE, RUNNING
+from finelu.kernels.operands import Couplings
 from finelu.kernels.reference.levels import levels
 
 
@@ -157,11 +158,19 @@ def coarse_residual(products, q, r):
     return out
 
 
+def couple(products, rows, parts, starts, members):
+    """`Couplings` of A Z, and (entries,) which of its entries by rows each of theirs is; None where that is not needed.
+
+    rows (k,) : the row of each entry of A Z, None where it is found here.  starts, members : the rows of each part.
+    """
+    return Couplings.of(products, rows, parts, starts, members)
+
+
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, or Z^T A Z without conjugation, (K, K) in double precision, dense.
 
     products : A Z, of `coarse_products`.  rows (k,) : the row of each of its entries.  couplings, order : of
-    `Couplings.of`.
+    `couple`.
     """
     _, part, values = products
     Z = np.ones((parts.size, 1), values.dtype) if Z is None else Z.conj() if conjugate else Z

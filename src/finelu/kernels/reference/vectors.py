@@ -33,6 +33,11 @@ def dot_and_norm(x, y, out, size):
     norm(x, size)
 
 
+def gather(x, places):
+    """x[places], a new array (places,)."""
+    return np.array([x[place] for place in places], x.dtype)
+
+
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
     r[:] = b - y

@@ -12,7 +12,7 @@ import scipy.sparse.linalg as spla
 from finelu.device import namespace, on_gpu, require_room, synchronize
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR, Couplings, Sums
+from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import rows_of_entries
 from finelu.threads import one_blas_thread
 
@@ -32,7 +32,6 @@ class CoarseSpace:
     adjoint : "H" for a Hermitian A; "T" for a symmetric one, Z^T and E = Z^T A Z, which keep its symmetry; None for any
         other. For the first two E^-1 is its own adjoint.
     products : A Z, see kernels/reference/subdomains.py; by `Couplings`, too. Both if `balanced`.
-    overlap : whether the solves with the parts have it, so that they cannot add up for this space.
     dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part.
     """
 
@@ -47,10 +46,9 @@ class CoarseSpace:
         definite: bool,
         *,
         balanced: bool,
-        overlap: bool,
     ):
         self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint or "H"
-        self._own_adjoint, self._balanced, self._overlap = adjoint is not None, balanced, overlap
+        self._own_adjoint, self._balanced = adjoint is not None, balanced
         self._kernels, xp = kernels_for(A.data), namespace(A.data)
         self._count = starts.size - 1
         self.Z: Any = None
@@ -110,14 +108,10 @@ class CoarseSpace:
             require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
         products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
         pointers, part, _ = products
-        rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size)
-        couplings: Any = None
-        order: Any = None
-        if self._balanced or on_gpu(A.data):
-            couplings, order = Couplings.of(products, rows, self.parts, self.starts, self.rows)
+        rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size) if on_gpu(A.data) else None
+        couplings, order = kernels.couple(products, rows, self.parts, self.starts, self.rows)
         if self._balanced:
             self.products, self._couplings = products, couplings
-            self._coupled_rows = rows[order] if self._overlap else None
         conjugate = self.adjoint == "H"
         E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, conjugate, couplings, order)
         self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
@@ -156,7 +150,7 @@ class CoarseSpace:
     def moments_of(self, x: Any) -> Any:
         """(A Z)^H x, (K,), of any vector."""
         c, restrict = self._couplings, self._kernels.subdomains.restrict
-        sums = restrict(c.ends, self._coupled_rows, c.values, x, self.adjoint == "H")
+        sums = restrict(c.ends, c.of_rows, c.values, x, self.adjoint == "H")
         return self._kernels.subdomains.sum_couplings(c, sums.reshape(-1, self.columns))
 
     def correct(self, sums: Sums, rho: Any) -> Any:

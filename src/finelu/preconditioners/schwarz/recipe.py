@@ -205,8 +205,8 @@ class SchwarzFactors(Factors):
         if recipe.coarse is not None:
             adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
             order = domains.own_starts, domains.own_rows
-            form = {"balanced": recipe.combine == "balanced", "overlap": domains.overlap}
-            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, **form)
+            balanced = recipe.combine == "balanced"
+            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, balanced=balanced)
         self._tell()
         self._form = self._kind, self._definite
         report.numeric_seconds = perf_counter() - start

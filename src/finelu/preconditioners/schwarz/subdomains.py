@@ -79,7 +79,8 @@ class LocalFactors:
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
         S = sparse_module(A.data).csr_matrix(
-            (A.data[self._places], indices, indptr), shape=(domains.rows.size, domains.rows.size)
+            (kernels.vectors.gather(A.data, self._places), indices, indptr),
+            shape=(domains.rows.size, domains.rows.size),
         )
         S.has_sorted_indices = S.has_canonical_format = True
         self._blocks = as_csr(S)
@@ -144,7 +145,7 @@ class LocalFactors:
 
     def update(self, A: CSR) -> None:
         """Take the values of A: the pattern work is kept."""
-        self._blocks = self._blocks.with_values(A.data[self._places])
+        self._blocks = self._blocks.with_values(kernels_for(A.data).vectors.gather(A.data, self._places))
         self._named(lambda: self.factors.update(self._blocks))
         if self.factors.triangles.indices is not self._pattern:
             self._pattern, self._solves = self.factors.triangles.indices, {}
