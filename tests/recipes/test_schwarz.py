@@ -177,7 +177,7 @@ def test_threads_do_not_change_the_bits(monkeypatch, threads):
     A = gallery.poisson7(12, 12, 12)
     r, found = values(1728, "float64"), []
     monkeypatch.setattr(kernels, "COPY", 64)
-    monkeypatch.setattr(kernels, "threads_for", lambda work: fl.threads.get_num_threads())
+    monkeypatch.setattr(kernels, "threads_for", lambda work, alone: fl.threads.get_num_threads())
     for number in (1, 3):
         fl.set_num_threads(number)
         F = fl.Schwarz(size=40, near_nullspace=values((1728, 2), "float64", 4)).factor(A)

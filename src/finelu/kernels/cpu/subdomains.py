@@ -20,7 +20,7 @@ from finelu.kernels.operands import Couplings, require_indices
 
 def _items(parts: int, work: int):
     """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
-    count = max(min(parts, work // COPY), 1) if threads_for(work) > 1 else 1
+    count = max(min(parts, work // COPY), 1) if threads_for(work, 2 * COPY) > 1 else 1
     return np.linspace(0, parts, count + 1).astype(np.int64)
 
 

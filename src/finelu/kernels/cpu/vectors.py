@@ -16,7 +16,7 @@ from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.sharing import run_items
 
 CHUNK = 2**14  # elements that a thread takes at a time
-SHARED = 2**18  # fewer are through before another thread has come
+SHARED = 2**16  # fewer are through before another thread has come
 
 
 def chunks(n: int) -> int:

@@ -18,9 +18,9 @@ ALONE = 2**17  # less is done before another thread has come
 COPY = 2**14  # entries of a block where each is only looked at
 
 
-def threads_for(entries: int) -> int:
-    """How many threads may share work on that many entries: one, where that is done before another has come."""
-    return get_num_threads() if entries >= ALONE else 1
+def threads_for(entries: int, alone: int = ALONE) -> int:
+    """How many threads may share work on that many entries: one for fewer than `alone`."""
+    return get_num_threads() if entries >= alone else 1
 
 
 @compiled

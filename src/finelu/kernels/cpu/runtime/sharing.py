@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.crew import run
-from finelu.kernels.cpu.runtime.schedule import CALL
 from finelu.threads import get_num_threads
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
 GRAIN = 40_000.0  # ns of an item
+SHARED = (
+    60_000.0  # ns of work from which several threads share it: a helper that waits in compiled code comes in a few us
+)
 
 
 def shared_out(indptr, nnz: int):
     """The rows at which items of work begin, n last; one item where one thread is as fast."""
     n = indptr.size - 1
     work = ROW * n + ENTRY * nnz
-    threads = get_num_threads() if work > 4 * CALL else 1
+    threads = get_num_threads() if work > SHARED else 1
     if threads == 1:
         return np.array([0, n], np.uint64)
     # the last row of each item is that in which its share of rows and entries ends
