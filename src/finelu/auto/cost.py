@@ -35,10 +35,7 @@ RATES = current()
 STEP = {"cg": RATES.cg, "bicgstab": RATES.bicgstab, "gmres": RATES.gmres}  # an iteration, for each entry of A
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
-CUDSS, CUDSS_ROW = (
-    0.02,
-    2e-6,
-)  # s of a direct solve on an H200, and for each row: nearly all of it the plan, on the host
+CUDSS, CUDSS_ROW = 0.02, 2e-6  # s of a direct solve by cuDSS on an H200, and for each row: nearly all of it the plan
 ON_GPU = 0.1  # part of the threshold rung's time that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take

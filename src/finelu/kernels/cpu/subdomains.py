@@ -158,6 +158,7 @@ def _solve(
 
 @compiled
 def _add_up_couplings(begin, end, ends, coupled, values, conjugate, x, sums):
+    """sums[c] = the sum of conj(v) x over the entries of coupling c, for begin <= c < end; x of the part."""
     for c in range(begin, end):
         for column in range(values.shape[1]):
             total = x.dtype.type(0)
