@@ -68,7 +68,7 @@ class Schwarz(Recipe):
         "additive", M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
         double precision with a positive diagonal, a GPU reads L and D^-1 U of the parts rounded to single precision,
-        6 bytes an entry for 10, and computes with them in double: M changes by about 1e-7 of itself, and stays Hermitian.
+        6 bytes an entry for 10, and computes with them in double: M changes by about 1e-7 of itself, stays Hermitian.
     Facts: the factors are Hermitian, or definite, where those of `local` are.
     Cost: that of `local`; for the coarse space K = m times parts vectors: a factorization of the sparse E on the CPU,
     K^3 operations and 8 K^2 bytes on a GPU.

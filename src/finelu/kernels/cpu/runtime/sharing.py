@@ -9,7 +9,7 @@ from finelu.threads import get_num_threads
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
 GRAIN = 40_000.0  # ns of an item
-SHARED = 60_000.0  # ns of work from which threads share it: helpers that wait in compiled code come within a few us
+SHARED = 60_000.0  # ns of work from which threads share it: helpers in compiled code come within a few us
 
 
 def shared_out(indptr, nnz: int):
