@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import gallery
 from finelu.kernels import kernels_for, monitor
+from finelu.kernels.cpu import subdomains as cpu
 from finelu.kernels.operands import Couplings, Sums
 from finelu.kernels.reference import subdomains as reference
 from finelu.matrix import as_csr
@@ -169,6 +170,34 @@ def test_the_specification_of_subdomain_solve():
     kernels_for(r).subdomains.SubdomainSolve(starts, plans).solve(r, got, rows)
     reference.SubdomainSolve(starts, plans).solve(r, want, rows)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [[20], [7, 1, 48, 3, 12], [1] * 5, [0, 9, 0, 0, 25, 1, 0], [60, 2, 2]], ids=str)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_parts_that_are_solved_together_have_the_bits_of_each(monkeypatch, threads, dtype, sizes, overlap):
+    """An odd number of them, of very different sizes, or empty; on any number of threads."""
+    A, rng = matrix(dtype), np.random.default_rng(1)
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    order = rng.permutation(A.n)
+    cuts = zip(sizes, starts)
+    members = [np.sort(rng.permutation(A.n)[:m] if overlap else order[first : first + m]) for m, first in cuts]
+    rows = np.concatenate(members).astype(np.int32)
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=(rows.size, rows.size)))
+    F = fl.ILU0(triangular="sequential").factor(B)
+    r, weights = values(A.n, dtype), abs(values(rows.size, dtype, 3)).astype(A.data.real.dtype)
+    monkeypatch.setattr(cpu, "COPY", 16)
+    monkeypatch.setattr(cpu, "threads_for", lambda work, alone: fl.threads.get_num_threads())
+    for trans in ("N", "T"):
+        plans = [solver.plan for solver in F.solvers(trans)]
+        want = np.empty(rows.size, dtype)
+        reference.SubdomainSolve(starts, plans).solve(r, want, rows, weights, None, False)
+        for number in (1, 2, 3):
+            threads(number)
+            solve, got = cpu.SubdomainSolve(starts, plans), np.empty(rows.size, dtype)
+            solve.solve(r, got, rows, weights, None, False)
+            np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
