@@ -24,11 +24,13 @@ from checks import (
 )
 from conftest import real_matrix
 from hypothesis import given
+from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
-from finelu.kernels.cpu.elimination import ilu0, ilu0_analysis
-from finelu.matrix import as_csr
+from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cpu.runtime.row_blocks import COPY
+from finelu.matrix import as_csr, lower_triangle
 
 VARIANTS = ("sequential", "levels", "auto")
 SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70")  # taken through all dtypes
@@ -185,6 +187,61 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(A, threads):
                 lu = np.full_like(A.data, np.nan)
                 assert ilu0(plan, A.data, lu) == -1
                 np.testing.assert_array_equal(lu, want)
+
+
+def blocks(sizes, seed=0):
+    """Dense blocks, some of which are triangular, so that rows of a block need nothing of each other."""
+    rng = np.random.default_rng(seed)
+    made = [rng.uniform(-1, 1, (m, m)) + 2 * m * np.eye(m) for m in sizes]
+    return sp.csr_matrix(sp.block_diag([np.triu(b) if k % 3 == 2 else b for k, b in enumerate(made)], "csr"))
+
+
+@PATTERNS
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 40))
+def test_items_of_rows_that_need_nothing_of_each_other(sizes, least):
+    """No row of an item has a column before it, and they are as many as can be where the last is short enough."""
+    A = as_csr(blocks(sizes))
+    items = np.zeros(A.n + 2, np.int64)
+    count = _cut_apart(A.indptr.view("u4"), A.indices.view("u4"), least, A.n - A.n // 8, items)
+    found, nearest = items[: count + 1], np.minimum.accumulate(A.indices[A.indptr[:-1]][::-1])[::-1]
+    assert found[0] == A.n and found[-1] == 0 and (np.diff(found) < 0).all()
+    assert (nearest[found[1:]] == found[1:]).all()
+    assert (A.indptr[found[:-2]] - A.indptr[found[1:-1]] >= least).all()
+    apart = np.flatnonzero(nearest == np.arange(A.n))
+    if least == 1 and apart[-1] >= A.n - A.n // 8:
+        np.testing.assert_array_equal(found[:0:-1], apart)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("largest", [30, 45])
+def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
+    """From the first factorization on, with the bits, and the first bad row, of one thread."""
+    sizes = np.random.default_rng(2).integers(1, largest + 1, 500)
+    A = as_csr(in_dtype(blocks(sizes), dtype))
+    assert A.nnz > 8 * COPY
+    zero = np.sort(np.random.default_rng(3).integers(0, A.n, 5))
+    bad = A.data.copy()
+    for i in zero:
+        bad[A.indptr[i] : A.indptr[i + 1]] = 0
+    want, lu = np.empty_like(A.data), np.empty_like(A.data)
+    assert ilu0(ilu0_analysis(A, "sequential"), A.data, want) == -1
+    L, l = lower_triangle(A)[0], {}
+    for count in (1, 2, 3):
+        threads(count)
+        plan, other = ilu0_analysis(A, once=True), ic0_analysis(L, once=True)
+        assert (plan.variant, plan.schedule.threads) == ("levels" if count > 1 else "sequential", count)
+        assert (other.variant == "levels") == (count > 1)
+        for _ in range(3):
+            assert ilu0(plan, A.data, lu) == -1
+            np.testing.assert_array_equal(lu, want)
+            assert ilu0(plan, bad, lu) == zero[0]
+        l[count] = np.empty_like(L.data)
+        assert ic0(other, L.data, l[count]) == -1
+        np.testing.assert_array_equal(l[count], l[1])
+        with pytest.raises(ZeroPivot, match=f"row {zero[0]} "):
+            ILU0().factor(sp.csr_matrix((bad, A.indices, A.indptr)))
+    for connected in (gallery.poisson5(120), blocks([100, 100, 200])):
+        assert ilu0_analysis(as_csr(connected), once=True).variant == "sequential"
 
 
 # The effect of each parameter

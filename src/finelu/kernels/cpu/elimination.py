@@ -21,6 +21,7 @@ from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
 from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
 from finelu.kernels.operands import Triangle
 
@@ -90,11 +91,11 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         most = ROW * n + ENTRY * indices.size + UPDATE * lengths[0] * lengths[1]
         waits = forgo(most) if could_pay(most) else 0
         triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
-        nothing = np.empty(0, np.uint16)
+        nothing, apart = np.empty(0, np.uint16), _apart(indptr, indices)
         return Elimination(
-            "sequential",
+            "levels" if apart else "sequential",
             max(REPEATED, waits),
-            sequential(triangle),
+            apart or sequential(triangle),
             indptr,
             indices,
             diag,
@@ -132,6 +133,8 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         level = None if scatter else levels(triangle)[0]
         required = variant == "levels"
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
+    elif free:
+        shared = _apart(indptr, indices)
     variant = "levels" if shared else "sequential"
     return Elimination(
         variant,
@@ -145,6 +148,40 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         target,
         source,
     )
+
+
+def _apart(indptr, indices) -> Schedule | None:
+    """Of rows in natural order, items that need nothing of each other, as of a block-diagonal matrix; None for none.
+
+    Without the search for a schedule. Cost: a look at each row; at every eighth, where there are no such items.
+    """
+    n, threads = indptr.size - 1, threads_for(indices.size, 2 * COPY)
+    items = np.empty(indices.size // COPY + 2, np.int64)
+    count = _cut_apart(unsigned(indptr), unsigned(indices), COPY, n - n // 8, items) if threads > 1 else 1
+    if count == 1:
+        return None
+    order, after = np.arange(n, dtype=indices.dtype), np.zeros(count, np.int64)
+    return Schedule(order, items[count::-1].copy(), after, None, min(threads, count))
+
+
+@compiled
+def _cut_apart(indptr, indices, least, given_up, items):
+    """items[:count + 1] : n, then, descending to 0, rows from which on no row has a column before them, `least` entries
+    or more apart. Returns the count; 1 where there is no such row from `given_up` on."""
+    n = indptr.size - 1
+    items[0], count = n, 0
+    nearest = n  # to 0, of the columns seen
+    for i in range(n - 1, 0, -1):
+        nearest = min(nearest, np.int64(indices[indptr[i]]))
+        if nearest == i:
+            given_up = 0
+            if indptr[items[count]] - indptr[i] >= least:
+                count += 1
+                items[count] = i
+        elif i < given_up:
+            break
+    items[count + 1] = 0
+    return count + 1
 
 
 def _plainly_hasty(n: int, nnz: int, longest: int, below: int) -> bool:
