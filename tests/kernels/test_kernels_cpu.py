@@ -28,6 +28,7 @@ from finelu.kernels.cpu.recurrences import compiled
 from finelu.kernels.cpu.runtime import atomics, crew, jit, schedule
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
+from finelu.kernels.cpu.runtime.sharing import STEPS, shared_out
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import triangle
 
@@ -743,6 +744,19 @@ def agree(A, lu, b, x, factor, solvers):
     for row, plans in zip(x, solvers, strict=True):
         for plan in plans:
             assert np.array_equal(solve(plan, b), row)
+
+
+@pytest.mark.parametrize("n", [300, 40_000])
+def test_rows_are_shared_out_evenly(n):
+    """Where some rows are long, and others empty; and the many rows of a large matrix without a look at each."""
+    lengths = np.random.default_rng(0).integers(0, 30, n)
+    lengths[:: n // 10], lengths[n // 2 : n // 2 + n // 8] = 100_000 // (n // 100), 0
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    items = shared_out(indptr, 60 * int(indptr[-1]))
+    assert items[0] == 0 and items[-1] == n and items.size > 4 and (np.diff(items.astype(np.int64)) >= 0).all()
+    share = items + indptr[items]
+    steps = max(n // STEPS, 1) * (1 + lengths.max())
+    assert np.diff(share).max() <= share[-1] / (items.size - 1) + steps
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

@@ -419,6 +419,21 @@ def test_what_is_no_grid_is_none(backend, S):
     one_line(error)
 
 
+def test_threads_that_look_for_a_grid_find_the_same(threads):
+    """The same sums, or the same first row that does not fit, though a thread may meet another such row before it."""
+    S = gallery.convection_diffusion(200, 190, 1, peclet=3)
+    for far in ([], [37_999], [0], [20_000, 20_001, 37_000], [12_345, 7]):
+        A = as_csr(with_entry(S, far, (np.array(far, int) + 19_000) % S.shape[0]))
+        operands = A.indptr.astype(np.int64), A.indices, A.data, A.diag.astype(np.int64), 200, 190
+        want, sums = np.zeros(6, np.int64), np.zeros(6, np.int64)
+        assert reference.partition.grid_couplings(*operands, want) == min(far, default=-1)
+        for count in (1, 2, 3):
+            threads(count)
+            sums[:] = 0
+            assert kernels_for(A.data).partition.grid_couplings(*operands, sums) == min(far, default=-1)
+            assert far or (sums == want).all()
+
+
 def test_bricks_are_made_of_unequal_couplings_where_they_are_asked_for(backend):
     parts, result = found(backend, gallery.apache2_like(8, 16, 16), 512, "geometric")
     assert result.method == "geometric" and result.count == 4

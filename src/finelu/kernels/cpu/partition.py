@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -314,51 +315,69 @@ def settle(begin, end, neighbours, weights, sizes, size, part):
     return count
 
 
-@compiled
 def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
-    """Whether rows are the nodes of a grid, and what couples its directions; see kernels/reference/partition.py."""
-    n = diag.size
+    """Whether rows are the nodes of a grid, and what couples its directions; see kernels/reference/partition.py.
+
+    Rows are shared out among threads. The sums are of integers: they have one value in any order.
+    """
+    items = even_blocks(indptr)
+    first, found = np.array([diag.size]), np.empty((items.size - 1, 6), np.int64)
+    run_items(_grid_couplings, items.size - 1, items, indptr, indices, data, diag, nx, ny, first, found)
+    found.sum(axis=0, out=sums)
+    return int(first[0]) if first[0] < diag.size else -1
+
+
+@compiled
+def _grid_couplings(state, done, items, indptr, indices, data, diag, nx, ny, first, found):
+    """found[t] : the sums of item t.  first[0] : the first row that fits no grid; items behind it are passed over."""
     plane = nx * ny
-    x, y = 0, 0
-    sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
-    for i in range(n):
-        size = _row_size(i, indptr, data, diag)
-        scale = ONE / size if size > 0.0 else 0.0
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            r = np.int64(indices[p]) - i
-            if r == 0:
-                continue
-            dy, dz = 0, 0
-            if r > plane // 2:
-                r, dz = r - plane, 1
-            elif r < -(plane // 2):
-                r, dz = r + plane, -1
-            if r > nx // 2:
-                r, dy = r - nx, 1
-            elif r < -(nx // 2):
-                r, dy = r + nx, -1
-            if x + r >= nx:
-                r, dy = r - nx, dy + 1
-            elif x + r < 0:
-                r, dy = r + nx, dy - 1
-            if y + dy >= ny:
-                dy, dz = dy - ny, dz + 1
-            elif y + dy < 0:
-                dy, dz = dy + ny, dz - 1
-            if abs(r) > 1 or abs(dy) > 1 or abs(dz) > 1:
-                return i
-            ratio = _size(data[p]) * scale
-            w = np.int64(ratio + 0.5) if ratio < ONE else np.int64(ONE)
-            if r != 0:
-                sum_x, count_x = sum_x + w, count_x + 1
-            if dy != 0:
-                sum_y, count_y = sum_y + w, count_y + 1
-            if dz != 0:
-                sum_z, count_z = sum_z + w, count_z + 1
-        x += 1
-        if x == nx:
-            x, y = 0, y + 1
-            if y == ny:
-                y = 0
-    sums[0], sums[1], sums[2], sums[3], sums[4], sums[5] = sum_x, sum_y, sum_z, count_x, count_y, count_z
-    return -1
+    t = claim(state)
+    while t < done.size:
+        x, y = items[t] % nx, items[t] // nx % ny
+        sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
+        i, end = items[t], items[t + 1] if items[t] < load_acquire(first, 0) else items[t]
+        while i < end:
+            size = _row_size(i, indptr, data, diag)
+            scale = ONE / size if size > 0.0 else 0.0
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                r = np.int64(indices[p]) - i
+                if r == 0:
+                    continue
+                dy, dz = 0, 0
+                if r > plane // 2:
+                    r, dz = r - plane, 1
+                elif r < -(plane // 2):
+                    r, dz = r + plane, -1
+                if r > nx // 2:
+                    r, dy = r - nx, 1
+                elif r < -(nx // 2):
+                    r, dy = r + nx, -1
+                if x + r >= nx:
+                    r, dy = r - nx, dy + 1
+                elif x + r < 0:
+                    r, dy = r + nx, dy - 1
+                if y + dy >= ny:
+                    dy, dz = dy - ny, dz + 1
+                elif y + dy < 0:
+                    dy, dz = dy + ny, dz - 1
+                if abs(r) > 1 or abs(dy) > 1 or abs(dz) > 1:
+                    fetch_min(first, 0, i)
+                    end = i
+                    break
+                ratio = _size(data[p]) * scale
+                w = np.int64(ratio + 0.5) if ratio < ONE else np.int64(ONE)
+                if r != 0:
+                    sum_x, count_x = sum_x + w, count_x + 1
+                if dy != 0:
+                    sum_y, count_y = sum_y + w, count_y + 1
+                if dz != 0:
+                    sum_z, count_z = sum_z + w, count_z + 1
+            i, x = i + 1, x + 1
+            if x == nx:
+                x, y = 0, y + 1
+                if y == ny:
+                    y = 0
+        found[t, 0], found[t, 1], found[t, 2] = sum_x, sum_y, sum_z
+        found[t, 3], found[t, 4], found[t, 5] = count_x, count_y, count_z
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)

@@ -9,6 +9,7 @@ from finelu.threads import get_num_threads
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
 GRAIN = 40_000.0  # ns of an item
+STEPS = 2**14  # places, at least, at which the rows of a large matrix may be divided
 SHARED = 60_000.0  # ns of work from which threads share it: helpers in compiled code come within a few us
 
 
@@ -19,10 +20,11 @@ def shared_out(indptr, nnz: int):
     threads = get_num_threads() if work > SHARED else 1
     if threads == 1:
         return np.array([0, n], np.uint64)
-    # the last row of each item is that in which its share of rows and entries ends
-    share = np.arange(n + 1) * ROW + indptr * ENTRY
+    # the last rows of each item are those in which its share of rows and entries ends
+    step = max(n // STEPS, 1)
+    share = np.arange(0, n + 1, step) * ROW + indptr[::step] * ENTRY
     pieces = max(2 * threads, int(work / GRAIN))
-    items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64)
+    items = np.searchsorted(share, np.linspace(0, share[-1], pieces + 1)).astype(np.uint64) * np.uint64(step)
     items[-1] = n
     return items
 
