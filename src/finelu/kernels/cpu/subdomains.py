@@ -277,9 +277,11 @@ def sum_couplings(couplings, sums, less=None):
 @compiled
 def _sum_couplings(starts, members, sums, out):
     for q in range(out.shape[0]):
-        for k in range(starts[q], starts[q + 1]):
-            for column in range(out.shape[1]):
-                out[q, column] += sums[members[k], column]
+        for column in range(out.shape[1]):
+            total = out[q, column]  # in a register
+            for k in range(starts[q], starts[q + 1]):
+                total += sums[members[k], column]
+            out[q, column] = total
 
 
 def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
@@ -312,7 +314,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
     items = shared_out(indptr, indices.size)
     places = workspace(items.size - 1, count, np.int64)
-    arguments = items, unsigned(indptr), indices, data, parts, Z, places
+    arguments = items, unsigned(indptr), unsigned(indices), data, parts, Z, places
     counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
     pointers = np.zeros(n + 1, np.int32)
@@ -334,14 +336,17 @@ def _coarse_products(state, done, items, indptr, indices, data, parts, Z, worksp
             begin, end, count = indptr[i], indptr[i + ONE], 0
             if end - begin > met.size:
                 met, sums = np.empty(2 * (end - begin), np.int64), np.empty((2 * (end - begin), m), values.dtype)
+            previous, k = np.int64(-1), np.int64(0)
             for e in range(begin, end):
                 j = indices[e]
-                p = parts[j]
-                k = place[p]
-                if not (0 <= k < count and met[k] == p):
-                    k, place[p], met[count] = count, count, p
-                    sums[k] = 0
-                    count += 1
+                p = np.int64(parts[j])
+                if p != previous:
+                    previous, k = p, place[p]
+                    if not (0 <= k < count and met[k] == p):
+                        k, place[p], met[count] = count, count, p
+                        for c in range(m):
+                            sums[k, c] = 0
+                        count += 1
                 if Z is None:
                     sums[k, 0] += data[e]
                 else:
@@ -355,7 +360,8 @@ def _coarse_products(state, done, items, indptr, indices, data, parts, Z, worksp
                 if kept:
                     if fill:
                         part[at] = met[k]
-                        values[at] = sums[k]
+                        for c in range(m):
+                            values[at, c] = sums[k, c]
                     at += 1
             if not fill:
                 pointers[i] = at
@@ -468,7 +474,8 @@ def _couple(
                 for e in range(pointers[i], pointers[i + 1]):
                     k = place[part[e]]
                     local[at[k]], of_rows[at[k]] = s - first, i
-                    sorted_values[at[k]] = values[e]
+                    for column in range(values.shape[1]):
+                        sorted_values[at[k], column] = values[e, column]
                     at[k] += 1
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
