@@ -41,6 +41,17 @@ def to_host(array: Any) -> Any:
     return array.get() if on_gpu(array) else array
 
 
+def copied(array: Array) -> Array:
+    """A C-contiguous copy, on the device of the array: on a GPU by the driver, where CuPy would compile a kernel."""
+    if not on_gpu(array):
+        return array.copy(order="C")
+    cupy = import_module("cupy")
+    array = cupy.ascontiguousarray(array)
+    copy = cupy.empty_like(array)
+    copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy
+
+
 def require_gpu() -> ModuleType:
     """cupy, if a GPU can be used; else a DeviceError that says what is missing."""
     try:

@@ -99,10 +99,10 @@ def grid_of(A: CSR) -> Grid | None:
     entries, or a look at some hundred rows where these do not fit.
     """
     indptr, indices, diag = _indices(A)
-    kernels, sums = kernels_for(A.data).partition, namespace(A.data).empty(6, np.int64)
+    kernels, sums = kernels_for(A.data).partition, np.empty(6, np.int64)
     for nx, ny in _guesses(indptr, indices):
         if kernels.grid_couplings(indptr, indices, A.data, diag, nx, ny, sums) < 0:
-            sum_x, sum_y, sum_z, *counts = (int(v) for v in to_host(sums))
+            sum_x, sum_y, sum_z, *counts = (int(v) for v in sums)
             along = (s / max(c, 1) / 2**20 for s, c in zip((sum_x, sum_y, sum_z), counts, strict=True))
             x, y, z = along
             return Grid((nx, ny, A.n // (nx * ny)), (x, y, z))
@@ -114,12 +114,11 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
     n = indptr.size - 1
     firsts = sorted({min(int(at * n), max(n - WINDOW, 0)) for at in WINDOWS})
     windows = [slice(first, min(first + WINDOW, n)) for first in firsts]
-    xp = namespace(indptr)
-    bounds = to_host(xp.concatenate([indptr[w.start : w.stop + 1] for w in windows]))
+    bounds = _at(indptr, [(w.start, w.stop + 1) for w in windows])
     bounds = np.split(bounds, np.cumsum([w.stop - w.start + 1 for w in windows])[:-1])
     if max(int(np.diff(b).max()) for b in bounds) > LONGEST:
         return []
-    columns = to_host(xp.concatenate([indices[int(b[0]) : int(b[-1])] for b in bounds])).astype(np.int64)
+    columns = _at(indices, [(int(b[0]), int(b[-1])) for b in bounds]).astype(np.int64)
     rows = np.concatenate([np.repeat(np.arange(w.start, w.stop), np.diff(b)) for w, b in zip(windows, bounds)])
     steps = np.unique(abs(columns - rows))
     steps = steps[steps > 0]
@@ -140,12 +139,23 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
     return fitting
 
 
+def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
+    """What v holds in these ranges, one after the other, on the host."""
+    if not on_gpu(v):
+        return np.concatenate([v[begin:end] for begin, end in ranges])
+    places = namespace(v).asarray(np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in ranges]))
+    return to_host(kernels_for(v).vectors.gather(v, places))
+
+
 def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
-    xp = namespace(A.data)
     cuts = _cuts(grid.shape, size)
-    x, y, z = (xp.arange(n, dtype=np.int64) * k // n for n, k in zip(grid.shape, cuts, strict=True))
-    parts = x[None, None, :] + cuts[0] * (y[None, :, None] + cuts[1] * z[:, None, None])
-    return Partition(parts.astype(np.int32).ravel(), math.prod(cuts), "geometric")
+    return Partition(_parts_of_bricks(A, grid.shape, cuts), math.prod(cuts), "geometric")
+
+
+def _parts_of_bricks(A: CSR, shape: Any, cuts: Any) -> Any:
+    parts = namespace(A.data).empty(A.n, np.int32)
+    kernels_for(A.data).partition.bricks(*shape, *cuts, parts)
+    return parts
 
 
 def _cuts(shape: tuple[int, int, int], size: int) -> list[int]:
@@ -174,14 +184,14 @@ def _aggregated(A: CSR, size: int) -> Partition:
     xp, most = namespace(A.data), size + size // 4
     graph, symmetric = _graph(A)
     if not symmetric:
-        graph, _ = _contracted(graph, xp.arange(A.n, dtype=np.int32), most)
+        graph, _ = _contracted(graph, _own(A.n, A.data), most)
     owners = []
     while True:
         n = graph[-1].size
         if n <= FEW and int(graph[1][-1]) <= 16 * FEW:
             graph = _on_host(graph)
         place = namespace(graph[-1])
-        wish = place.arange(n, dtype=np.int32)
+        wish = _own(n, graph[-1])
         for _ in range(ROUNDS):
             before, wish = wish, place.empty(n, np.int32)
             kernels_for(wish).partition.propose(*graph, size, before, wish)
@@ -193,8 +203,13 @@ def _aggregated(A: CSR, size: int) -> Partition:
     parts = np.empty(few[-1].size, np.int32)
     count = kernels_for(parts).partition.settle(*few, size, parts)
     for owner in reversed(owners):
-        parts = namespace(owner).asarray(parts)[owner]
+        parts = kernels_for(owner).vectors.gather(namespace(owner).asarray(parts), owner)
     return Partition(xp.asarray(parts), count, "aggregate")
+
+
+def _own(n: int, like: Any) -> Any:
+    """Every vertex for itself, (n,) int32."""
+    return kernels_for(like).indices.progression(n, 0, 1, np.int32, like)
 
 
 def _on_host(graph: Graph) -> Graph:
@@ -210,7 +225,7 @@ def _graph(A: CSR) -> tuple[Graph, bool]:
     """The couplings of A, and whether the two entries of a pair agree; else each pair is there once for each entry."""
     xp, kernels = namespace(A.data), kernels_for(A.data).partition
     indptr, indices, diag = _indices(A)
-    weights, sizes = xp.empty(A.nnz, np.int64), xp.ones(A.n, np.int32)
+    weights, sizes = xp.empty(A.nnz, np.int64), kernels_for(A.data).indices.progression(A.n, 1, 0, np.int32, A.data)
     if not kernels.couplings(indptr, indices, A.data, diag, weights):
         return (indptr[:-1], indptr[1:], indices, weights, sizes), True
     begin, end = xp.empty(A.n, np.int64), xp.empty(A.n, np.int64)
@@ -231,8 +246,8 @@ def _contracted(graph: Graph, wish: Any, most: int) -> tuple[Graph, Any]:
 
 def _indices(A: CSR) -> tuple[Any, Any, Any]:
     """indptr, indices, diag with the index types of the kernels; no copies of `indices` as a rule."""
-    indptr, diag = (v.astype(np.int64, copy=False) for v in (A.indptr, A.diag))
-    return indptr, A.indices.astype(np.int32, copy=False), diag
+    shifted = kernels_for(A.data).indices.shifted
+    return shifted(A.indptr, 0, np.int64), shifted(A.indices, 0, np.int32), shifted(A.diag, 0, np.int64)
 
 
 # Others --------------------------------------------------------------------------------------------------------------
@@ -240,8 +255,7 @@ def _indices(A: CSR) -> tuple[Any, Any, Any]:
 
 def _consecutive(A: CSR, size: int) -> Partition:
     count = -(-A.n // size)
-    parts = namespace(A.data).arange(A.n, dtype=np.int64) * count // A.n
-    return Partition(parts.astype(np.int32), count, "natural")
+    return Partition(_parts_of_bricks(A, (A.n, 1, 1), (count, 1, 1)), count, "natural")
 
 
 def _by_metis(A: CSR, size: int) -> Partition:

@@ -18,7 +18,7 @@ from finelu.device import as_any_other, namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import Triangle
-from finelu.matrix import CSR, as_csr, rows_of_entries
+from finelu.matrix import CSR, as_csr
 
 DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
 
@@ -29,8 +29,8 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     N needs no work but the count of entries; T and H bring the entries into the order of columns, on A's device.
     Raises MatrixError if `unit` is false and A misses diagonal entries.
     """
-    xp = namespace(A.data)
-    index = A.indices.dtype
+    xp, kernels = namespace(A.data), kernels_for(A.data)
+    indices, index = kernels.indices, A.indices.dtype
     if A.missing:
         if not unit:
             as_csr(A)  # raises, naming the row
@@ -43,39 +43,36 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
         begin, end = A.indptr[:-1], A.diag
         _, longest, _, entries = A.facts
     else:
-        begin, end = A.diag + 1, A.indptr[1:]
+        begin, end = indices.shifted(A.diag, 1), A.indptr[1:]
         _, _, longest, below = A.facts
         entries = A.nnz - A.n - below
     diag = None if unit else A.diag
     if trans == "N":
         return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)
     # Column by column; the rows of each column stay in order.
-    counts = end - begin
-    stops = xp.cumsum(counts, dtype=index)
-    row = rows_of_entries(counts, entries)
-    place = xp.arange(entries, dtype=index) + (begin - (stops - counts))[row]
-    column = A.indices[place]
+    pointers, _ = indices.pointers(indices.lengths(begin, end))
+    row, place = indices.entries(pointers, entries, begin)
+    column = kernels.vectors.gather(A.indices, place)
     if xp is np:
         del row
-        T = sp.csr_matrix((place, column, np.concatenate([np.zeros(1, index), stops])), shape=A.shape).tocsc()
+        T = sp.csr_matrix((place, column, pointers), shape=A.shape).tocsc()
         indptr, rows, source = T.indptr, T.indices, T.data
     else:
         by_column = xp.argsort(column, kind="stable")
-        counts = xp.bincount(column, minlength=A.n) if entries else xp.zeros(A.n, index)
-        indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(counts)])
-        rows, source = row[by_column], place[by_column]
+        indptr = indices.starts(kernels.vectors.gather(column, by_column), A.n)
+        rows, source = (kernels.vectors.gather(v, by_column) for v in (row, place))
     indptr = indptr.astype(index, copy=False)
     return Triangle(
         A.n,
-        xp.ascontiguousarray(indptr[:-1]),
-        xp.ascontiguousarray(indptr[1:]),
+        indptr[:-1],
+        indptr[1:],
         rows.astype(index, copy=False),
         lower,
         diag,
         source,
         trans == "H",
         entries,
-        int((indptr[1:] - indptr[:-1]).max()),
+        indices.longest(indptr),
         A.dtype,
     )
 

@@ -13,7 +13,7 @@ import finelu as fl
 from finelu import gallery
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import subdomains as cpu
-from finelu.kernels.operands import Couplings, Sums
+from finelu.kernels.operands import Sums
 from finelu.kernels.reference import subdomains as reference
 from finelu.matrix import as_csr
 
@@ -296,7 +296,8 @@ def test_sums_of_a_solve(backend, name, dtype, columns):
             move = (lambda a: a) if b is None else backend.move
             moved = [None if a is None else move(a) for a in (starts, rows, r, None if Z is None else Z[rows])]
             arrays = [move(a) for a in (entry_rows, parts, starts, rows)]
-            couplings, _ = Couplings.of(tuple(move(a) for a in products), *arrays)
+            couple = (reference if b is None else kernels_for(arrays[0]).subdomains).couple
+            couplings, _ = couple(tuple(move(a) for a in products), *arrays)
             rooms = [move(np.full(s, 7, dtype)) for s in ((couplings.members.size, m), count * m, count)]
             sums = Sums(couplings, moved[3], conjugate, *rooms)
             x = move(np.zeros(A.n, dtype))
@@ -442,3 +443,27 @@ def test_hermitian_inverse(backend, n, dtype):
     for form in forms:
         moved = (S, np.ones(3)) if form is reference.hermitian_inverse else on(backend, S, np.ones(3))
         assert backend.fetch(form(*moved, 1e-9)[1]).tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_coarse_weights(backend, dtype):
+    forms = [reference.coarse_weights]
+    if backend.name == "cuda":
+        forms.append(kernels_for(backend.move(np.zeros(1))).subdomains.coarse_weights)
+    E = values((300, 300), dtype)
+    E[np.diag_indices(300)] = np.linspace(1, 9, 300)
+    left_out = np.zeros(300, bool)
+    left_out[17], E[17, 17] = True, -1
+    E[18, 18] = 1e-310
+    for form in forms:
+
+        def weights(E, form=form):
+            return form(E, left_out) if form is reference.coarse_weights else form(*on(backend, E, left_out))
+
+        found = backend.fetch(weights(E))
+        size = np.maximum(E.diagonal().real, np.finfo(np.float64).tiny)
+        np.testing.assert_allclose(found, np.where(left_out, 0, size**-0.5), rtol=1e-15)
+        for row, column, value in ((5, 5, 0), (299, 299, -1), (3, 250, np.nan), (299, 0, np.inf)):
+            bad = E.copy()
+            bad[row, column] = value
+            assert weights(bad) is None

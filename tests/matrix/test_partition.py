@@ -3,7 +3,6 @@
 import math
 import sys
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -187,7 +186,7 @@ def test_the_kernels_do_what_the_specification_does(monkeypatch, name):
         S = sp.csr_matrix(S[:1500, :1500])
     A = as_csr(S, diagonal=False)
     compiled = [partition(A, size, "aggregate") for size in SIZES], grid_of(A)
-    monkeypatch.setattr(finelu.partition, "kernels_for", lambda array: SimpleNamespace(partition=reference.partition))
+    monkeypatch.setattr(finelu.partition, "kernels_for", lambda array: reference)
     for result, size in zip(compiled[0], SIZES):
         want = partition(A, size, "aggregate")
         np.testing.assert_array_equal(result.parts, want.parts)
@@ -485,3 +484,14 @@ def test_values_decide(backend, size):
     other = S.copy()
     other.data = np.where(other.data == 1, 1.0, abs(values(S.nnz, "float64")))
     assert (found(backend, S, size)[0] != found(backend, other, size)[0]).any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (40, 1, 1), (12, 30, 1), (64, 64, 33)])
+def test_bricks(backend, shape):
+    cuts = [min(n, k) for n, k in zip(shape, (3, 4, 2), strict=True)]
+    want = np.empty(np.prod(shape), np.int32)
+    reference.partition.bricks(*shape, *cuts, want)
+    got = backend.move(np.empty_like(want))
+    kernels_for(got).partition.bricks(*shape, *cuts, got)
+    np.testing.assert_array_equal(backend.fetch(got), want)
+    assert set(want) == set(range(np.prod(cuts)))

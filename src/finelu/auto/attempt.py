@@ -12,6 +12,7 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.device import namespace
+from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -84,7 +85,7 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
         monitor = way.begins(method)
         found = _correct(column, way, method, x, r, monitor, int(most))
         iterations, status = iterations + found.iterations, found.status
-        x = x + found.x  # corrections are solved for: rtol keeps its meaning
+        x = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
         r, size = column.residual(b, x, target)
         history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
         if found.iterations and math.isfinite(size):
@@ -93,7 +94,7 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
         claimed = status is Status.CONVERGED and size > target  # by rounding: from here, r is a better one
         if monitor.status or (status not in way.ended and not claimed):
             break
-    if not math.isfinite(size) or not bool(namespace(b).isfinite(x).all()):
+    if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
         x, size = column.x, column.size
     if size > target and status is Status.CONVERGED:
         status = Status.STAGNATED  # the method's claim, which the check here does not share
@@ -126,7 +127,7 @@ def _refine(column: Column, way: Way, r: Any, monitor: SwitchMonitor) -> tuple[A
         with np.errstate(over="ignore", invalid="ignore"):
             better = x + way.factors.solve(r)
             rest, reached = column.residual(column.b, better, column.target)
-        if not reached <= size / 2 or not bool(namespace(x).isfinite(better).all()):
+        if not reached <= size / 2 or kernels_for(better).vectors.first_not_finite(better) >= 0:
             break
         x, r, size = better, rest, reached
         history.append(size)

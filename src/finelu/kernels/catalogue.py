@@ -79,7 +79,10 @@ FAMILIES: dict[str, Family] = {
     "candidates": Family(
         "What ParILUT may add to its factors, and how far these are from A.",
         _all("candidates"),
-        uses={("reference", "sweeps"): "rows of A, and of the product of the factors"},
+        uses={
+            ("cuda", "indices"): "other types of indices",
+            ("reference", "sweeps"): "rows of A, and of the product of the factors",
+        },
     ),
     "crout": Family(
         "The factorization of a level of the multilevel ILU in Crout's form, and its Schur complement.",
@@ -125,7 +128,7 @@ FAMILIES: dict[str, Family] = {
             ),
         },
         helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan"},
-        uses={("cpu", "levels"): "rows that do not depend on each other"},
+        uses={("cuda", "indices"): "where lists begin", ("cpu", "levels"): "rows that do not depend on each other"},
     ),
     "fill": Family(
         "Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor.",
@@ -139,6 +142,10 @@ FAMILIES: dict[str, Family] = {
     "graph": Family(
         "Transposes; matrices in another order, by columns; the graph of A + A^T.",
         _all("transposed arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
+    ),
+    "indices": Family(
+        "Lists of integers, of which analyses are made: their places, lengths, starts and inverses.",
+        _all("progression shifted lengths pointers entries rows_of_entries inverse starts longest"),
     ),
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
@@ -162,9 +169,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "partition": Family(
         "Parts of about the same size: graphs of couplings, their matchings and contractions; grids.",
-        _all("couplings both_directions propose contract grid_couplings")
+        _all("couplings both_directions propose contract grid_couplings bricks")
         | _all("settle", cuda="few vertices are left; a copy of them is taken on the host"),
         helpers={"reference": "magnitude diagonal_sizes mixed key partner"},
+        uses={("cuda", "indices"): "where lists begin"},
     ),
     "pattern": Family(
         "The pattern of the factors grows and shrinks; magnitudes; a triangle by columns.",
@@ -203,7 +211,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by pivots.",
-        _all("scale divide_by_pivots pivots first_unusable"),
+        _all("scale divide_by_pivots pivots dropping_weights first_unusable"),
     ),
     "selection": Family(
         "The value of a given rank.",
@@ -231,9 +239,15 @@ FAMILIES: dict[str, Family] = {
         "Solves with the diagonal blocks of subdomains; the vectors of a coarse space.",
         _all("inside SubdomainSolve restrict prolong sum_couplings direction_with_coarse coarse_products couple")
         | {"coarse_matrix": Kernel(relation="the CPU's is a sparse matrix, the others' are dense")}
-        | _all("hermitian_inverse product_with_dot", cpu="the coarse matrix is sparse there, and SuperLU factors it"),
+        | _all(
+            "coarse_weights hermitian_inverse product_with_dot",
+            cpu="the coarse matrix is sparse there, and SuperLU factors it",
+        ),
         helpers={"reference": "coarse_residual", "cpu": "coarse_residual"},
         uses={
+            ("reference", "indices"): "starts and inverses of lists",
+            ("cuda", "indices"): "the same",
+            ("cuda", "vectors"): "gathers",
             ("reference", "levels"): "the levels inside of parts",
             ("cpu", "levels"): "the same",
             ("cpu", "vectors"): "the chunks that threads share",
@@ -263,7 +277,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "vectors": Family(
         "Inner products, norms, scaled gathers and scatters of vectors.",
-        _all("dot dotu norm dot_and_norm size_of_dot gather difference first_not_finite gather_scaled scatter_scaled")
+        _all(
+            "dot dotu norm dot_and_norm size_of_dot gather difference added first_not_finite first_not_positive "
+            "first_of_other_sign gather_scaled scatter_scaled"
+        )
         | _all("first_bad", reference="its kernels return the row itself"),
         helpers={
             "reference": "length",

@@ -116,11 +116,14 @@ class CSR:
         return other
 
     def on(self, xp) -> CSR:
-        """The same matrix in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy between the two."""
+        """The same matrix, and what is known of it, in the memory of xp, numpy or cupy; itself if it is there. Cost: a
+        copy between the two."""
         if xp is namespace(self.data):
             return self
         move = to_host if on_gpu(self.data) else xp.asarray
-        return CSR(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
+        other = CSR(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
+        return other
 
     def same_pattern(self, other: CSR) -> bool:
         """Whether `other` stores entries at the same places (and on the same device)."""
@@ -137,9 +140,8 @@ class CSR:
         return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
 
 
-def require_indices(what: str, counts, dtype) -> None:
-    """A MatrixError if entries of these counts (n,) are more than integers of `dtype` count."""
-    total = int(counts.sum(dtype=np.int64))
+def require_indices(what: str, total: int, dtype) -> None:
+    """A MatrixError if these are more entries than integers of `dtype` count."""
     if total > np.iinfo(dtype).max:
         raise MatrixError(f"{what} would have {total} entries, more than its {dtype} indices count; take larger parts.")
 
@@ -190,40 +192,6 @@ class Couplings:
     values: Any
     vector_starts: Any
     members: Any
-
-    @staticmethod
-    def of(products: Any, rows: Any, parts: Any, starts: Any, members: Any) -> tuple[Couplings, Any]:
-        """The couplings, and (entries,) which entry of A Z by rows each of theirs is.
-
-        products, rows : A Z by rows, and the row of each entry, as kernels/reference/subdomains.py has them.
-        parts (n,) : the part of each row.  starts, members : the rows of each part. Waits for a GPU.
-        """
-        _, part, values = products
-        xp, count = namespace(part), starts.size - 1
-        index = np.int32 if count**2 < 2**31 else np.int64
-        keys = parts[rows].astype(index) * index(count) + part
-        order = xp.argsort(keys, kind="stable")
-        keys = keys[order]
-        begins = xp.ones(keys.size + 1, bool)
-        xp.not_equal(keys[1:], keys[:-1], out=begins[1:-1])
-        ends = xp.flatnonzero(begins)
-        of_parts, of_vectors = (pair.astype(np.int32) for pair in divmod(keys[ends[:-1]], index(count)))
-        by_vectors = xp.argsort(of_vectors, kind="stable").astype(np.int32)
-        position = xp.empty(parts.size, np.int32)
-        position[members] = xp.arange(parts.size, dtype=np.int32)
-        rows = rows[order]
-        local = position[rows] - starts[parts[rows]]
-        edges = xp.arange(count + 1, dtype=np.int32)
-        couplings = Couplings(
-            starts=xp.searchsorted(of_parts, edges).astype(np.int32),
-            ends=ends.astype(np.int32),
-            rows=local.astype(np.uint16) if on_gpu(part) else local,
-            of_rows=rows,
-            values=xp.ascontiguousarray(values[order]),
-            vector_starts=xp.searchsorted(of_vectors[by_vectors], edges).astype(np.int32),
-            members=by_vectors,
-        )
-        return couplings, order
 
 
 @dataclass(frozen=True, eq=False)

@@ -224,16 +224,13 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
 def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
     """A checked matrix of the working dtype as an `Operator`.  given : what the caller has of it, if not A itself."""
-    S = A.tosparse()
-    S.has_sorted_indices = True
-    S.has_canonical_format = True  # as_csr saw to it; a look again would wait for the GPU
     Product = kernels_for(A.data).products.Product
-    product = Product(S)
+    product = Product(A)
     return Operator(
         product,
         A if given is None else given,
         name,
-        lambda: Product(S.conj().T.tocsr()),
+        lambda: Product(A.tosparse().conj().T.tocsr()),
         A,
         with_dot=product.with_dot,
         capturable=on_gpu(A.data),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import to_host
+from finelu.device import copied, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import monitor
 from finelu.krylov.residual import Measures, Residual
@@ -103,7 +103,7 @@ class Progress(Measures):
             if norm_b / self.scale < math.sqrt(float(self.range.tiny)) / float(self.range.eps):
                 x0, self.scale = None, self.power(norm_b)
         self.start = x0  # never written
-        self.x = self.xp.zeros(n, self.dtype) if x0 is None else x0.copy()
+        self.x = self.xp.zeros(n, self.dtype) if x0 is None else copied(x0)
         self.verified = self.x.copy()
         if self.scale != 1:
             self.b = self.b / self.scale
@@ -381,7 +381,7 @@ class Progress(Measures):
         iterates = iterates[:1] if self.stationary and not doubted else [*iterates, self.verified]
         candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]
         if doubted:  # the verified one was so by rounding, perhaps
-            candidates.append(self.xp.zeros_like(self.x) if self.start is None else self.start.copy())
+            candidates.append(self.xp.zeros_like(self.x) if self.start is None else copied(self.start))
         norms = [self.residual(self.b, x, self._tolerance)[1] for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
         return candidates[k], norms[k]

@@ -9,9 +9,9 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.door import (
     as_csr,
     check_vector,
+    full_csr,
     lower_triangle,
     on_pattern,
-    rows_of_entries,
 )
 from finelu.matrix.vectors import DTYPES, all_finite, dense_numbers, norm
 
@@ -23,9 +23,9 @@ __all__ = [
     "as_csr",
     "check_vector",
     "dense_numbers",
+    "full_csr",
     "lower_triangle",
     "norm",
     "on_pattern",
-    "rows_of_entries",
     "sparse_module",
 ]

@@ -99,24 +99,26 @@ def on_pattern(A: Any, pattern: CSR) -> CSR | None:
     return pattern.with_values(data)
 
 
+def full_csr(indptr: Any, indices: Any, data: Any) -> CSR:
+    """The CSR with these arrays, which are sound and sorted and have a full diagonal: where that is is all that is
+    looked for."""
+    diag, _ = _inspect(indptr, indices, data)
+    result = CSR(indptr, indices, data, diag)
+    result.__dict__["missing"] = 0
+    return result
+
+
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
-    xp = namespace(A.data)
-    index = A.indices.dtype
-    count = A.diag - A.indptr[:-1] + 1
-    indptr = xp.concatenate([xp.zeros(1, index), xp.cumsum(count, dtype=index)])
-    row = rows_of_entries(count, int(indptr[-1]))
-    places = xp.arange(row.size, dtype=index) - (indptr[:-1] - A.indptr[:-1])[row]
-    return CSR(indptr, A.indices[places], A.data[places], indptr[1:] - 1), places
-
-
-def rows_of_entries(counts: Any, entries: int) -> Any:
-    """(entries,) : the row of each entry, one row after the other, where row i has counts[i] and all have `entries`."""
-    xp = namespace(counts)
-    if xp is np:
-        return np.repeat(np.arange(counts.size, dtype=counts.dtype), counts)
-    stops = xp.cumsum(counts, dtype=counts.dtype)
-    return xp.searchsorted(stops, xp.arange(entries, dtype=counts.dtype), side="right").astype(counts.dtype)
+    kernels = kernels_for(A.data)
+    indices, gather = kernels.indices, kernels.vectors.gather
+    begin = A.indptr[:-1]
+    indptr, total = indices.pointers(indices.lengths(begin, indices.shifted(A.diag, 1)))
+    _, places = indices.entries(indptr, total, begin)
+    diag = indices.shifted(indptr[1:], -1)
+    L = CSR(indptr, gather(A.indices, places), gather(A.data, places), diag)
+    L.__dict__["missing"] = 0
+    return L, places
 
 
 def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, dict[str, int]]:

@@ -19,7 +19,6 @@ from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
 from finelu.kernels.operands import CSR
-from finelu.matrix.door import rows_of_entries
 from finelu.preconditioners.complete import is_mirrored
 from finelu.scaling import require_matching
 from finelu.threads import get_num_threads
@@ -334,7 +333,7 @@ def with_diagonal(A: CSR) -> tuple[CSR, Any]:
         return A.with_values(xp.empty_like(A.data)), None
     gap = A.diag < 0
     gaps = xp.flatnonzero(gap).astype(index)
-    rows = xp.concatenate([rows_of_entries(A.indptr[1:] - A.indptr[:-1], A.nnz), gaps])
+    rows = xp.concatenate([kernels_for(A.data).indices.rows_of_entries(A.indptr, A.nnz), gaps])
     columns = xp.concatenate([A.indices, gaps])
     order = xp.argsort(rows.astype(np.int64) * A.n + columns)
     places = xp.empty(order.size, index)

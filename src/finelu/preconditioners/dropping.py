@@ -45,12 +45,10 @@ class Dropping:
 
     def _compared(self, F: CSR, diagonal: Any, out: Any) -> CSR:
         """F's entries as they are compared, in `out` (nnz,), which may be F's own values."""
-        xp = namespace(F.data)
-        pivots = abs(F.data[F.diag])
-        roots = pivots if self._cholesky else xp.sqrt(pivots)
-        weights = xp.sqrt(roots * xp.maximum(xp.sqrt(abs(diagonal)), roots))
-        below, above = (1 / weights, None if self._cholesky else roots), (1 / roots, 1 / weights)
-        return F.with_values(kernels_for(F.data).scaling.scale(F, out, below, above))
+        scaling = kernels_for(F.data).scaling
+        roots, by_weights, by_roots = scaling.dropping_weights(F, diagonal, self._cholesky)
+        below, above = (by_weights, None if self._cholesky else roots), (by_roots, by_weights)
+        return F.with_values(scaling.scale(F, out, below, above))
 
     def _thresholds(self, F: CSR, sizes: list[int]) -> tuple[Any, list[int]]:
         """(least, drop) for `remove`: thresholds that leave about `sizes` entries below and above the diagonal."""

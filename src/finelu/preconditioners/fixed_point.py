@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import copied, namespace, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import Arrangement
 from finelu.factors.report import TriangularReport
@@ -68,7 +68,7 @@ class FixedPoint:
         order = None if self._permuted is None else self._permuted.order
         self.arranged = None if order is None else Arrangement(order, order)
         self._fresh = namespace(A.data).array([0, NO_ROW], np.int64)
-        self.refused = self._fresh.copy()
+        self.refused = copied(self._fresh)
 
     # B, and from its factors to those of A
 
@@ -79,7 +79,7 @@ class FixedPoint:
         B = A.with_values(shifted(A, self.recipe.shift))
         if self._half is not None:
             lower, places = self._half
-            B = lower.with_values(B.data[places])
+            B = lower.with_values(kernels_for(B.data).vectors.gather(B.data, places))
         if self._permuted is not None:
             B = self._permuted.matrix(B)
         scaling = kernels_for(B.data).scaling
@@ -207,7 +207,7 @@ class FixedPoint:
             self.forget_refused()
 
     def forget_refused(self) -> None:
-        self.refused = self._fresh.copy()
+        self.refused = copied(self._fresh)
 
     def report_residual(self, residual: float) -> None:
         """Report the residual norm on the pattern, relative to the matrix, and warn where it is much worse than that of

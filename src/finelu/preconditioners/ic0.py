@@ -64,7 +64,8 @@ class _IC0Elimination(Elimination):
 
     def _eliminate(self, A: CSR) -> None:
         self.report.warning = require_hermitian(self.recipe, A) or None
-        kernels, values = kernels_for(A.data), shifted(A, self.recipe.shift)[self._places]
+        kernels = kernels_for(A.data)
+        values = kernels.vectors.gather(shifted(A, self.recipe.shift), self._places)
         bad = kernels.vectors.first_bad(kernels.elimination.ic0(self.plan, values, self.factors.data))
         if bad >= 0:
             raise ZeroPivot(self.recipe, bad, "not a positive number", "a Cholesky factorization needs")

@@ -374,7 +374,8 @@ class _Adaption(FixedPoint):
         """
         *candidates, left_out = found
         found.clear()
-        pattern, report, diagonal = kernels_for(B.data).pattern, self.report, B.data[B.diag]
+        kernels, report = kernels_for(B.data), self.report
+        pattern, diagonal = kernels.pattern, kernels.vectors.gather(B.data, B.diag)
         if self.recipe.add_fraction < 1:
             candidates = _largest(made.F, candidates, self.recipe.add_fraction)
         B, larger = pattern.add(B, made.F, *candidates, scaled=self._exact or self.recipe.initial == "scaled")

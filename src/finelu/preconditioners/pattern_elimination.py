@@ -73,7 +73,7 @@ class PatternElimination:
         eliminate = kernels.elimination.ic0 if self._cholesky else kernels.elimination.ilu0
         values: Any = kernels.pattern.values_at(B, G)
         look = signs and not self._cholesky and values.dtype.kind != "c"
-        b, usable = values[diag], None
+        b, usable = kernels.vectors.gather(values, diag), None
         row, pivot = -1, None
         for number in (0, *range(max(begin, 1), len(SHIFTS))):
             if usable is not None and number >= SMALL_SHIFTS:
@@ -82,7 +82,8 @@ class PatternElimination:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)
             bad = kernels.vectors.first_bad(eliminate(self._plan, values, data))
-            lost = _first_lost(data[diag], b) if look and bad < 0 else -1
+            # the first row whose real pivot has not the sign of its diagonal entry
+            lost = kernels.vectors.first_of_other_sign(data, diag, b) if look and bad < 0 else -1
             if bad < 0 and lost < 0:
                 return G.with_values(data), Eliminated(self, begin, signs, number, signs, row)
             if row < 0:
@@ -93,9 +94,3 @@ class PatternElimination:
         if usable is None:
             raise NoPivots(row, pivot)
         return usable
-
-
-def _first_lost(pivots: Any, b: Any) -> int:
-    """The first row whose real pivot has not the sign of its diagonal entry, or -1."""
-    lost = (pivots > 0) != (b > 0)
-    return int(lost.argmax()) if bool(lost.any()) else -1

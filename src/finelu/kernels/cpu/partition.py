@@ -381,3 +381,9 @@ def _grid_couplings(state, done, items, indptr, indices, data, diag, nx, ny, fir
         found[t, 3], found[t, 4], found[t, 5] = count_x, count_y, count_z
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+def bricks(nx, ny, nz, kx, ky, kz, parts):
+    """The brick of each node; see kernels/reference/partition.py."""
+    x, y, z = (np.arange(n, dtype=np.int64) * k // n for n, k in ((nx, kx), (ny, ky), (nz, kz)))
+    parts.reshape(nz, ny, nx)[:] = x[None, None, :] + kx * (y[None, :, None] + ky * z[:, None, None])

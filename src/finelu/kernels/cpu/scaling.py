@@ -89,3 +89,11 @@ def first_unusable(F) -> int:
     bad = ~np.isfinite(F.data)
     bad[F.diag] |= F.data[F.diag] == 0
     return int(np.searchsorted(F.indptr, bad.argmax(), side="right")) - 1 if bad.any() else -1
+
+
+def dropping_weights(F, diagonal, cholesky):
+    """What entries are multiplied by before they are compared; see kernels/reference/scaling.py."""
+    pivots = abs(F.data[F.diag])
+    roots = pivots if cholesky else np.sqrt(pivots)
+    weights = np.sqrt(roots * np.maximum(np.sqrt(abs(diagonal)), roots))
+    return roots, 1 / weights, 1 / roots

@@ -163,7 +163,9 @@ def dot_and_norm(x, y, out, size):
 
 
 def gather(x, places):
-    """x[places], a new array (places,)."""
+    """x[places]; see kernels/reference/vectors.py."""
+    if x.ndim == 2:
+        return x[places]
     out = np.empty(places.size, x.dtype)
     threads = None if places.size >= SHARED else 1
     run_items(_gather, chunks(places.size), x, places, out, threads=threads)
@@ -183,6 +185,22 @@ def _gather(state, done, x, places, out):
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
     np.subtract(b, y, out=r)
+
+
+def added(x, y):
+    return x + y
+
+
+def first_not_positive(x, places):
+    """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py."""
+    positive = x[places].real > 0
+    return -1 if positive.all() else int(positive.argmin())
+
+
+def first_of_other_sign(x, places, y):
+    """The first i for which one of x[places[i]] and y[i] is above 0 and the other is not, -1 for none."""
+    other = (x[places] > 0) != (y > 0)
+    return int(other.argmax()) if other.any() else -1
 
 
 def first_not_finite(x):

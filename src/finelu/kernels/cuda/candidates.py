@@ -6,6 +6,7 @@ import cupy
 import numpy as np
 
 from finelu.device import require_room
+from finelu.kernels.cuda.indices import shifted
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel
 from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, long_grid, operands, shape
@@ -93,11 +94,11 @@ def candidates(A, F, columns=None, least=0.0, most=None):
             least = high
             kept = search.count(least)
     index = F.indices.dtype if max(kept, F.nnz) <= INT32_LIMIT else np.dtype(np.int64)
-    indptr = search.places[:-1].astype(index)
+    indptr = shifted(search.places[:-1], 0, index)
     entry = F.indices.itemsize + F.data.itemsize
     if entry * kept >= LARGE:  # to ask what is free takes its time
         require_room(f"{kept} candidates", entry * kept, F.data, "give memory_limit, in bytes")
     indices, values = cupy.empty(kept, F.indices.dtype), cupy.empty(kept, F.dtype)
     squares = cupy.empty((2, F.n), np.float64)
-    search.fill(least, indptr.astype(F.indices.dtype, copy=False), indices, values, squares)
+    search.fill(least, shifted(indptr, 0, F.indices.dtype), indices, values, squares)
     return indptr, indices, values, squares, total - kept

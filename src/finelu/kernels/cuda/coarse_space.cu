@@ -70,6 +70,64 @@ __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, cons
     out[k] = less == nullptr ? sum : less[k] - sum;
 }
 
+// keys[e] = (part of the row of entry e of A Z, part of its vector) as one number.
+// Launch: gridDim.x * blockDim.x >= entries.
+template <typename K>
+__global__ void coupling_keys(int entries, int count, const int* __restrict__ rows, const int* __restrict__ parts,
+                              const int* __restrict__ part, K* keys)
+{
+    const int e = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (e < entries) keys[e] = K(parts[rows[e]]) * count + part[e];
+}
+
+// first[k] = 1 where a coupling begins at place k of the sorted keys, else 0. Launch: gridDim.x * blockDim.x >= entries.
+template <typename K>
+__global__ void coupling_begins(int entries, const K* __restrict__ keys, const long long* __restrict__ order, int* first)
+{
+    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (k < entries) first[k] = k == 0 || keys[order[k]] != keys[order[k - 1]];
+}
+
+// The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to place
+// k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
+// Launch: gridDim.x * blockDim.x >= entries.
+template <typename K>
+__global__ void write_couplings(int entries, int count, const K* __restrict__ keys, const long long* __restrict__ order,
+                                const int* __restrict__ until, const int* __restrict__ rows, const int* __restrict__ parts,
+                                const int* __restrict__ starts, const int* __restrict__ position, int* ends, int* of_parts,
+                                int* of_vectors, int* of_rows, unsigned short* local)
+{
+    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (k >= entries) return;
+    const long long e = order[k];
+    const int i = rows[e], coupling = until[k + 1] - 1;
+    of_rows[k] = i;
+    local[k] = (unsigned short)(position[i] - starts[parts[i]]);
+    if (until[k] <= coupling) {
+        ends[coupling] = k;
+        of_parts[coupling] = int(keys[e] / count);
+        of_vectors[coupling] = int(keys[e] % count);
+    }
+    if (k == entries - 1) ends[coupling + 1] = entries;
+}
+
+// weights_k = 1 / sqrt(E_kk), or that of the smallest normal number if E_kk is below it; 0 where k is to be left out. Sets
+// unfit where E_kk is not above 0 for another k, or where E (K, K) holds NaN or Inf. Launch: a block of 256 a row.
+template <typename W>
+__global__ void __launch_bounds__(256) coarse_weights(int K, const W* __restrict__ E, const bool* __restrict__ left_out,
+                                                      double* weights, int* unfit)
+{
+    const W* row = E + size_t(blockIdx.x) * K;
+    bool bad = false;
+    for (int k = threadIdx.x; k < K; k += 256) bad = bad || !is_finite(row[k]);
+    if (threadIdx.x == 0) {
+        const double size = real(row[blockIdx.x]);
+        bad = bad || !(size > 0 || left_out[blockIdx.x]);
+        weights[blockIdx.x] = left_out[blockIdx.x] ? 0.0 : 1 / sqrt(fmax(size, 2.2250738585072014e-308));
+    }
+    if (bad) *unfit = 1;
+}
+
 // q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in runtime/sums.cuh.
 // Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
 template <typename T>

@@ -17,6 +17,17 @@ __global__ void __launch_bounds__(256) ilu0(I n, const I* __restrict__ order, co
     eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter);
 }
 
+// The places that each row's part of the table may need; 0 for rows of more than `most` entries, which have none.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename I>
+__global__ void table_sizes(I n, I most, const I* __restrict__ indptr, const I* __restrict__ diag, long long* sizes)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const long long length = indptr[i + 1] - indptr[i];
+    sizes[i] = length > most ? 0 : (diag[i] - indptr[i]) * length;
+}
+
 // ILU(0)'s table of places where rows meet: see match_rows. Launch: gridDim.x * blockDim.x / 32 >= n.
 template <typename I>
 __global__ void ilu0_match(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,

@@ -9,8 +9,9 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError, meant
+from finelu.kernels.cuda.indices import pointers as pointers_of
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel, optional
-from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
+from finelu.kernels.cuda.runtime.memory import set_pending
 from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
 from finelu.kernels.operands import Triangle
 
@@ -25,14 +26,6 @@ NATURAL_THREADS, LEVEL_THREADS = 1_700_000, 300_000
 ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
 IC0_VARIANTS = ("adapt", "levs", "table")
 UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
-
-
-_table_sizes = cupy.ElementwiseKernel(
-    "I diag, I start, I stop",
-    "int64 size",
-    f"size = stop - start > {VERY_LONG} ? 0 : (long long)(diag - start) * (stop - start)",
-    "table_sizes",
-)
 
 
 @dataclass(eq=False)
@@ -104,11 +97,11 @@ def _meetings(stem: str, A, modest: bool):
 
     Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
     """
-    base = cupy.empty(A.n + 1, np.int64)
-    set_zero(base[:1])
-    stops = base[1:]
-    cupy.cumsum(_table_sizes(A.diag, A.indptr[:-1], A.indptr[1:]), out=stops)
-    total = int(stops[-1])
+    sizes, index = cupy.empty(A.n, np.int64), A.indices.dtype
+    kernel("elimination", "table_sizes", index)(
+        (blocks(A.n, BLOCK),), (BLOCK,), (index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes)
+    )
+    base, total = pointers_of(sizes)
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
     most = min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz) if modest else free // 4
     if total * A.indices.itemsize > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu.kernels.cuda.indices import pointers as pointers_of
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, kernel
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 
@@ -30,8 +31,9 @@ def both_directions(indptr, indices, weights, begin, end, neighbours, both):
     grid, size = (blocks(n, BLOCK),), np.int32(n)
     set_zero(end)
     kernel("partition", "count_ends")(grid, (BLOCK,), (size, indptr, indices, end))
-    cupy.subtract(cupy.cumsum(end), end, out=begin)
-    end[:] = begin
+    pointers, _ = pointers_of(end)
+    for to in (begin, end):
+        to.data.copy_from_device_async(pointers.data, to.nbytes)
     kernel("partition", "place_ends")(grid, (BLOCK,), (size, indptr, indices, weights, end, neighbours, both))
 
 
@@ -53,7 +55,8 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     marks, lower, counts = cupy.empty(2 * n, np.int64), cupy.empty(n, np.int32), cupy.empty(3, np.int64)
     set_zero(counts)
     kernel("partition", "pairs")(grid, (BLOCK,), (size, begin, end, wish, marks, counts))
-    until = cupy.cumsum(marks)
+    pointers, _ = pointers_of(marks)
+    until = pointers[1:]
     kernel("partition", "enumerate")(
         grid, (BLOCK,), (size, begin, end, sizes, wish, until, owner, lower, totals, starts, counts)
     )
@@ -76,5 +79,12 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
     kernel("partition", "grid_couplings", data.dtype)(
         (blocks(n, BLOCK),), (BLOCK,), (np.int32(n), indptr, indices, data, diag, np.int32(nx), np.int32(ny), found)
     )
+    found = found.get()
     sums[:] = found[:6]
-    return int(found[6].item())
+    return int(found[6])
+
+
+def bricks(nx, ny, nz, kx, ky, kz, parts):
+    """The brick of each node; see kernels/reference/partition.py."""
+    sizes = (np.int32(k) for k in (nx, ny, nz, kx, ky, kz))
+    kernel("partition", "bricks")((blocks(parts.size, BLOCK),), (BLOCK,), (*sizes, parts))

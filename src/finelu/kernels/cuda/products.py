@@ -17,7 +17,7 @@ SPREAD_ROWS = 64  # down to which a block has fewer rows where there would be fe
 
 
 class Product:
-    """y = A x; see kernels/reference/products.py. S : cupyx.scipy.sparse CSR. Waits for nothing."""
+    """y = A x; see kernels/reference/products.py. S : a CSR, or cupyx's. Waits for nothing."""
 
     def __init__(self, S):
         n, index = S.shape[0], S.indices.dtype

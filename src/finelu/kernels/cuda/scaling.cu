@@ -58,6 +58,23 @@ __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a,
     if (!(real(p) > 0) || imag(p) != 0) atomicMin(found + 1, (long long)i);
 }
 
+template <typename R> __device__ inline R magnitude(R a) { return a < 0 ? -a : a; }
+template <typename R> __device__ inline R magnitude(Complex<R> a) { return R(hypot(double(a.re), double(a.im))); }
+
+// roots, 1 / weights and 1 / roots of each row. Twin: kernels/reference/scaling.py:dropping_weights, to an ulp or two.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename R, typename I>
+__global__ void dropping_weights(I n, const I* __restrict__ diag, const T* __restrict__ f, const T* __restrict__ diagonal,
+                                 int cholesky, R* roots, R* by_weights, R* by_roots)
+{
+    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (i >= n) return;
+    const R pivot = magnitude(f[diag[i]]), root = cholesky ? pivot : sqrt(pivot), own = sqrt(magnitude(diagonal[i]));
+    roots[i] = root;
+    by_weights[i] = R(1) / sqrt(root * (own > root ? own : root));
+    by_roots[i] = R(1) / root;
+}
+
 // found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a row.
 // Twin: kernels/reference/scaling.py:first_unusable. Launch: gridDim.x * blockDim.x >= n * LANES.
 template <typename T, typename I>

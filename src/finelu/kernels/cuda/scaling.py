@@ -43,6 +43,15 @@ def pivots(A, cholesky: bool):
     return d, bad if bad < A.n else -1, other >= A.n
 
 
+def dropping_weights(F, diagonal, cholesky: bool):
+    """What entries are multiplied by before they are compared; see kernels/reference/scaling.py."""
+    found, index = cupy.empty((3, F.n), F.dtype.char.lower()), F.indices.dtype
+    kernel("scaling", "dropping_weights", F.dtype, found.dtype, index)(
+        (blocks(F.n, BLOCK),), (BLOCK,), (index.type(F.n), F.diag, F.data, diagonal, np.int32(cholesky), *found)
+    )
+    return tuple(found)
+
+
 def first_unusable(F) -> int:
     """The first row with a value that is not finite or a zero pivot, or -1. Waits for the host, once."""
     found, index = _no_rows(1), F.indices.dtype

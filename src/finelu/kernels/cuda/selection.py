@@ -9,6 +9,7 @@ import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.memory import set_pending
 
 BLOCK, BUCKETS, TILE, TAIL = 1024, 256, 8192, 4096  # as in selection.cu
 TREE_BYTES = 2 * BUCKETS * 128
@@ -71,7 +72,7 @@ class Selection:
         key = np.dtype(f"u{real.itemsize}")
         self.out = cupy.empty(1, real)
         self.state = cupy.zeros(STATE + BUCKETS, np.int64)
-        self.state[NAN_SEEN] = -1
+        set_pending(self.state[NAN_SEEN : NAN_SEEN + 1])
         self.below = self.state[BELOW : BELOW + 1]
         self.grid = min(device_limits()["processors"], blocks(self.n_max, BLOCK))
         self.room = max(self.n_max // 16, TILE) if room is None else int(room)

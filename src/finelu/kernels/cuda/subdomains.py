@@ -9,8 +9,12 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas
 
 from finelu.errors import ParameterError
+from finelu.kernels.cuda.indices import inverse, longest, shifted
+from finelu.kernels.cuda.indices import pointers as pointers_of
+from finelu.kernels.cuda.indices import starts as starts_among
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import counter
+from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import Couplings, require_indices
 
 ALIGNED = 8  # what is packed for a part begins at multiples of this
@@ -25,19 +29,16 @@ RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in glo
 
 def inside(starts, rows, indptr, indices):
     """The block-diagonal matrix of the parts; see kernels/reference/subdomains.py."""
-    n, index = indptr.size - 1, indices.dtype
-    position = None
-    if rows.size == n:  # each row has one position
-        position = cupy.empty(n, np.int32)
-        position[rows] = cupy.arange(n, dtype=np.int32)
+    index = indices.dtype
+    position = inverse(rows) if rows.size == indptr.size - 1 else None  # each row has one position
     launch = kernel("subdomains", "inside", index)
     grid = (starts.size - 1,), (THREADS,)
     A = starts, rows, optional(position), indptr, indices
-    pointers = cupy.zeros(rows.size + 1, index)
-    launch(*grid, (*A, np.int32(0), pointers[1:], NULL, NULL))
-    require_indices("the diagonal blocks", pointers, index)
-    pointers = cupy.cumsum(pointers, dtype=index)
-    columns, places = (cupy.empty(int(pointers[-1]), index) for _ in range(2))
+    counts = cupy.empty(rows.size, index)
+    launch(*grid, (*A, np.int32(0), counts, NULL, NULL))
+    pointers, total = pointers_of(counts)
+    require_indices("the diagonal blocks", total, index)
+    columns, places = (cupy.empty(total, index) for _ in range(2))
     launch(*grid, (*A, np.int32(1), pointers, columns, places))
     return pointers, columns, places
 
@@ -209,7 +210,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     dtypes = data.dtype, indices.dtype
     launch = kernel("coarse_space", "coarse_products", *dtypes, lanes)
     A = indptr, indices, data, parts, optional(Z)
-    long_rows = cupy.flatnonzero(indptr[1:] - indptr[:-1] > LONG)
+    long_rows = cupy.flatnonzero(indptr[1:] - indptr[:-1] > LONG) if longest(indptr) > LONG else indptr[:0]
     at_once = max(1, ROOM // count)  # long rows for which there is room
 
     def run(*how):
@@ -222,11 +223,10 @@ def coarse_products(indptr, indices, data, parts, count, Z):
                 (rows.size,), (256,), (rows, np.int32(m), np.int32(count), *A, first, last, *how)
             )
 
-    pointers = cupy.zeros(n + 1, np.int32)
-    run(np.int32(0), pointers[1:], NULL, NULL)
-    require_indices("A Z", pointers, np.int32)
-    pointers = cupy.cumsum(pointers, dtype=np.int32)
-    entries = int(pointers[-1])
+    counts = cupy.empty(n, np.int32)
+    run(np.int32(0), counts, NULL, NULL)
+    pointers, entries = pointers_of(counts)
+    require_indices("A Z", entries, np.int32)
     part, values = cupy.empty(entries, np.int32), cupy.empty((entries, m), data.dtype)
     run(np.int32(1), pointers, part, values)
     return pointers, part, values
@@ -271,7 +271,36 @@ def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
 
 def couple(products, rows, parts, starts, members):
     """The couplings of A Z, and which of its entries theirs are; see kernels/reference/subdomains.py."""
-    return Couplings.of(products, rows, parts, starts, members)
+    _, part, values = products
+    entries, count = part.size, starts.size - 1
+    kind = np.int32 if count**2 < 2**31 else np.int64
+    keys, first = cupy.empty(entries, kind), cupy.empty(entries, np.int32)
+    grid, sizes = (blocks(entries, BLOCK),), (np.int32(entries), np.int32(count))
+    kernel("coarse_space", "coupling_keys", keys.dtype)(grid, (BLOCK,), (*sizes, rows, parts, part, keys))
+    order = cupy.argsort(keys, kind="stable")
+    kernel("coarse_space", "coupling_begins", keys.dtype)(grid, (BLOCK,), (sizes[0], keys, order, first))
+    until, couplings = pointers_of(first)
+    of_parts, of_vectors = (cupy.empty(couplings, np.int32) for _ in range(2))
+    ends, of_rows, local = cupy.zeros(couplings + 1, np.int32), cupy.empty_like(rows), cupy.empty(entries, np.uint16)
+    kernel("coarse_space", "write_couplings", keys.dtype)(
+        grid,
+        (BLOCK,),
+        (
+            *(*sizes, keys, order, until, rows, parts, starts, inverse(members)),
+            *(ends, of_parts, of_vectors, of_rows, local),
+        ),
+    )
+    by_vectors = shifted(cupy.argsort(of_vectors, kind="stable"), 0, np.int32)
+    found = Couplings(
+        starts=starts_among(of_parts, count),
+        ends=ends,
+        rows=local,
+        of_rows=of_rows,
+        values=gather(values, order),
+        vector_starts=starts_among(gather(of_vectors, by_vectors), count),
+        members=by_vectors,
+    )
+    return found, order
 
 
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
@@ -291,6 +320,15 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
             ),
         )
     return E
+
+
+def coarse_weights(E, left_out):
+    """The weights of `hermitian_inverse`, None where E is not definite; see kernels/reference/subdomains.py. Waits for
+    the device."""
+    n, unfit = E.shape[0], cupy.zeros(1, np.int32)
+    weights = cupy.empty(n)
+    kernel("coarse_space", "coarse_weights", E.dtype)((n,), (BLOCK,), (np.int32(n), E, left_out, weights, unfit))
+    return None if unfit.item() else weights
 
 
 def hermitian_inverse(S, weights, tolerance):

@@ -2,7 +2,7 @@
 // it (ILUPACK on GPUs, 2019, equation (11)). Twins: kernels/reference/vectors.py, name by name. Vectors are (n,) or
 // (n, columns), rows contiguous; blockIdx.y is the column. Each element of the result has one writer.
 //
-// dot, dotu, norm, dot_and_norm: sums over (n,), as runtime/sums.cuh forms them; squares in double precision. Launch: any
+// dot, dotu, size_of_dot, norm, dot_and_norm: sums over (n,), as runtime/sums.cuh forms them; squares in double precision. Launch: any
 // 1-D grid, blockDim.x a multiple of 32; room: 4 * gridDim.x doubles, which hold the sums of the blocks.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
@@ -40,6 +40,16 @@ __global__ void dotu(long long n, double* room, unsigned* counter, const T* __re
     T sum = T(0);
 #pragma unroll 4
     for (long long i = own_row(); i < n; i += stride()) sum += x[i] * y[i];
+    finish_sum(sum, room, counter, out);
+}
+
+template <typename T>
+__global__ void size_of_dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y,
+                            Real<T>* out)
+{
+    Real<T> sum = 0;
+#pragma unroll 4
+    for (long long i = own_row(); i < n; i += stride()) sum += one_norm(x[i]) * one_norm(y[i]);
     finish_sum(sum, room, counter, out);
 }
 
@@ -89,6 +99,41 @@ __global__ void difference(long long n, const T* b, const T* y, T* r)
 {
     const long long i = own_row();
     if (i < n) r[i] = b[i] - y[i];
+}
+
+// r = x + y; r may be one of them. Launch: gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void added(long long n, const T* x, const T* y, T* r)
+{
+    const long long i = own_row();
+    if (i < n) r[i] = x[i] + y[i];
+}
+
+// out[i] = x[places[i]], rows of `columns` words, for n words in all. Launch: gridDim.x * blockDim.x >= n.
+template <typename W, typename I>
+__global__ void gather(long long n, int columns, const I* __restrict__ places, const W* __restrict__ x, W* out)
+{
+    const long long i = own_row();
+    if (i < n) out[i] = x[columns == 1 ? (long long)places[i] : (long long)places[i / columns] * columns + i % columns];
+}
+
+// The first i for which the real part of x[places[i]] is not above 0; all ones before, and where there is none.
+// Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename I>
+__global__ void first_not_positive(long long n, const T* __restrict__ x, const I* __restrict__ places, unsigned long long* first)
+{
+    const long long i = own_row();
+    if (i < n && !(real(x[places[i]]) > 0)) atomicMin(first, (unsigned long long)i);
+}
+
+// The first i for which one of x[places[i]] and y[i] is above 0 and the other is not; all ones before, and where there is
+// none. Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename I>
+__global__ void first_of_other_sign(long long n, const T* __restrict__ x, const I* __restrict__ places, const T* __restrict__ y,
+                                    unsigned long long* first)
+{
+    const long long i = own_row();
+    if (i < n && (x[places[i]] > 0) != (y[i] > 0)) atomicMin(first, (unsigned long long)i);
 }
 
 // The first place of NaN or Inf; all ones before, and where there is none. Launch: gridDim.x * blockDim.x >= n.

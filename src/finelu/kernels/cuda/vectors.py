@@ -7,9 +7,11 @@ from functools import partial
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import blocks, by_columns, kernel, optional, over_elements, summing
+from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, by_columns, kernel, optional, over_elements, summing
+from finelu.kernels.cuda.runtime.memory import set_pending
 
-NONE = np.uint64(2**64 - 1)  # a place that is none
+NONE = 2**64 - 1  # a place that is none
+WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "ulonglong2"}  # by bytes
 _sum = partial(summing, "vectors")
 
 
@@ -30,7 +32,21 @@ def dot_and_norm(x, y, out, size):
 
 
 def gather(x, places):
-    return x[places]
+    """x[places], of rows if x has two dimensions; see kernels/reference/vectors.py."""
+    x = cupy.ascontiguousarray(x)
+    out = cupy.empty((places.size, *x.shape[1:]), x.dtype)
+    if out.size:
+        columns = x[:1].size
+        kernel("vectors", "gather", WORDS[x.itemsize], places.dtype)(
+            (blocks(out.size, BLOCK),), (BLOCK,), (np.int64(out.size), np.int32(columns), places, x, out)
+        )
+    return out
+
+
+def added(x, y):
+    r = cupy.empty(x.size, x.dtype)
+    over_elements("vectors", "added", r, x, y, r)
+    return r
 
 
 def difference(b, y, r):
@@ -39,32 +55,44 @@ def difference(b, y, r):
 
 def first_not_finite(x) -> int:
     """The first place of NaN or Inf, -1 for none; waits for the device."""
-    found = cupy.asarray(np.full(1, NONE))
+    found = _nothing_found()
     over_elements("vectors", "first_not_finite", x, x, found)
+    return _found(found)
+
+
+def first_not_positive(x, places) -> int:
+    """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py. Waits for the device."""
+    found = _nothing_found()
+    if places.size:
+        kernel("vectors", "first_not_positive", x.dtype, places.dtype)(
+            (blocks(places.size, BLOCK),), (BLOCK,), (np.int64(places.size), x, places, found)
+        )
+    return _found(found)
+
+
+def first_of_other_sign(x, places, y) -> int:
+    """The first i for which one of x[places[i]] and y[i] is above 0 and the other is not, -1 for none; waits."""
+    found = _nothing_found()
+    if places.size:
+        kernel("vectors", "first_of_other_sign", x.dtype, places.dtype)(
+            (blocks(places.size, BLOCK),), (BLOCK,), (np.int64(places.size), x, places, y, found)
+        )
+    return _found(found)
+
+
+def _nothing_found():
+    found = cupy.empty(1, np.uint64)
+    set_pending(found)
+    return found
+
+
+def _found(found) -> int:
     first = int(found.item())
     return -1 if first == NONE else first
 
 
 def size_of_dot(x, y, out):
-    total = _sum_of_complex_products if x.dtype.kind == "c" else _sum_of_products
-    total(x, y, out.reshape(()))
-
-
-_sum_of_products = cupy.ReductionKernel(
-    "T x, T y", "T total", "abs(x) * abs(y)", "a + b", "total = a", "0", "finelu_size_of_dot"
-)
-
-_sum_of_complex_products = cupy.ReductionKernel(
-    "C x, C y",
-    "T total",
-    "(abs(x.real()) + abs(x.imag())) * (abs(y.real()) + abs(y.imag()))",
-    "a + b",
-    "total = a",
-    "0",
-    "finelu_size_of_complex_dot",
-)
-
-BLOCK = 256
+    _sum("size_of_dot", x, x, y, out)
 
 
 def gather_scaled(rows, scale, r):

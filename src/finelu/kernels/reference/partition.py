@@ -182,3 +182,11 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
                     found[3 + k] += 1
     sums[:] = found
     return -1
+
+
+def bricks(nx, ny, nz, kx, ky, kz, parts):
+    """parts[i + nx (j + ny k)] = the brick of node (i, j, k), numbered like nodes, of kx, ky, kz along each direction,
+    whose sides differ by one at most. parts (nx ny nz,) int32 : out."""
+    for row in range(parts.size):
+        i, j, k = row % nx, row // nx % ny, row // (nx * ny)
+        parts[row] = i * kx // nx + kx * (j * ky // ny + ky * (k * kz // nz))

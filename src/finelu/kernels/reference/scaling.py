@@ -50,3 +50,12 @@ def first_unusable(F):
         if not np.isfinite(F.data[F.indptr[i] : F.indptr[i + 1]]).all() or F.data[F.diag[i]] == 0:
             return i
     return -1
+
+
+def dropping_weights(F, diagonal, cholesky):
+    """(roots, 1 / weights, 1 / roots), each (n,) real: roots_i = sqrt|f_ii|, of Cholesky |f_ii|, and
+    weights_i = sqrt(roots_i max(sqrt|d_i|, roots_i)) for the diagonal d (n,)."""
+    pivots = np.array([abs(F.data[p]) for p in F.diag])
+    roots = pivots if cholesky else np.sqrt(pivots)
+    weights = np.sqrt(roots * np.maximum(np.sqrt(abs(diagonal)), roots))
+    return roots, 1 / weights, 1 / roots

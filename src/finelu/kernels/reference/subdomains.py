@@ -12,6 +12,8 @@ import numpy as np
 
 from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import Couplings
+from finelu.kernels.reference.indices import inverse
+from finelu.kernels.reference.indices import starts as starts_among
 from finelu.kernels.reference.levels import levels
 
 
@@ -163,7 +165,24 @@ def couple(products, rows, parts, starts, members):
 
     rows (k,) : the row of each entry of A Z, None where it is found here.  starts, members : the rows of each part.
     """
-    return Couplings.of(products, rows, parts, starts, members)
+    _, part, values = products
+    count = starts.size - 1
+    keys = parts[rows].astype(np.int64) * count + part
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    begins = np.flatnonzero(np.diff(keys, prepend=-1))
+    of_parts, of_vectors = ((keys[begins] // count).astype(np.int32), (keys[begins] % count).astype(np.int32))
+    by_vectors = np.argsort(of_vectors, kind="stable").astype(np.int32)
+    couplings = Couplings(
+        starts=starts_among(of_parts, count),
+        ends=np.append(begins, keys.size).astype(np.int32),
+        rows=inverse(members)[rows] - starts[parts[rows]],
+        of_rows=rows,
+        values=values[order],
+        vector_starts=starts_among(of_vectors[by_vectors], count),
+        members=by_vectors,
+    )
+    return couplings, order
 
 
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
@@ -179,6 +198,16 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     for i, q, v in zip(rows, part, values):
         E[parts[i], :, q, :] += np.outer(Z[i], v)
     return E.reshape(count * m, count * m)
+
+
+def coarse_weights(E, left_out):
+    """The weights of `hermitian_inverse` for a dense E (n, n): 1 / sqrt(E_ii), or that of the smallest normal number
+    where E_ii is below it; 0 for the rows that are to be left out. None where E_ii is not above 0 for another row, or
+    E holds NaN or Inf."""
+    size = np.diag(E).real
+    if not np.isfinite(E).all() or not (left_out | (size > 0)).all():
+        return None
+    return np.where(left_out, 0, 1 / np.sqrt(np.maximum(size, np.finfo(np.float64).tiny)))
 
 
 def hermitian_inverse(S, weights, tolerance):

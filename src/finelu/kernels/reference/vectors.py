@@ -34,13 +34,34 @@ def dot_and_norm(x, y, out, size):
 
 
 def gather(x, places):
-    """x[places], a new array (places,)."""
-    return np.array([x[place] for place in places], x.dtype)
+    """x[places], a new array (places,), or of rows (places, m) of x (n, m)."""
+    return np.array([x[place] for place in places], x.dtype).reshape(-1, *x.shape[1:])
 
 
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
     r[:] = b - y
+
+
+def added(x, y):
+    """x + y, a new array."""
+    return x + y
+
+
+def first_not_positive(x, places):
+    """The first i for which the real part of x[places[i]] is not above 0, -1 for none."""
+    for i, place in enumerate(places):
+        if not x[place].real > 0:
+            return i
+    return -1
+
+
+def first_of_other_sign(x, places, y):
+    """The first i for which one of the real x[places[i]] and y[i] is above 0 and the other is not, -1 for none."""
+    for i, place in enumerate(places):
+        if (x[place] > 0) != (y[i] > 0):
+            return i
+    return -1
 
 
 def first_not_finite(x):

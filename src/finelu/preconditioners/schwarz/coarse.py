@@ -9,18 +9,16 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from finelu.device import namespace, on_gpu, require_room, synchronize
+from finelu.device import copied, namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.matrix import rows_of_entries
 from finelu.threads import one_blas_thread
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
 # its sum, and thirty of A's own dtype, in which A Z is formed.
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
-TINY = float(np.finfo(np.float64).tiny)
 DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
 
 
@@ -32,7 +30,7 @@ class CoarseSpace:
     adjoint : "H" for a Hermitian A; "T" for a symmetric one, Z^T and E = Z^T A Z, which keep its symmetry; None for any
         other. For the first two E^-1 is its own adjoint.
     products : A Z, see kernels/reference/subdomains.py; by `Couplings`, too. Both if `balanced`.
-    dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part.
+    dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part. On the host.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class CoarseSpace:
             require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
         products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
         pointers, part, _ = products
-        rows = rows_of_entries(pointers[1:] - pointers[:-1], part.size) if on_gpu(A.data) else None
+        rows = self._kernels.indices.rows_of_entries(pointers, part.size) if on_gpu(A.data) else None
         couplings, order = kernels.couple(products, rows, self.parts, self.starts, self.rows)
         if self._balanced:
             self.products, self._couplings = products, couplings
@@ -215,7 +213,8 @@ class _Sparse:
 
 
 def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:
-    """What applies E^-1 to vectors of `dtype` in the space of the vectors that are left, and (K,) which are not.
+    """What applies E^-1 to vectors of `dtype` in the space of the vectors that are left; and (K,), on the host, which
+    are not.
 
     E (K, K) : in double precision, sparse on the CPU, dense on a GPU.  dependent (K,) : vectors that are to be left
     out in any case.
@@ -238,10 +237,10 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
         weights = xp.where(dropped, 0.0, scale)
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
         if not bool(tiny.any()):
-            return found, dropped
+            return found, to_host(dropped)
         dropped = dropped | tiny
         if found is not None:
-            return found, dropped
+            return found, to_host(dropped)
     raise MatrixError(
         "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
         "not annihilate."
@@ -302,15 +301,16 @@ def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype:
 def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any, Any] | None:
     """What `inverse` returns, for a semidefinite E without pivoting; None where E turns out not to be so, or has a
     diagonal entry of 0 or less for a vector that is not to be left out, or holds Inf or NaN."""
-    xp, size = namespace(E), E.diagonal().real
-    if bool((~(size > 0) & ~dependent).any()) or not bool(xp.isfinite(E).all()):
+    kernels = kernels_for(E).subdomains
+    weights = kernels.coarse_weights(E, dependent)
+    if weights is None:
         return None
-    weights = xp.where(dependent, 0, 1 / xp.sqrt(xp.maximum(size, TINY)))
-    X, left_out = kernels_for(E).subdomains.hermitian_inverse(E.copy(), weights, tolerance)
-    if bool((left_out == 2).any()):
+    X, found = kernels.hermitian_inverse(copied(E), weights, tolerance)
+    left_out = to_host(found)
+    if (left_out == 2).any():
         return None
-    dropped = dependent | (left_out == 1)
-    return None if bool(dropped.all()) else (_Dense(X.astype(dtype, copy=False)), dropped)
+    dropped = to_host(dependent) | (left_out == 1)
+    return None if dropped.all() else (_Dense(X.astype(dtype, copy=False)), dropped)
 
 
 def _scaled(E: Any, weights: Any, dropped: Any) -> Any:

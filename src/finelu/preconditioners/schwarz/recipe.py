@@ -18,8 +18,9 @@ from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.matrix import dense_numbers, rows_of_entries
+from finelu.matrix import dense_numbers
 from finelu.matrix.traits import require_hermitian, symmetry
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
@@ -187,15 +188,15 @@ class SchwarzFactors(Factors):
         local: Any = ILU0() if recipe.local == AUTO else recipe.local
         self._look_at(A)
         domains = Subdomains(A, self.parts, self._number, recipe.overlap)
-        if recipe.overlap and self._number > 1 and int(domains.sizes.max()) == A.n:
+        sizes = domains.sizes()
+        if recipe.overlap and self._number > 1 and int(sizes.max()) == A.n:
             raise ParameterError(
-                f"{recipe!r}: with overlap={recipe.overlap} part {int(domains.sizes.argmax())} of {self._number} is "
+                f"{recipe!r}: with overlap={recipe.overlap} part {int(sizes.argmax())} of {self._number} is "
                 "all of A; take less overlap, or larger parts."
             )
         self.rows = domains.rows
         narrow = self._definite and recipe.local == AUTO and recipe.precision is None
         self._local = LocalFactors(recipe, local, A, domains, symmetric=self._kind != "general", narrow=narrow)
-        sizes = to_host(domains.sizes)
         report.local, report.smallest, report.largest = repr(local), int(sizes.min()), int(sizes.max())
         cut = A.nnz - self._local.entries if domains.rows.size == A.n else _cut(A, self.parts)
         report.cut = cut / A.nnz
@@ -218,7 +219,8 @@ class SchwarzFactors(Factors):
             self._warning, self._kind = require_hermitian(self.recipe, A), "hermitian"
         else:
             self._kind = symmetry(A)
-        self._definite = self._kind == "hermitian" and bool((A.data[A.diag].real > 0).all())
+        not_positive = kernels_for(A.data).vectors.first_not_positive
+        self._definite = self._kind == "hermitian" and not_positive(A.data, A.diag) < 0
 
     def _tell(self) -> None:
         """What has come out, in the report. Where ILU0 stands in for IC0, its pivots must be positive."""
@@ -350,7 +352,7 @@ class SchwarzFactors(Factors):
 
 def _cut(A: CSR, parts: Any) -> int:
     """How many of A's entries couple rows of different parts."""
-    rows = rows_of_entries(A.indptr[1:] - A.indptr[:-1], A.nnz)
+    rows = kernels_for(A.data).indices.rows_of_entries(A.indptr, A.nnz)
     return int((parts[rows] != parts[A.indices]).sum())
 
 

@@ -7,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, sparse_module, synchronize
+from finelu.device import namespace, on_gpu, sparse_module, synchronize, to_host
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors.triangles import TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.matrix import as_csr, rows_of_entries
-
-
-def starts_of(numbers: Any, count: int, index: Any) -> Any:
-    """(count + 1,) of dtype `index` : where each of the numbers 0, ..., count - 1 begins among them, which ascend."""
-    xp = namespace(numbers)
-    return xp.searchsorted(numbers, xp.arange(count + 1, dtype=numbers.dtype)).astype(index)
+from finelu.matrix import full_csr
 
 
 class Subdomains:
@@ -31,10 +25,10 @@ class Subdomains:
     def __init__(self, A: CSR, parts: Any, count: int, overlap: int):
         xp = namespace(A.data)
         self.parts, self.count, self.n = parts, count, A.n
-        index = parts.dtype
-        self.own_rows = xp.argsort(parts, kind="stable").astype(index)
-        self.part = parts[self.own_rows]
-        self.own_starts = starts_of(self.part, count, index)
+        kernels = kernels_for(A.data)
+        self.own_rows = kernels.indices.shifted(xp.argsort(parts, kind="stable"), 0, np.int32)
+        self.part = kernels.vectors.gather(parts, self.own_rows)
+        self.own_starts = kernels.indices.starts(self.part, count)
         self.starts, self.rows = self.own_starts, self.own_rows
         for _ in range(overlap):
             self._grow(A)
@@ -51,16 +45,16 @@ class Subdomains:
         grown.sort_indices()
         index = self.rows.dtype
         self.rows, self.starts = grown.indices.astype(index), grown.indptr.astype(index)
-        self.part = rows_of_entries(self.starts[1:] - self.starts[:-1], self.rows.size)
+        self.part = kernels_for(A.data).indices.rows_of_entries(self.starts, self.rows.size)
 
     @property
     def owned(self) -> Any:
         """(len(rows),) : whether a position belongs to the part that owns its row."""
         return self.parts[self.rows] == self.part
 
-    @property
     def sizes(self) -> Any:
-        return self.starts[1:] - self.starts[:-1]
+        """(count,) : the rows of each part, on the host."""
+        return np.diff(to_host(self.starts))
 
 
 class LocalFactors:
@@ -78,12 +72,7 @@ class LocalFactors:
         self._recipe, self._domains, self._narrow = recipe, domains, narrow
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
-        S = sparse_module(A.data).csr_matrix(
-            (kernels.vectors.gather(A.data, self._places), indices, indptr),
-            shape=(domains.rows.size, domains.rows.size),
-        )
-        S.has_sorted_indices = S.has_canonical_format = True
-        self._blocks = as_csr(S)
+        self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places))
         changes: dict[str, Any] = {"triangular": "sync_free" if on_gpu(A.data) else "sequential"}
         if on_gpu(A.data) and getattr(local, "variant", None) == "auto":
             changes["variant"] = "levs"  # all parts at once: in natural order they would come one after the other
@@ -124,10 +113,10 @@ class LocalFactors:
     def require_positive_pivots(self) -> None:
         """A ZeroPivot for the first pivot of U that is not positive."""
         triangles = self.factors.triangles
-        pivots = triangles.data[triangles.diag].real
-        if not bool((pivots > 0).all()):
-            first = int((pivots > 0).argmin())
-            raise self._bad_pivot(first, f"{float(pivots[first]):g}, which is not positive", self.factors.recipe)
+        first = kernels_for(triangles.data).vectors.first_not_positive(triangles.data, triangles.diag)
+        if first >= 0:
+            pivot = float(triangles.data[triangles.diag[first]].real)
+            raise self._bad_pivot(first, f"{pivot:g}, which is not positive", self.factors.recipe)
 
     def _weigh(self, symmetric: bool, dtype: Any) -> None:
         domains, xp = self._domains, namespace(self._places)
@@ -138,7 +127,7 @@ class LocalFactors:
         else:
             self._after = domains.owned.astype(real)
         positions = xp.argsort(domains.rows, kind="stable").astype(np.int32)
-        pointers = starts_of(domains.rows[positions], domains.n, np.int32)
+        pointers = kernels_for(positions).indices.starts(domains.rows[positions], domains.n)
         ones = xp.ones(domains.rows.size, dtype)
         shape = (domains.n, domains.rows.size)
         self._sum = sparse_module(ones).csr_matrix((ones, positions, pointers), shape=shape)

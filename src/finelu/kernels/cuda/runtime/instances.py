@@ -12,6 +12,7 @@ REALS = ("float", "double")
 COMPLEX = VALUES[2:]
 BOOLEANS = ("false", "true")
 INDICES = ("int", "long long")
+WORDS = ("unsigned char", "unsigned short", "unsigned", "unsigned long long", "ulonglong2")
 LANES = (1, 2, 4, 8, 16, 32)
 ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
 
@@ -123,6 +124,8 @@ def _by_teams(name, *parameters, indices=False, batch=False):
     return list(dict.fromkeys(found))
 
 
+LEAST_CAPABILITY = {"stencil_warps": 80}  # of the files that not every GPU takes, as stencil.py:_fits_warps has it
+
 INSTANCES: dict[str, list[str]] = {
     "blocks": [
         *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
@@ -132,6 +135,10 @@ INSTANCES: dict[str, list[str]] = {
         *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],
+    "indices": _over(["progression", "lengths", "sums_of_chunks", "write_pointers", "entries"], INDICES)
+    + _over(["inverse", "starts", "longest"], INDICES)
+    + _over(["shifted"], INDICES, INDICES)
+    + ["shifted<int, unsigned short>"],
     "inspection": _over(["inspect", "roots", "mirrored"], VALUES, INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
@@ -153,7 +160,7 @@ INSTANCES: dict[str, list[str]] = {
     "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
     + _by_warp()
     + _eliminations("ic0", ("SEARCH", "TABLE"))
-    + _over(["ilu0_match", "ic0_match"], INDICES),
+    + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES),
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
     + _over(
         [
@@ -173,6 +180,7 @@ INSTANCES: dict[str, list[str]] = {
         "pairs",
         "enumerate",
         "contract",
+        "bricks",
         *_over(["scales", "couplings", "grid_couplings"], VALUES),
         *_over(["propose"], (8, 32)),
     ],
@@ -192,12 +200,16 @@ INSTANCES: dict[str, list[str]] = {
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
     "candidates": _tables("short_candidates") + _over(["long_candidates"], VALUES, INDICES, FLAGS),
-    "vectors": _over(["gather_scaled", "scatter_scaled"], VALUES, INDICES)
-    + _over(["dot", "dotu", "norm", "dot_and_norm", "difference", "first_not_finite"], VALUES),
+    "vectors": _over(["gather_scaled", "scatter_scaled", "first_not_positive"], VALUES, INDICES)
+    + _over(["gather"], WORDS, INDICES)
+    + _over(["first_of_other_sign"], REALS, INDICES)
+    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
     "scaling": _over(
-        ["pivots"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES
+        ["pivots", "dropping_weights"],
+        ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"),
+        INDICES,
     )
     + _over(["unusable"], VALUES, INDICES)
     + _over(["divide_by_pivots"], VALUES, INDICES)
@@ -214,7 +226,8 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["coarse_products"], VALUES, INDICES, (8, 32))
     + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
-    + _over(["scale_both"], ("double", "Complex<double>"))
+    + _over(["coupling_keys", "coupling_begins", "write_couplings"], INDICES)
+    + _over(["scale_both", "coarse_weights"], ("double", "Complex<double>"))
     + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
         "wavefront_order",

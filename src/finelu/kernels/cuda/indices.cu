@@ -1,0 +1,147 @@
+// Lists of integers: their places, lengths and starts. Twins: kernels/reference/indices.py.
+#include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
+
+using namespace fl;
+
+constexpr int CHUNK = 4096;  // counts of a block of 256 that is to add them up
+
+__device__ inline long long own() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+
+// out_i = first + i step. Launch: gridDim.x * blockDim.x >= n.
+template <typename I>
+__global__ void progression(long long n, long long first, long long step, I* out)
+{
+    const long long i = own();
+    if (i < n) out[i] = I(first + i * step);
+}
+
+// y = x + by. Launch: gridDim.x * blockDim.x >= n.
+template <typename From, typename To>
+__global__ void shifted(long long n, long long by, const From* __restrict__ x, To* y)
+{
+    const long long i = own();
+    if (i < n) y[i] = To((long long)x[i] + by);
+}
+
+// out = end - begin. Launch: gridDim.x * blockDim.x >= n.
+template <typename I>
+__global__ void lengths(long long n, const I* __restrict__ begin, const I* __restrict__ end, I* out)
+{
+    const long long i = own();
+    if (i < n) out[i] = end[i] - begin[i];
+}
+
+// The sum of v over the threads up to this one; all: over the block. blockDim.x = 256.
+__device__ inline long long sum_up_to(long long v, long long& all)
+{
+    __shared__ long long sums[8];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int d = 1; d < 32; d *= 2) {
+        const long long before = __shfl_up_sync(0xffffffffu, v, d);
+        if (lane >= d) v += before;
+    }
+    __syncthreads();
+    if (lane == 31) sums[warp] = v;
+    __syncthreads();
+    all = 0;
+    for (int w = 0; w < 8; ++w) {
+        if (w == warp) v += all;
+        all += sums[w];
+    }
+    return v;
+}
+
+// sums[c] = the sum of the counts before chunk c of CHUNK; *total = that of all.
+// Launch: a block of 256 a chunk; counter: see last_block.
+template <typename I>
+__global__ void __launch_bounds__(256) sums_of_chunks(long long n, const I* __restrict__ counts, long long* sums,
+                                                      unsigned* counter, long long* total)
+{
+    const long long first = (long long)blockIdx.x * CHUNK;
+    long long sum = 0;
+#pragma unroll 4
+    for (int k = threadIdx.x; k < CHUNK; k += 256)
+        if (first + k < n) sum += counts[first + k];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    if (!last_block(counter)) return;
+    long long before = 0;
+    for (unsigned base = 0; base < gridDim.x; base += 256) {
+        const unsigned c = base + threadIdx.x;
+        const long long mine = c < gridDim.x ? __ldcg(sums + c) : 0;
+        long long all;
+        const long long until = sum_up_to(mine, all);
+        if (c < gridDim.x) sums[c] = before + until - mine;
+        before += all;
+    }
+    if (threadIdx.x == 0) *total = before;
+}
+
+// pointers[i + 1] = the sum of counts[0], ..., counts[i]; pointers[0] = 0. Launch: a block of 256 a chunk.
+template <typename I>
+__global__ void __launch_bounds__(256) write_pointers(long long n, const I* __restrict__ counts,
+                                                      const long long* __restrict__ sums, I* pointers)
+{
+    const long long first = (long long)blockIdx.x * CHUNK;
+    long long before = sums[blockIdx.x];
+    if (first == 0 && threadIdx.x == 0) pointers[0] = 0;
+    for (int k = threadIdx.x; k < CHUNK; k += 256) {
+        const long long i = first + k;
+        long long all;
+        const long long until = sum_up_to(i < n ? (long long)counts[i] : 0, all);
+        if (i < n) pointers[i + 1] = I(before + until);
+        before += all;
+    }
+}
+
+// Of each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null.
+// Launch: gridDim.x * blockDim.x >= total.
+template <typename I>
+__global__ void entries(long long total, I n, const I* __restrict__ pointers, const I* __restrict__ begin, I* rows, I* places)
+{
+    const long long e = own();
+    if (e >= total) return;
+    I low = 0, high = n;  // pointers[low] <= e < pointers[high]
+    while (high - low > 1) {
+        const I middle = low + (high - low) / 2;
+        (pointers[middle] <= e ? low : high) = middle;
+    }
+    rows[e] = low;
+    if (places != nullptr) places[e] = begin[low] + (I(e) - pointers[low]);
+}
+
+// out[order[k]] = k. Launch: gridDim.x * blockDim.x >= n.
+template <typename I>
+__global__ void inverse(long long n, const I* __restrict__ order, int* out)
+{
+    const long long k = own();
+    if (k < n) out[order[k]] = int(k);
+}
+
+// starts[i] = how many of the n numbers, which ascend, are below i, for 0 <= i <= count.
+// Launch: gridDim.x * blockDim.x > count.
+template <typename I>
+__global__ void starts(long long n, long long count, const I* __restrict__ numbers, I* out)
+{
+    const long long i = own();
+    if (i > count) return;
+    long long low = 0, high = n;
+    while (low < high) {
+        const long long middle = (low + high) / 2;
+        if (numbers[middle] < i) low = middle + 1;
+        else high = middle;
+    }
+    out[i] = I(low);
+}
+
+// *most, 0 before: the most places of a list. Launch: any 1-D grid, blockDim.x a multiple of 32.
+template <typename I>
+__global__ void longest(long long n, const I* __restrict__ pointers, long long* most)
+{
+    long long mine = 0;
+    for (long long i = own(); i < n; i += (long long)gridDim.x * blockDim.x)
+        mine = max(mine, (long long)(pointers[i + 1] - pointers[i]));
+    for (int offset = 16; offset > 0; offset /= 2) mine = max(mine, shuffle_xor(mine, offset));
+    if (threadIdx.x % 32 == 0) atomicMax(most, mine);
+}

@@ -1,0 +1,133 @@
+"""Lists of integers: the CPU's and the GPU's form against the specification; gathers and searches in vectors."""
+
+import numpy as np
+import pytest
+from checks import DTYPES, PATTERNS, in_dtype, values, with_index
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finelu import gallery
+from finelu.kernels import kernels_for, reference
+from finelu.kernels.operands import CSR
+
+INDICES = ("int32", "int64")
+LARGE = (1, 31, 4096, 4097, 300_001)  # of the second and later: a chunk of a sum, one more, more chunks than threads
+
+
+def kernels(backend):
+    return kernels_for(backend.move(np.zeros(1)))
+
+
+def same(backend, got, want):
+    got = backend.fetch(got)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("index", INDICES)
+@PATTERNS
+@given(counts=st.lists(st.integers(0, 5), max_size=40), seed=st.integers(0, 2**16))
+def test_against_the_specification(backend, index, counts, seed):
+    rng, want, got = np.random.default_rng(seed), reference.indices, kernels(backend).indices
+    counts = np.array(counts, index)
+    n, move = counts.size, backend.move
+    pointers, total = want.pointers(counts)
+    found, all_of_them = got.pointers(move(counts))
+    same(backend, found, pointers)
+    assert all_of_them == total == counts.sum()
+    begin = rng.integers(0, 100, n).astype(index)
+    for mine, its in zip(got.entries(found, total, move(begin)), want.entries(pointers, total, begin), strict=True):
+        same(backend, mine, its)
+    same(backend, got.rows_of_entries(found, total), want.rows_of_entries(pointers, total))
+    assert got.longest(found) == want.longest(pointers) == max(counts, default=0)
+    order = rng.permutation(n).astype(index)
+    same(backend, got.inverse(move(order)), want.inverse(order))
+    numbers = np.sort(rng.integers(0, max(n, 1), 2 * n)).astype(index)
+    same(backend, got.starts(move(numbers), n), want.starts(numbers, n))
+    end = begin + counts
+    same(backend, got.lengths(move(begin), move(end)), want.lengths(begin, end))
+    for by, dtype in ((0, None), (1, None), (-1, index), (0, "int32"), (0, "int64")):
+        same(backend, got.shifted(move(begin), by, dtype), want.shifted(begin, by, dtype))
+    for first, step in ((0, 1), (1, 0), (-3, 2)):
+        same(backend, got.progression(n, first, step, index, found), want.progression(n, first, step, index, pointers))
+
+
+def test_an_unsigned_list(backend):
+    numbers = np.array([0, 3, 2**16 - 1], np.int32)
+    same(backend, kernels(backend).indices.shifted(backend.move(numbers), 0, np.uint16), numbers.astype(np.uint16))
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("n", LARGE)
+def test_many_chunks(backend, index, n):
+    counts = np.random.default_rng(0).integers(0, 7, n).astype(index)
+    got = kernels(backend).indices
+    for _ in range(2):  # the second call finds what the first one has left of the counter
+        found, total = got.pointers(backend.move(counts))
+        same(backend, found, np.concatenate([[0], np.cumsum(counts)]).astype(index))
+        assert total == counts.sum()
+    same(backend, got.rows_of_entries(found, total), np.repeat(np.arange(n, dtype=index), counts))
+    assert got.longest(found) == counts.max()
+
+
+def test_more_places_than_the_index_counts(backend):
+    counts = np.full(3, 2**30, np.int32)
+    _, total = kernels(backend).indices.pointers(backend.move(counts))
+    assert total == 3 * 2**30
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "bool", "uint16", "int32", "int64"])
+def test_gather(backend, index, dtype):
+    rng = np.random.default_rng(1)
+    for shape in ((50,), (50, 1), (50, 3)):
+        x = (100 * values(int(np.prod(shape)), "float64", 2)).reshape(shape).astype(dtype)
+        for places in (rng.integers(0, 50, 777), rng.integers(0, 50, 0)):
+            places = places.astype(index)
+            got = kernels(backend).vectors.gather(backend.move(x), backend.move(places))
+            same(backend, got, x[places])
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_first_that_is_not_positive(backend, index, dtype):
+    found = kernels(backend).vectors
+    places = np.random.default_rng(3).permutation(10_000)[:5000].astype(index)
+    x = abs(values(10_000, dtype, 4)).astype(dtype) + np.dtype(dtype).type(1)
+
+    def first():
+        got = found.first_not_positive(backend.move(x), backend.move(places))
+        assert got == reference.vectors.first_not_positive(x, places)
+        return got
+
+    assert first() == -1
+    for k, bad in ((4321, 0), (1234, -1), (77, np.nan)):
+        x[places[k]] = bad
+        assert first() == k
+    if x.dtype.kind != "c":
+        y = np.ones(5000, dtype)
+        want = reference.vectors.first_of_other_sign(x, places, y)
+        assert found.first_of_other_sign(backend.move(x), backend.move(places), backend.move(y)) == want == 77
+        y[77], y[1234], y[4321] = -1, 0, np.nan
+        assert found.first_of_other_sign(backend.move(x), backend.move(places), backend.move(y)) == -1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_added(backend, dtype):
+    x, y = values(1000, dtype, 5), values(1000, dtype, 6)
+    same(backend, kernels(backend).vectors.added(backend.move(x), backend.move(y)), x + y)
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cholesky", [False, True])
+def test_dropping_weights(backend, dtype, index, cholesky):
+    A = with_index(in_dtype(gallery.random_dominant(200, seed=2), dtype), index)
+    diagonal = 3 * values(A.n, dtype, 7)
+    want = reference.scaling.dropping_weights(A, diagonal, cholesky)
+    moved = CSR(*(backend.move(a) for a in (A.indptr, A.indices, A.data, A.diag)))
+    got = kernels(backend).scaling.dropping_weights(moved, backend.move(diagonal), cholesky)
+    for mine, its in zip(got, want, strict=True):
+        mine = backend.fetch(mine)
+        assert mine.dtype == its.dtype == A.data.real.dtype
+        np.testing.assert_allclose(mine, its, rtol=8 * np.finfo(mine.dtype).eps)
