@@ -67,7 +67,7 @@ def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill,
 
 
 class SubdomainSolve:
-    """Two triangular solves in each part, one part after the other; see kernels/reference/subdomains.py.
+    """Two triangular solves in each part, two parts at a time; see kernels/reference/subdomains.py.
 
     plans : `Natural`, of two triangles; nothing is copied, and so not narrowed. A part is solved by one thread.
     """
@@ -102,7 +102,7 @@ class SubdomainSolve:
         besides = (None,) * 9
         if sums is not None:
             c, restricted = sums.couplings, sums.restricted.reshape(sums.dots.size, -1)
-            besides = given, c.starts, c.ends, c.rows, c.values, sums.Z, sums.of, restricted, sums.dots
+            besides = given, c.starts, c.ends, unsigned(c.rows), c.values, sums.Z, sums.of, restricted, sums.dots
         conjugate = sums is not None and sums.conjugate
         arguments = self.starts, r, x, unsigned(rows), *ways, conjugate, *besides
         run_items(_solve, self._items.size - 1, self._items, *arguments, s, *triangles)
@@ -164,7 +164,7 @@ def _add_up_couplings(begin, end, ends, coupled, values, conjugate, x, sums):
     for c in range(begin, end):
         for column in range(values.shape[1]):
             total = x.dtype.type(0)
-            for e in range(ends[c], ends[c + 1]):
+            for e in range(np.uint64(ends[c]), np.uint64(ends[c + 1])):
                 v = values[e, column]
                 total += (np.conj(v) if conjugate else v) * x[coupled[e]]
             sums[c, column] = total

@@ -193,7 +193,7 @@ def added(x, y):
 
 def first_not_positive(x, places):
     """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py."""
-    positive = x[places].real > 0
+    positive = gather(x, places).real > 0
     return -1 if positive.all() else int(positive.argmin())
 
 
