@@ -201,9 +201,7 @@ def _way(r: Record | None) -> str:
     if r is None:
         return "failed"
     d = r.detail
-    return (
-        f"{' > '.join(d['attempts'])}: {d['recipe'].partition('(')[0]}, {d['method']}, {d['iterations']}, {d['status']}"
-    )
+    return f"{' > '.join(d['recipes'])}: {d['method']}, {d['iterations']}, {d['status']}"
 
 
 def page(run: Run) -> str:
