@@ -1,5 +1,5 @@
-# make demo | test | test-all | test-interop | test-petsc | lint | format | cuda | bench | docs | clean: each makes what
-# it needs first, in .venv or in an environment of its own.
+# make demo | test | test-all | test-interop | test-petsc | lint | format | cuda | kernels | wheel | bench | docs | clean:
+# each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-interop test-petsc lint format cuda bench docs clean
+.PHONY: help demo test test-all test-interop test-petsc lint format cuda kernels wheel bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff), types (mypy), the floors of imports and the words"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
+	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
+	@echo "make wheel  make it, and a wheel with it, in dist"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
 	@echo "make docs   build the documentation into build/site"
 	@echo "make clean  remove what the above made, .venv too"
@@ -77,6 +79,15 @@ NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
 	$(BIN)/python tools/compile_cuda.py
 
+# By NVRTC of CUDA 12, whatever nvcc there is.
+KERNELS ?=
+kernels: $(VENV)/.stamp-kernels
+	$(BIN)/python tools/build_kernels.py $(KERNELS)
+
+wheel: kernels
+	rm -rf build/lib build/bdist.*
+	$(PIP) wheel --no-deps --wheel-dir dist .
+
 NAME ?= syncfree
 bench: $(VENV)/.stamp-bench
 	$(BIN)/finelu bench $(NAME)
@@ -87,5 +98,5 @@ docs: $(VENV)/.stamp-docs
 	    build/site --include=*.html || { echo "make: these pages load something from elsewhere" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) build .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info
+	rm -rf $(VENV) build dist src/finelu/kernels/cuda/binaries .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

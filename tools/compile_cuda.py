@@ -78,10 +78,13 @@ def compile_by_nvcc(stem: str, instances: Sequence[str], architecture: str, incl
     return "" if done.returncode == 0 else (done.stderr + done.stdout).strip()
 
 
-def load_nvrtc() -> ctypes.CDLL | None:
-    """NVRTC from the nvidia-cuda-nvrtc wheel of this Python, or from the system; None if neither has it."""
-    wheels = Path(sysconfig.get_path("platlib")) / "nvidia"
-    for path in (*sorted(wheels.glob("**/libnvrtc.so.*"), reverse=True), "libnvrtc.so"):
+def load_nvrtc(major: int | None = None) -> ctypes.CDLL | None:
+    """NVRTC of a major version, else the newest, from the nvidia-cuda-nvrtc wheels of this Python, or from the system;
+    None if neither has it."""
+    ending = "" if major is None else f".{major}"
+    wheels = (Path(sysconfig.get_path("platlib")) / "nvidia").glob(f"**/libnvrtc.so{ending or '.*'}")
+    newest_first = sorted(wheels, key=lambda path: int(path.suffix[1:]), reverse=True)
+    for path in (*newest_first, f"libnvrtc.so{ending}"):
         try:
             return ctypes.CDLL(str(path))
         except OSError:
@@ -92,18 +95,29 @@ def load_nvrtc() -> ctypes.CDLL | None:
 def compile_by_nvrtc(stem: str, instances: Sequence[str], architecture: str, includes: Sequence[str]) -> str:
     """Each instance is a name expression of one NVRTC program, as at run time."""
     options = ["--std=c++17", *fast_nvrtc(), f"--gpu-architecture={architecture}", *(f"-I{path}" for path in includes)]
-    return compile_program(f'#include "{stem}.cu"\n', instances, options)
+    return compile_program(nvrtc(), f'#include "{stem}.cu"\n', instances, options)
+
+
+@cache
+def nvrtc() -> ctypes.CDLL:
+    library = load_nvrtc()
+    assert library is not None
+    return library
 
 
 @cache
 def fast_nvrtc() -> tuple[str, ...]:
-    return () if compile_program("", (), [FAST]) else (FAST,)
+    return () if compile_program(nvrtc(), "", (), [FAST]) else (FAST,)
 
 
-def compile_program(source: str, instances: Sequence[str], options: Sequence[str]) -> str:
-    """What is wrong with a program for NVRTC, "" if nothing."""
-    nvrtc = load_nvrtc()
-    assert nvrtc is not None
+def compile_program(
+    nvrtc: ctypes.CDLL,
+    source: str,
+    instances: Sequence[str],
+    options: Sequence[str],
+    take: Callable[[ctypes.c_void_p], None] = lambda program: None,
+) -> str:
+    """What is wrong with a program for NVRTC, "" if nothing: then `take` is called with what was compiled."""
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"instances.cu", 0, None, None)
     try:
@@ -112,6 +126,7 @@ def compile_program(source: str, instances: Sequence[str], options: Sequence[str
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         code = nvrtc.nvrtcCompileProgram(program, len(options), given)
         if code == 0:
+            take(program)
             return ""
         size = ctypes.c_size_t()
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))

@@ -42,7 +42,7 @@ def _together(launch, shared, state, Q, w, H, v):
     words = cupy.empty((2 * m + 6) * grid, Q.dtype)
     set_pending(words)
     # cooperative: all blocks run at the same time; a matter of the launch alone, compiled like any other kernel
-    launch.kernel(
+    launch(
         (grid,),
         (MGS_BLOCK,),
         (cupy.int64(n), state, cupy.int64(H.shape[0]), Q, w, H, v, words),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, most_shared, optional
 from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.row_products import BLOCK, LONG_BLOCK, long_grid, operands, shape
 
@@ -30,7 +30,7 @@ def _row_sweeps(A, F, one, other, squares, refused, columns, damping, parts, row
         arrived = cupy.empty(1, np.uint32)
         set_zero(arrived)
     launch = kernel("sweeps", "row_sweeps", F.dtype, F.indices.dtype, lanes, per_lane, columns is not None)
-    launch.kernel(
+    launch(
         (grid,),
         (BLOCK,),
         (
@@ -72,7 +72,7 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, parts, in_place)
     if longest > most:
         launch = kernel("sweeps", "long_sweep", F.dtype, index, symmetric, in_place)
         row = F.n * F.dtype.itemsize
-        in_shared = row <= launch.max_dynamic_shared_size_bytes
+        in_shared = row <= most_shared(launch)
         grid = device_limits()["processors"] if in_shared else long_grid(F.n, F.dtype.itemsize)
         work = cupy.empty(0 if in_shared else grid * F.n, F.dtype)
         launch((grid,), (LONG_BLOCK,), (*arguments, work, np.int32(in_shared)), shared_mem=row if in_shared else 0)

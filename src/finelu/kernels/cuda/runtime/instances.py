@@ -1,11 +1,18 @@
-"""The template instances that `make cuda` compiles, by `.cu` file; importable without CuPy.
+"""The template instances that `make cuda` compiles, and those that a wheel carries, by `.cu` file; importable without
+CuPy.
 
-Every kernel with every type of value and every index type. The eliminations have many more instances than are worth a
-compiler's time: each row shape of elimination.py:_row_shape and each way to find where rows meet is there with double
-and int, and each type of value and index with one shape.
+INSTANCES, for `make cuda`: every kernel with every type of value and every index type. Eliminations, sweeps, blocks and
+cells have many more shapes than are worth a compiler's time: each one that usual sizes lead to is there with double and
+int, and each type of value and index with one or two of them.
+
+CARRIED, for a wheel: these, and with float and int whatever is there with double and int. What is compiled at first use
+then: these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to
+31, cells of these and 9; grids with no hyperplane that fills a thread block.
 """
 
 from __future__ import annotations
+
+import re
 
 VALUES = ("float", "double", "Complex<float>", "Complex<double>")
 REALS = ("float", "double")
@@ -85,8 +92,8 @@ def _row_sweeps():
 
 
 # block size, cells a thread block: as kernels/cuda/stencil.py:cells_of_a_block chooses them
-ALONE = ("1, 96", "2, 24", "3, 32", "4, 6", "6, 8", "8, 2", "16, 1", "32, 1")
-BLOCK_SIZES = ("1, 64", "2, 16", "3, 14", "4, 4", "5, 5", "6, 3", "6, 4", "7, 2", "8, 1", "16, 1", "32, 1")
+ALONE = ("1, 96", "2, 24", "3, 32", "4, 6", "5, 5", "7, 5", "6, 8", "8, 2", "16, 1", "32, 1")
+BLOCK_SIZES = ("1, 64", "2, 16", "3, 14", "4, 4", "5, 5", "6, 3", "6, 4", "7, 3", "7, 2", "8, 1", "16, 1", "32, 1")
 
 
 TILES = (2, 3, 4)  # a side of a block of 33 to 128
@@ -269,3 +276,13 @@ INSTANCES: dict[str, list[str]] = {
         VALUES,
     ),
 }
+
+
+def _in_both(listed):
+    """These, and those with double alone as their type of values once more, with float."""
+    alone = [i for i in listed if "double" in i and not re.search("Complex|float|long long", i)]
+    return list(dict.fromkeys([*listed, *(i.replace("double", "float") for i in alone)]))
+
+
+SHAPED = ("blocks", "elimination", "candidates", "selection", "stencil", "subdomains", "sweeps")
+CARRIED = INSTANCES | {stem: _in_both(INSTANCES[stem]) for stem in SHAPED}

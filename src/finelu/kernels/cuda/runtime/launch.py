@@ -1,19 +1,18 @@
-"""From a `.cu` file to a kernel that can be launched: compiled by NVRTC at first use, kept on disk by CuPy."""
+"""From a `.cu` file to a kernel that can be launched: the machine code that a wheel carries, see binaries.py, else what
+NVRTC makes at first use and CuPy keeps on disk."""
 
 from __future__ import annotations
 
-import re
 import threading
 from functools import cache
-from importlib.resources import files
 
 import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels import monitor
-from finelu.kernels.cuda.runtime.constants import header
+from finelu.kernels.cuda.runtime.binaries import archive
 from finelu.kernels.cuda.runtime.memory import counter
+from finelu.kernels.cuda.runtime.sources import OPTIONS, source
 
 CUDA_TYPES = {
     "float32": "float",
@@ -22,48 +21,68 @@ CUDA_TYPES = {
     "complex128": "Complex<double>",
     "int32": "int",
     "int64": "long long",
+    "uint16": "unsigned short",
 }
 NULL = np.uint64(0)  # a pointer to nothing
 BLOCK = 256  # threads of a block, where nothing speaks for another number
 MOST_COLUMNS = 65535  # of a grid's second dimension
+NOT_ITS_CODE = (200, 209)  # CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU
 _lock = threading.Lock()
 _kernels: dict = {}
 
 
-@cache
-def source(stem: str) -> str:
-    """The text of `<stem>.cu` of kernels/cuda, the headers in place of the includes, so that CuPy's cache sees every
-    change."""
-    folder = files("finelu.kernels.cuda")
-
-    def included(match: re.Match[str]) -> str:
-        if match.group(1) == "runtime/constants.cuh":
-            return header(vars(monitor))
-        return (folder / match.group(1)).read_text().replace("#pragma once", "")
-
-    return re.sub(r'#include "([\w/]+\.cuh)"', included, (folder / f"{stem}.cu").read_text())
+def _carried(stem: str, template_id: str):
+    """The kernel from machine code that came with finelu, or None."""
+    carried = archive(device_limits()["capability"])
+    found = carried and carried.find(stem, template_id)
+    if not found:
+        return None
+    code, name = found
+    module = cupy.cuda.function.Module()
+    try:
+        module.load(code)
+        return module.get_function(name)
+    except cupy.cuda.driver.CUDADriverError as error:
+        if error.status not in NOT_ITS_CODE:
+            raise
+        carried.refuse(error)
+        return None
 
 
 def _compiled(stem: str, template_id: str):
-    # Contraction to fused multiply-adds is on (CUDA's default); fast math is never set: it would break NaN tests.
-    module = cupy.RawModule(code=source(stem), options=("-std=c++17",), name_expressions=(template_id,))
-    function = module.get_function(template_id)
+    module = cupy.RawModule(code=source(stem), options=OPTIONS, name_expressions=(template_id,))
+    return module.get_function(template_id).kernel
+
+
+def _made(stem: str, template_id: str):
+    found = _carried(stem, template_id) or _compiled(stem, template_id)
     # All that a block can have, once: plans of several threads ask for different sizes of the same kernel.
-    function.max_dynamic_shared_size_bytes = device_limits()["shared"] - function.shared_size_bytes
-    return function
+    driver = cupy.cuda.driver
+    static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, found.ptr)
+    most = device_limits()["shared"] - static
+    driver.funcSetAttribute(found.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+    return found
+
+
+def most_shared(function) -> int:
+    """Bytes of shared memory that a launch of a kernel can ask for."""
+    driver = cupy.cuda.driver
+    return driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function.ptr)
 
 
 def kernel(stem: str, function: str, *arguments):
     """The kernel `function<arguments>` of `<stem>.cu` for the current device.
 
     arguments : dtypes (or their names), integers, booleans or names of constants: the template arguments in order.
+    Returns CuPy's function of a module, to be called with the grid and the block, which are tuples, and the arguments.
     """
     key = (stem, function, arguments, cupy.cuda.runtime.getDevice())
     found = _kernels.get(key)
     if found is None:
         names = [CUDA_TYPES.get(str(a), str(a)) if not isinstance(a, bool) else str(a).lower() for a in arguments]
+        template_id = f"{function}<{', '.join(names)}>" if names else function
         with _lock:
-            found = _kernels[key] = _compiled(stem, f"{function}<{', '.join(names)}>" if names else function)
+            found = _kernels[key] = _kernels.get(key) or _made(stem, template_id)
     return found
 
 

@@ -1,0 +1,91 @@
+"""Machine code of the kernels that a wheel carries: a zip an architecture, written by tools/build_kernels.py.
+
+`binaries/sm_90.zip` has the code of each template instance of instances.py by itself, as NVRTC makes it at run time. A
+member, such as `elimination/double,int`, is the codes of the instances of a `.cu` file with the same types, one behind
+the other: they are much alike, so that together they take a third of the room. `index.json` has
+
+    {stem: {"source": sha256 of sources.source(stem), "codes": {template id: [member, name in the code, first, bytes]}}}
+
+Importable without CuPy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import warnings
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from finelu.kernels.cuda.runtime.sources import source
+
+FOLDER = Path(__file__).parents[1] / "binaries"
+INDEX = "index.json"
+# Of NVIDIA's processors with a GPU of their own: code of other GPUs does not run there, whatever its number.
+APART = (72, 87, 101)
+
+
+class Archive:
+    """A zip of machine code; what cannot be read of it is passed over, with one warning that names the file."""
+
+    def __init__(self, path: Path):
+        self.path, self.index, self.members = path, {}, {}
+        try:
+            self.zip = zipfile.ZipFile(path)
+            self.index = {
+                stem: (kernels["source"], dict(kernels["codes"]))
+                for stem, kernels in json.loads(self.zip.read(INDEX)).items()
+            }
+        except Exception as error:  # whatever comes of a damaged file
+            self.refuse(error)
+
+    def refuse(self, reason: Exception) -> None:
+        """Hold nothing from now on, and say why."""
+        self.index = {}
+        warnings.warn(
+            f"{self.path} cannot be used as machine code of finelu's kernels ({type(reason).__name__}: {reason}), "
+            "so they are compiled at their first use. Install finelu again, or run `make kernels`.",
+            stacklevel=2,
+        )
+
+    def find(self, stem: str, template_id: str) -> tuple[bytes, str] | None:
+        """The code of an instance and its name there; None where it is not here, or of another text than `source`."""
+        written, codes = self.index.get(stem, ("", {}))
+        if template_id not in codes or written != digest(stem):
+            return None
+        try:
+            member, name, first, size = codes[template_id]
+            if member not in self.members:
+                self.members[member] = self.zip.read(member)
+            code = self.members[member][first : first + size]
+            if len(code) != size:
+                raise ValueError(f"{member} has {len(self.members[member])} bytes")
+            return code, name
+        except Exception as error:
+            self.refuse(error)
+            return None
+
+
+@cache
+def digest(stem: str) -> str:
+    """What tells that machine code was made of this text of `<stem>.cu`."""
+    return hashlib.sha256(source(stem).encode()).hexdigest()
+
+
+def architecture(capability: int, available) -> int | None:
+    """The one of `available` whose code a GPU runs best: of its major number, the largest that is not above it."""
+    fitting = [a for a in available if a // 10 == capability // 10 and a <= capability]
+    return max(fitting, default=None) if capability not in APART else max({capability} & set(fitting), default=None)
+
+
+@cache
+def archive(capability: int) -> Archive | None:
+    """What is carried for GPUs of this capability (90 for 9.0); None for nothing, and with FINELU_KERNELS=compile."""
+    if os.environ.get("FINELU_KERNELS") == "compile" or not FOLDER.is_dir():
+        return None
+    found = (re.fullmatch(r"sm_(\d+)\.zip", name) for name in os.listdir(FOLDER))
+    best = architecture(capability, [int(match.group(1)) for match in found if match])
+    return None if best is None else Archive(FOLDER / f"sm_{best}.zip")

@@ -1,0 +1,383 @@
+"""Machine code of the kernels: how it is grouped, written and found; what is used instead of code that does not fit."""
+
+import hashlib
+import json
+import runpy
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import numpy_for_cupy
+import pytest
+from checks import without_gpu
+
+from finelu.kernels.cuda.runtime import binaries, instances, sources
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = runpy.run_path(str(ROOT / "tools" / "build_kernels.py"))
+LAUNCH = Path(binaries.__file__).with_name("launch.py")
+INT, LONG = "levels_sync_free<int, 1>", "levels_sync_free<long long, 1>"
+
+
+def instance(name, code, stem="levels"):
+    return TOOL["Instance"](name, code, binaries.digest(stem))
+
+
+MADE = {
+    "levels": {
+        INT: instance("one", b"code of one"),
+        "levels_sync_free<int, 2>": instance("two", b"two"),
+        LONG: instance("long", b"of the long one"),
+    },
+    "runtime/packing": {"segment_starts": instance("starts", b"starts", "runtime/packing")},
+}
+
+
+@pytest.fixture
+def carried(tmp_path, monkeypatch):
+    """The zip of MADE for capability 9.0, as the one of the package."""
+    monkeypatch.setattr(binaries, "FOLDER", tmp_path)
+    monkeypatch.delenv("FINELU_KERNELS", raising=False)
+    path = tmp_path / "sm_90.zip"
+    TOOL["write"](path, MADE)
+    binaries.archive.cache_clear()
+    yield path
+    binaries.archive.cache_clear()
+
+
+def rewritten(path, member, content):
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, before in members.items():
+            archive.writestr(name, content if name == member else before)
+
+
+@pytest.mark.parametrize(
+    ("template_id", "types"),
+    [
+        ("ilu0<double, int, 16, 1, SEARCH, false, true>", "double,int"),
+        ("pack<Complex<double>, Complex<float>, long long>", "Complex<double>,Complex<float>,long long"),
+        ("gather<ulonglong2, int>", "ulonglong2,int"),
+        ("count_buckets<u64, KEYS, SHARED_AGGREGATED, true>", "u64"),
+        ("factor_by_warps<5, 5, true>", "plain"),
+        ("wavefront_order", "plain"),
+    ],
+)
+def test_instances_with_the_same_types_are_a_member(template_id, types):
+    assert TOOL["types_of"](template_id) == types
+
+
+def test_the_code_of_an_instance_is_found_in_its_member(carried):
+    names = zipfile.ZipFile(carried).namelist()
+    assert names == ["index.json", "levels/int", "levels/long long", "runtime/packing/plain"]
+    archive = binaries.archive(90)
+    for stem, made in MADE.items():
+        for template_id, (name, code, _) in made.items():
+            assert archive.find(stem, template_id) == (code, name)
+    assert archive.find("levels", "levels_sync_free<int, 8>") is None and archive.find("scaling", INT) is None
+
+
+def test_the_same_code_gives_the_same_file(carried, tmp_path):
+    TOOL["write"](tmp_path / "again", MADE)
+    assert (tmp_path / "again").read_bytes() == carried.read_bytes()
+
+
+def test_code_of_another_text_is_not_used(carried, monkeypatch):
+    index = json.loads(zipfile.ZipFile(carried).read("index.json"))
+    assert index["levels"]["source"] == hashlib.sha256(sources.source("levels").encode()).hexdigest()
+    monkeypatch.setattr(binaries, "source", lambda stem: sources.source(stem) + "// changed")
+    binaries.digest.cache_clear()
+    assert binaries.archive(90).find("levels", INT) is None
+    binaries.digest.cache_clear()
+
+
+def test_a_text_that_changed_while_it_was_compiled_is_refused(tmp_path):
+    made = {"levels": {INT: instance("one", b"1"), LONG: TOOL["Instance"]("long", b"2", "of another text")}}
+    with pytest.raises(SyntaxError, match=r"levels\.cu, or a header, has changed meanwhile"):
+        TOOL["write"](tmp_path / "sm_90.zip", made)
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture"),
+    [
+        *((75, 75), (80, 80), (86, 80), (89, 80), (90, 90), (100, 100), (103, 100), (120, 120), (121, 120)),
+        *((60, None), (70, None), (72, None), (87, None), (101, None), (110, None)),
+    ],
+)
+def test_code_runs_on_its_major_number_from_its_minor_on(capability, architecture):
+    available = [int(name.removeprefix("sm_")) for name in TOOL["ARCHITECTURES"]]
+    assert binaries.architecture(capability, available) == architecture
+
+
+def test_a_processor_with_a_gpu_of_its_own_takes_code_that_is_made_for_it():
+    assert binaries.architecture(87, [80, 86, 87]) == 87
+
+
+def test_the_archive_is_that_of_the_device(carried, monkeypatch):
+    assert binaries.archive(90).path == carried
+    assert binaries.archive(80) is None
+    monkeypatch.setenv("FINELU_KERNELS", "compile")
+    binaries.archive.cache_clear()
+    assert binaries.archive(90) is None
+    monkeypatch.delenv("FINELU_KERNELS")
+    monkeypatch.setattr(binaries, "FOLDER", carried / "nothing here")
+    binaries.archive.cache_clear()
+    assert binaries.archive(90) is None
+
+
+DAMAGED = {
+    "no zip": lambda path: path.write_bytes(b"no zip at all"),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    "no index": lambda path: rewritten(path, "index.json", b""),
+    "no mapping": lambda path: rewritten(path, "index.json", b"[]"),
+    "no digest": lambda path: rewritten(path, "index.json", b'{"levels": {}}'),
+    "short member": lambda path: rewritten(path, "levels/int", b"code"),
+    "changed member": lambda path: path.write_bytes(
+        (data := path.read_bytes())[: (at := data.index(b"levels/int") + 20)] + b"\xff" * 8 + data[at + 8 :]
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_named_once_and_passed_over(carried, damage, recwarn):
+    DAMAGED[damage](carried)
+    archive = binaries.archive(90)
+    assert archive.find("levels", INT) is None and archive.find("levels", LONG) is None
+    (warning,) = recwarn
+    assert str(carried) in str(warning.message) and "compiled at their first use" in str(warning.message)
+    assert "\n" not in str(warning.message)
+
+
+class DriverError(Exception):
+    def __init__(self, status):
+        super().__init__(f"error {status}")
+        self.status = status
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """launch.py, with a stand-in for CuPy and a device of capability 9.0; `log` is what was asked of it."""
+    log = []
+
+    class Module:
+        refuses = None
+
+        def load(self, code):
+            if Module.refuses:
+                raise DriverError(Module.refuses)
+            log.append(("loaded", code))
+
+        def get_function(self, name):
+            return SimpleNamespace(name=name, ptr=7)
+
+    class RawModule:
+        def __init__(self, code, options, name_expressions):
+            log.append(("compiled", options, *name_expressions))
+
+        def get_function(self, name):
+            return SimpleNamespace(kernel=SimpleNamespace(name=f"compiled {name}", ptr=8))
+
+    driver = SimpleNamespace(
+        CUDADriverError=DriverError,
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES=1,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcGetAttribute=lambda attribute, function: 100 * attribute,
+        funcSetAttribute=lambda *given: log.append(("set", *given)),
+    )
+    properties = {"multiProcessorCount": 1, "major": 9, "minor": 0}
+    properties |= {"sharedMemPerBlockOptin": 1000, "sharedMemPerBlock": 500}
+    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda device: properties)
+    cuda = SimpleNamespace(driver=driver, runtime=runtime, function=SimpleNamespace(Module=Module))
+    for name, stand_in in numpy_for_cupy.modules(cuda=cuda, RawModule=RawModule).items():
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    monkeypatch.setitem(sys.modules, "finelu.kernels.cuda.runtime.memory", SimpleNamespace(counter=None))
+    return SimpleNamespace(log=log, Module=Module, **runpy.run_path(str(LAUNCH)))
+
+
+def test_carried_code_is_loaded_once(carried, launch):
+    first, again = (launch.kernel("levels", "levels_sync_free", "int32", 1) for _ in range(2))
+    assert first is again and first.name == "one"
+    assert launch.log == [("loaded", b"code of one"), ("set", 7, 8, 1000 - 100)]
+    assert launch.most_shared(first) == 800
+    assert launch.kernel("runtime/packing", "segment_starts").name == "starts"
+
+
+def test_what_is_not_carried_is_compiled(carried, launch):
+    assert launch.kernel("levels", "levels_sync_free", "int32", 4).name == "compiled levels_sync_free<int, 4>"
+    assert launch.log == [("compiled", ("-std=c++17",), "levels_sync_free<int, 4>"), ("set", 8, 8, 1000 - 100)]
+
+
+@pytest.mark.parametrize("status", [200, 209])
+def test_code_that_the_driver_refuses_is_compiled_with_one_warning(carried, launch, status, recwarn):
+    launch.Module.refuses = status
+    assert launch.kernel("levels", "levels_sync_free", "int32", 1).name == f"compiled {INT}"
+    assert launch.kernel("levels", "levels_sync_free", "int64", 1).name == f"compiled {LONG}"
+    (warning,) = recwarn
+    assert str(carried) in str(warning.message) and f"error {status}" in str(warning.message)
+
+
+def test_other_errors_of_the_driver_are_raised(carried, launch):
+    launch.Module.refuses = 2  # out of memory
+    with pytest.raises(DriverError):
+        launch.kernel("levels", "levels_sync_free", "int32", 1)
+
+
+def test_a_wheel_carries_what_make_cuda_compiles_and_nothing_twice():
+    assert instances.CARRIED.keys() == instances.INSTANCES.keys()
+    for stem, listed in instances.CARRIED.items():
+        assert len(set(listed)) == len(listed), stem
+        assert set(instances.INSTANCES[stem]) <= set(listed)
+    assert instances.LEAST_CAPABILITY.keys() <= instances.CARRIED.keys()
+
+
+# What the launchers choose for sizes, on a machine without CuPy, against what a wheel carries.
+CHOICES = """
+import sys
+import numpy_for_cupy
+sys.modules.update(numpy_for_cupy.modules())
+from finelu.kernels.cuda import blocks, elimination, selection, stencil, sweeps, vectors
+from finelu.kernels.cuda.runtime import instances, launch, row_products, schedule
+
+carried = {stem: set(listed) for stem, listed in instances.CARRIED.items()}
+asked = set()
+for dtype in ("float32", "float64"):
+    value = launch.CUDA_TYPES[dtype]
+    for recipe in ("ilu0", "ic0"):
+        for longest in (1, 5, 8, 16, 17, 32, 33, 64, 100, 128, 129, 500):
+            for mean in (1, 4, 10, 30, 100, 500):
+                for resident in (1e2, 1e4, 5e4, 1e5, 1e8):
+                    lanes, per_lane = elimination._row_shape(longest, mean, resident, 300_000, recipe == "ilu0")
+                    short = longest <= lanes * per_lane
+                    for ahead in ("true",) if not short else ("false", "true"):
+                        for update in ("SEARCH", "TABLE"):
+                            template = f"{value}, int, {lanes}, {per_lane}, {update}, {ahead}, {str(short).lower()}"
+                            asked.add(("elimination", f"{recipe}<{template}>"))
+    for mean in (1, 5, 6, 12, 13, 24, 25, 100):
+        for wanted in (1, 20, 40, 80, 200, 500, 5000):
+            lanes, slots = row_products.shape(mean, wanted)
+            for stem, name in (("sweeps", "short_sweep"), ("candidates", "short_candidates")):
+                asked.add((stem, f"{name}<{value}, int, {lanes}, {slots}, false, true>"))
+    for lanes, per_lane in sweeps.ROW_SHAPES:
+        asked.add(("sweeps", f"row_sweeps<{value}, int, {lanes}, {per_lane}, true>"))
+    for n in (*range(1, 10), 16, 32):
+        team, batch = blocks.team_for(n), blocks.batch_for(n, dtype)
+        asked.add(("blocks", f"bsr_factor<{value}, int, {n}, {team.per_thread}, {batch}, true>"))
+        asked.add(("blocks", f"bsr_solve<{value}, int, {n}, {team.per_thread}, TRANSPOSED>"))
+        asked.add(("blocks", f"bsr_residual<{value}, int, {n}, {team.per_thread}>"))
+        asked.add(("blocks", f"invert_blocks<{value}, {n}, {team.per_thread}, true>"))
+        asked.add(("blocks", f"blocks_times<{value}, {n}, {team.per_thread}, PLAIN>"))
+    for n in (*range(1, 9), 16, 32):
+        for threads in (stencil.NARROW, stencil.WIDE):
+            cells = stencil.cells_of_a_block(n, threads)
+            asked.add(("stencil", f"factor_by_cells<{value}, {n}, {cells}, true, false>"))
+            asked.add(("stencil", f"solve_by_cells<{value}, {n}, {cells}, TRANSPOSED>"))
+        asked.add(("stencil", f"stencil_residual<{value}, {n}, {stencil.cells_of_a_block(n)}>"))
+    for tiles in range(2, stencil.MOST_TILES + 1):
+        asked.add(("stencil", f"factor_by_tiles<{value}, {tiles}, true>"))
+    for mean in range(200):
+        asked.add(("triangular", f"trsv_sync_free<{value}, int, {schedule.lanes_for(mean)}>"))
+    order = "MAGNITUDES"
+    asked.add(("selection", f"count_buckets<{value}, {order}, LANES, true>"))
+    asked.add(("selection", f"count_buckets<{selection.KEYS[dtype]}, KEYS, LANES, true>"))
+asked |= {("vectors", f"gather<{word}, int>") for word in vectors.WORDS.values()}
+print(*(f"{stem}: {name}" for stem, name in sorted(asked) if name not in carried[stem]), sep="\\n", end="")
+"""
+
+
+def test_what_launchers_choose_for_usual_sizes_is_carried():
+    command = [sys.executable, "-c", CHOICES]
+    path = f"{ROOT / 'tests'}:{ROOT / 'src'}"
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": path})
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.fixture
+def gpu():
+    if without_gpu():
+        pytest.skip(without_gpu())
+    from finelu.kernels.cuda.runtime import launch
+
+    before = dict(launch._kernels)
+    launch._kernels.clear()
+    binaries.archive.cache_clear()
+    binaries.digest.cache_clear()
+    yield launch
+    launch._kernels.clear()
+    launch._kernels.update(before)
+    binaries.archive.cache_clear()
+    binaries.digest.cache_clear()
+
+
+def residuals(launch):
+    """r = b - A x and its bound, by products.cu, in float32 and with numbers that are subnormal, too."""
+    import cupy
+
+    import finelu as fl
+    from finelu.kernels.cuda import products
+
+    A = fl.gallery.problem("poisson5:20").astype("float32")
+    indptr, indices, data = (cupy.asarray(v) for v in (A.indptr, A.indices, A.data * 1e-38))
+    x, b = (cupy.linspace(low, 1, A.shape[0], dtype="float32") for low in (0.1, -1))
+    r, bound = cupy.empty_like(b), cupy.empty_like(b)
+    products.residual(indptr, indices, data, x, b * 1e-38, 1.0, r, bound)
+    return np.concatenate([r.get(), bound.get()])
+
+
+@pytest.mark.gpu
+def test_code_from_a_zip_gives_the_bits_of_what_is_compiled(gpu, tmp_path, monkeypatch):
+    from cupy.cuda.compiler import compile_using_nvrtc
+
+    monkeypatch.setattr(binaries, "FOLDER", tmp_path)
+    compiled = residuals(gpu)
+    capability, made = gpu.device_limits()["capability"], {}
+    for stem, function, arguments, _ in gpu._kernels:
+        names = [gpu.CUDA_TYPES.get(str(a), str(a)) for a in arguments]
+        template_id = f"{function}<{', '.join(names)}>"
+        options = (*sources.OPTIONS, *TOOL["OF_CUPY"][:1])
+        code, mapping = compile_using_nvrtc(sources.source(stem), options, None, "a.cu", (template_id,))
+        instance = TOOL["Instance"](mapping[template_id], code, binaries.digest(stem))
+        made.setdefault(stem, {})[template_id] = instance
+    TOOL["write"](tmp_path / f"sm_{capability}.zip", made)
+    binaries.archive.cache_clear()
+    gpu._kernels.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "_compiled", None)
+        assert residuals(gpu).tobytes() == compiled.tobytes()
+
+    gpu._kernels.clear()
+    monkeypatch.setattr(binaries, "source", lambda stem: sources.source(stem) + "// changed")
+    binaries.digest.cache_clear()
+    used, compile_one = [], gpu._compiled
+    monkeypatch.setattr(gpu, "_compiled", lambda *key: used.append(key) or compile_one(*key))
+    assert residuals(gpu).tobytes() == compiled.tobytes() and used
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_usual_calls_ask_for_nothing_that_is_not_carried(gpu, monkeypatch, dtype):
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    import finelu as fl
+
+    asked, made = set(), gpu._made
+    monkeypatch.setattr(gpu, "_made", lambda *key: asked.add(key) or made(*key))
+    for name in ("poisson7:12", "convection_diffusion:12"):
+        A = csp.csr_matrix(fl.gallery.problem(name).astype(dtype))
+        b = cupy.ones(A.shape[0], dtype)
+        recipes = [fl.ILU0(), fl.ILUK(), fl.ParILU(), fl.ParILUT(), fl.Jacobi(), fl.BlockJacobi(), fl.Schwarz()]
+        for recipe in recipes:
+            F = recipe.factor(A)
+            F.update(A)
+            for method in (fl.gmres, fl.bicgstab, fl.fgmres):
+                method(A, b, M=F, maxiter=8)
+        fl.solve(A, b, verbose=False)
+    for recipe in (fl.IC0(), fl.ParIC(), fl.ParICT()):
+        A = csp.csr_matrix(fl.gallery.problem("poisson7:12").astype(dtype))
+        fl.cg(A, b, M=recipe.factor(A), maxiter=8)
+    assert asked
+    assert [(stem, name) for stem, name in sorted(asked) if name not in instances.CARRIED.get(stem, ())] == []
