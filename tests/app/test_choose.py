@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import finelu as fl
 from finelu import cli, gallery
-from finelu.auto.choose import choose, rungs
+from finelu.auto.choose import choose, rungs, sooner_on_host
 from finelu.auto.cost import CUDSS, CUDSS_ROW, Costs
 from finelu.auto.ladder import Ladder, compared
 from finelu.compare import compare
@@ -71,6 +71,23 @@ def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
     first = rungs(replace(found, gpu=True))["cheap"].recipes
     assert [repr(recipe) for recipe in first] == recipes
     assert "Schwarz()" not in [repr(recipe) for recipe in rungs(found)["cheap"].recipes]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_which_systems_on_a_gpu_the_cpu_solves_sooner(monkeypatch, missing):
+    monkeypatch.setattr("finelu.preconditioners.cudss.missing", lambda: "not here" if missing else "")
+
+    def sooner(A, **other):
+        found = replace(traits(fl.as_csr(sp.csr_matrix(A), diagonal=False)), gpu=True, **other)
+        assert not sooner_on_host(replace(found, gpu=False))
+        return bool(sooner_on_host(found))
+
+    assert sooner(MESH) and sooner(FLOW) and sooner(gallery.poisson5(99)) and not sooner(gallery.poisson5(100))
+    assert sooner(MESH, n=9_999) and not sooner(MESH, n=10_000)  # may be definite
+    assert sooner(FLOW * 1j, n=24_999) and not sooner(FLOW * 1j, n=25_000)
+    assert not sooner(FLOW, n=24_999, coupled=0.9)  # elliptic
+    assert sooner(MESH, nnz=199_999) and sooner(MESH, nnz=200_000) is missing  # cuDSS takes less for more entries
+    assert sooner(SADDLE, n=10**6) is missing  # complete factors come first
 
 
 def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(monkeypatch):

@@ -602,9 +602,21 @@ def test_a_gpu_array_stays_there(backend):
     for name in ("SPD, an M-matrix", "convection", "no diagonal", "complex general"):
         A = PROBLEMS[name]
         b = values((A.shape[0], 2), A.dtype)
-        solution = solve(backend.move(sp.csr_matrix(A)), backend.move(b))
-        assert type(solution.x) is type(backend.move(b)) and solution.converged
-        assert residual(A, b[:, 1], backend.fetch(solution.x)[:, 1]) <= 1.0001e-8
+        for place in (None, "cuda"):
+            solution = solve(backend.move(sp.csr_matrix(A)), backend.move(b), device=place)
+            assert type(solution.x) is type(backend.move(b)) and solution.converged
+            assert residual(A, b[:, 1], backend.fetch(solution.x)[:, 1]) <= 1.0001e-8
+            assert ("on the CPU and x brought back" in solution.explain()) is (place is None)
+
+
+@ON_GPU
+def test_who_looks_at_x_on_a_gpu_gets_it_there(backend):
+    b, seen = backend.move(values(N, "float64")), []
+    A = backend.move(POISSON)
+    assert solve(A, b, callback=lambda x: seen.append(type(x))).converged and set(seen) == {type(b)}
+    assert "brought back" in solve(A, b, callback=lambda size: None, callback_type="pr_norm").explain()
+    x0 = backend.move(values(N, "float64", 3))
+    assert type(solve(A, b, x0=x0).x) is type(b)
 
 
 @ON_GPU

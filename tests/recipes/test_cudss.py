@@ -710,6 +710,6 @@ def test_solve_takes_it_for_a_saddle_point(where):
         pytest.skip("solve asks for it on a GPU only")
     A = gallery.stokes(24)
     b = A @ np.ones(A.shape[0])
-    solution = fl.solve(where.move(A), where.move(b))
+    solution = fl.solve(where.move(A), where.move(b), device="cuda")
     assert solution.converged and np.linalg.norm(b - A @ where.fetch(solution.x)) <= 1e-8 * np.linalg.norm(b)
     assert any(attempt.recipe == "SparseLU(backend='cudss')" for attempt in solution.attempts)

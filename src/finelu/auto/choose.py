@@ -40,6 +40,9 @@ SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by 
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
 COUPLED, NEARLY_COUPLED = 0.5, 0.85
+# Rows below which a system on a GPU is solved sooner by the CPU beside it, the copies there and back included: of an A
+# that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
+FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -127,6 +130,18 @@ METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
     (lambda A, M, alone: alone, ("gmres",)),  # its residual never grows, and there is no other rung to go on with
     (lambda A, M, alone: True, ("bicgstab", "gmres")),
 )
+
+
+def sooner_on_host(A: MatrixTraits) -> str:
+    """Why a system on a GPU is better solved on the CPU, in words; "" where it is not."""
+    if not A.gpu or _elliptic(A):
+        return ""
+    without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
+    if A.n < few and (without or A.nnz < FEW_ENTRIES):
+        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    if without and not A.diagonal.usable:
+        return "the CPU makes its complete factors"
+    return ""
 
 
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:

@@ -26,7 +26,7 @@ from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import traits
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -57,13 +57,14 @@ class Ladder:
         callback: Listener = None,
         norm_callback: Listener = None,
         most: float = math.inf,
+        known: MatrixTraits | None = None,
     ):
         """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
-        the factors of a rung.  most : iterations of one right-hand side.
+        the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
         watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
-        self.traits = traits(A)  # `definite` until a curvature says otherwise
+        self.traits = known or traits(A)  # `definite` until a curvature says otherwise
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import judged
-from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels.compiling import compile_clock, quietly
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
+from finelu.matrix.traits import traits
 from finelu.result import Solution, Status
 from finelu.validation import count, number
 
@@ -49,7 +50,8 @@ def solve(
         the other with the factors that the first has chosen.
     x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
-    device : "cpu" or "cuda" to work there whatever A is; None: where A lives. x comes back where b was.
+    device : "cpu" or "cuda" to work there whatever A is; None: where A lives, or for a small A on a GPU the CPU, which
+        then `explain()` says. x comes back where b was.
     recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
@@ -87,9 +89,14 @@ def solve(
             x0 = _first_guess(x0, A, b)
             b = b.astype(np.result_type(b.dtype, x0.dtype), copy=False)
         A, b = precise(A, b, rtol)
+        known, moved = traits(A), ""
+        if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
+            moved = sooner_on_host(known)
+        if moved:
+            (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
         options["callback" if callback_type == "x" else "norm_callback"] = callback
-        ladder = Ladder(A, rtol, chosen, method, most=most, **options)
+        ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
         columns = b.reshape(A.n, -1) if b.size else b
         found = []
         for c in range(columns.shape[-1]):
@@ -106,9 +113,11 @@ def solve(
         worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
+    seen = (*worst.seen, f"it was solved on the CPU and x brought back: {moved}; device='cuda' keeps it here")
     return replace(
         worst,
         x=x,
+        seen=seen if moved else worst.seen,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
         timings={"solve": perf_counter() - start, "compile": compiling()},

@@ -121,6 +121,7 @@ def solve(
         if gpu is not None:
             A, rhs = A.on(gpu), gpu.asarray(rhs)
         if automatic:
+            options["device"] = "cpu" if gpu is None else "cuda"  # where the output says that it ran
             F, (solution, times) = None, _run_automatic(A, rhs, options, shown)
             name, method, reason = solution.recipe, solution.method, _reason(solution)
         else:
