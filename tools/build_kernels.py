@@ -5,8 +5,9 @@ Usage: python tools/build_kernels.py [--arch sm_90 ...] [--jobs N]
 Writes `src/finelu/kernels/cuda/binaries/<arch>.zip`, see kernels/cuda/runtime/binaries.py: each instance of CARRIED in
 kernels/cuda/runtime/instances.py by itself, with the options that CuPy gives at run time, so that it is the code that
 the same NVRTC makes there. NVRTC is that of CUDA 12, from 12.8 on, of nvidia-cuda-nvrtc-cu12: its code runs with the
-drivers of CUDA 12 and later ones. The same compiler and sources give the same files, byte for byte. Ends with status 1
-if an instance does not compile, and with status 2 if there is no such NVRTC.
+drivers of CUDA 12 and later ones. It puts the number of its process into some names, and seldom orders instructions in
+another way; else the same compiler and sources give the same files. Ends with status 1 if an instance does not compile,
+and with status 2 if there is no such NVRTC.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))  # the kernels of this checkout, whatever is installed
 
 from finelu.kernels.cuda.runtime.binaries import FOLDER, INDEX, digest  # noqa: E402
-from finelu.kernels.cuda.runtime.instances import CARRIED, LEAST_CAPABILITY  # noqa: E402
+from finelu.kernels.cuda.runtime.instances import CARRIED  # noqa: E402
 from finelu.kernels.cuda.runtime.sources import OPTIONS, source  # noqa: E402
 
 COMPILER = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
-# Code of one runs on every GPU of the same major number whose minor number is not below.
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+# Code of one runs on every GPU of the same major number whose minor number is not below. Some kernels need 8.0.
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # which CuPy adds to the options it is given
 LEAST_VERSION = (12, 8)  # the first that knows all of them
 NO_TYPE = re.compile(r"\d+|true|false|[A-Z_]*")  # among template arguments: numbers, booleans, names of constants
@@ -80,11 +81,10 @@ def version_of(library: ctypes.CDLL) -> tuple[int, int]:
 
 def build(architecture: str, pool: ProcessPoolExecutor) -> Path:
     """Write the zip of an architecture, and a line on stdout for each `.cu` file; SyntaxError where one is wrong."""
-    names = {s: ids for s, ids in CARRIED.items() if LEAST_CAPABILITY.get(s, 0) <= int(architecture[3:])}
-    jobs = [(stem, name, architecture) for stem, ids in names.items() for name in ids]
+    jobs = [(stem, name, architecture) for stem, ids in CARRIED.items() for name in ids]
     compiled = pool.map(machine_code, *zip(*jobs), chunksize=4)
     made = {}
-    for stem, ids in names.items():
+    for stem, ids in CARRIED.items():
         start = time.perf_counter()
         made[stem] = {name: next(compiled) for name in ids}
         print(f"{architecture} {stem}.cu: {len(ids)} instances, {time.perf_counter() - start:.1f} s", flush=True)

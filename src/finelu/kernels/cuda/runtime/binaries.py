@@ -24,8 +24,7 @@ from finelu.kernels.cuda.runtime.sources import source
 
 FOLDER = Path(__file__).parents[1] / "binaries"
 INDEX = "index.json"
-# Of NVIDIA's processors with a GPU of their own: code of other GPUs does not run there, whatever its number.
-APART = (72, 87, 101)
+APART = (87, 101)  # Jetson and its like, which run no code of other GPUs, whatever its number
 
 
 class Archive:
@@ -77,8 +76,8 @@ def digest(stem: str) -> str:
 
 def architecture(capability: int, available) -> int | None:
     """The one of `available` whose code a GPU runs best: of its major number, the largest that is not above it."""
-    fitting = [a for a in available if a // 10 == capability // 10 and a <= capability]
-    return max(fitting, default=None) if capability not in APART else max({capability} & set(fitting), default=None)
+    least = capability if capability in APART else capability // 10 * 10
+    return max((a for a in available if least <= a <= capability), default=None)
 
 
 @cache

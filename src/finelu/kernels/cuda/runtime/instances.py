@@ -131,8 +131,6 @@ def _by_teams(name, *parameters, indices=False, batch=False):
     return list(dict.fromkeys(found))
 
 
-LEAST_CAPABILITY = {"stencil_warps": 80}  # of the files that not every GPU takes, as stencil.py:_fits_warps has it
-
 INSTANCES: dict[str, list[str]] = {
     "blocks": [
         *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
