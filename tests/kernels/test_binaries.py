@@ -331,6 +331,7 @@ def test_code_from_a_zip_gives_the_bits_of_what_is_compiled(gpu, tmp_path, monke
     from cupy.cuda.compiler import compile_using_nvrtc
 
     monkeypatch.setattr(binaries, "FOLDER", tmp_path)
+    monkeypatch.delenv("FINELU_KERNELS", raising=False)
     compiled = residuals(gpu)
     capability, made = gpu.device_limits()["capability"], {}
     for stem, function, arguments, _ in gpu._kernels:
