@@ -188,7 +188,7 @@ def _aggregated(A: CSR, size: int) -> Partition:
     owners = []
     while True:
         n = graph[-1].size
-        if n <= FEW and int(graph[1][-1]) <= 16 * FEW:
+        if n <= FEW and on_gpu(graph[-1]) and _host_is_faster(graph):
             graph = _on_host(graph)
         place = namespace(graph[-1])
         wish = _own(n, graph[-1])
@@ -210,6 +210,11 @@ def _aggregated(A: CSR, size: int) -> Partition:
 def _own(n: int, like: Any) -> Any:
     """Every vertex for itself, (n,) int32."""
     return kernels_for(like).indices.progression(n, 0, 1, np.int32, like)
+
+
+def _host_is_faster(graph: Graph) -> bool:
+    """Whether it is for these few vertices: not where its kernels have never been compiled."""
+    return int(graph[1][-1]) <= 16 * FEW and kernels_for(np.empty(0)).partition.is_compiled()
 
 
 def _on_host(graph: Graph) -> Graph:

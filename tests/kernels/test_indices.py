@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from checks import DTYPES, PATTERNS, in_dtype, values, with_index
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from finelu import gallery
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 
 INDICES = ("int32", "int64")
 LARGE = (1, 31, 4096, 4097, 300_001)  # of the second and later: a chunk of a sum, one more, more chunks than threads
@@ -131,3 +133,29 @@ def test_dropping_weights(backend, dtype, index, cholesky):
         mine = backend.fetch(mine)
         assert mine.dtype == its.dtype == A.data.real.dtype
         np.testing.assert_allclose(mine, its, rtol=8 * np.finfo(mine.dtype).eps)
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_diagonal_and_the_signs(backend, dtype, index):
+    rng = np.random.default_rng(8)
+    for n, density in ((1, 1.0), (50, 0.2), (3000, 0.002)):
+        S = sp.random(n, n, density, "csr", random_state=rng) + sp.diags(rng.choice([-1.0, 0.0, 2.0], n))
+        S = sp.csr_matrix(S).astype(dtype)
+        S.data *= rng.choice([-1, 1], S.nnz).astype(dtype)
+        if np.dtype(dtype).kind == "c":
+            S.data += 1j * rng.integers(0, 2, S.nnz).astype(dtype)
+        S.eliminate_zeros()
+        S = S + 0 * sp.diags((rng.random(n) < 0.3).astype(dtype))  # zeros that are stored
+        A = as_csr(S, diagonal=False)
+        A = CSR(A.indptr.astype(index), A.indices.astype(index), A.data, A.diag.astype(index))
+        moved = [backend.move(a) for a in (A.indptr, A.indices, A.data, A.diag)]
+        found = kernels(backend).inspection
+        assert found.diagonal(moved[2], moved[3]) == reference.inspection.diagonal(A.data, A.diag)
+        if A.dtype.kind != "c" and n > 1:
+            A = with_index(in_dtype(gallery.random_dominant(n, seed=n), dtype), index)
+            arguments = [A.indptr, A.indices, A.data, A.diag]
+            want = reference.inspection.signs(*arguments, 0.5, 0.8)
+            got = found.signs(*map(backend.move, arguments), 0.5, 0.8)
+            np.testing.assert_allclose(got[:2], want[:2], rtol=1e-6 if dtype == "float32" else 1e-12)
+            assert got[2:] == want[2:] or dtype == "float32"

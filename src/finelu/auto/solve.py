@@ -15,6 +15,7 @@ from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
+from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import traits
@@ -92,6 +93,8 @@ def solve(
         known, moved = traits(A), ""
         if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
             moved = sooner_on_host(known)
+        if moved and not kernels_for(np.empty(0)).minimum_degree.is_compiled():
+            moved = ""  # the CPU would have to compile its kernels first
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}

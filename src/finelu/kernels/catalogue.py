@@ -149,9 +149,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
-        _all("inspect mirrored")
-        | _all("finite same", cuda="`inspect` looks at all of a matrix there")
-        | _all("signs", cuda="of a real matrix that is on the host anyway, to be factored there"),
+        _all("inspect mirrored diagonal signs") | _all("finite same", cuda="`inspect` looks at all of a matrix there"),
     ),
     "levels": Family(
         "Level sets of a triangular pattern.",
@@ -171,7 +169,7 @@ FAMILIES: dict[str, Family] = {
         "Parts of about the same size: graphs of couplings, their matchings and contractions; grids.",
         _all("couplings both_directions propose contract grid_couplings bricks")
         | _all("settle", cuda="few vertices are left; a copy of them is taken on the host"),
-        helpers={"reference": "magnitude diagonal_sizes mixed key partner"},
+        helpers={"reference": "magnitude diagonal_sizes mixed key partner", "cpu": "is_compiled"},
         uses={("cuda", "indices"): "where lists begin"},
     ),
     "pattern": Family(

@@ -104,7 +104,7 @@ class Progress(Measures):
                 x0, self.scale = None, self.power(norm_b)
         self.start = x0  # never written
         self.x = self.xp.zeros(n, self.dtype) if x0 is None else copied(x0)
-        self.verified = self.x.copy()
+        self.verified = copied(self.x)
         if self.scale != 1:
             self.b = self.b / self.scale
             self.A = self.A.scaled(1 / self.scale, levels=False)

@@ -81,14 +81,13 @@ class MatrixTraits:
 
 @judged
 def traits(A: CSR) -> MatrixTraits:
-    """The traits of A. Cost: a few passes over the entries, on the host."""
-    host = A.on(np)
-    mirrored, found = host.mirrored(), diagonal(host)
+    """The traits of A. Cost: a few passes over the entries, where A is."""
+    mirrored, found = A.mirrored(), diagonal(A)
     kind = symmetry_of(mirrored, A.dtype)
     m_matrix, coupled = False, 0.0
     if found.usable and A.dtype.kind != "c":
-        signs = kernels_for(host.data).inspection.signs
-        same, opposite, fine, close = signs(host.indptr, host.indices, host.data, host.diag, 1e-8, SHARE)
+        signs = kernels_for(A.data).inspection.signs
+        same, opposite, fine, close = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
         coupled = close / A.n
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
     return MatrixTraits(
@@ -109,18 +108,9 @@ def traits(A: CSR) -> MatrixTraits:
 
 def diagonal(A: CSR) -> Diagonal:
     """Look at the stored diagonal of A. Cost: O(n)."""
-    where = to_host(A.diag)
-    missing = where < 0
-    values = np.zeros(where.size, A.dtype)
-    values[~missing] = to_host(A.data)[where[~missing]]
-    zero = (values == 0) & ~missing
-    positive = not missing.any() and bool(((values.real > 0) & (values.imag == 0)).all())
+    missing, first_missing, zero, first_zero, others = kernels_for(A.data).inspection.diagonal(A.data, A.diag)
     return Diagonal(
-        missing=int(missing.sum()),
-        first_missing=int(missing.argmax()) if missing.any() else -1,
-        zero=int(zero.sum()),
-        first_zero=int(zero.argmax()) if zero.any() else -1,
-        positive=positive,
+        missing=missing, first_missing=first_missing, zero=zero, first_zero=first_zero, positive=others == 0
     )
 
 

@@ -258,6 +258,16 @@ def _relative(difference, a, b, size):
     return difference / max(size, abs(a), abs(b)) if difference < np.inf else np.inf
 
 
+def diagonal(data, diag):
+    """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py."""
+    missing = diag < 0
+    values = np.zeros(diag.size, data.dtype)
+    values[~missing] = data[diag[~missing]]
+    zero, positive = (values == 0) & ~missing, (values.real > 0) & (values.imag == 0)
+    found = [n for rows in (missing, zero) for n in (int(rows.sum()), int(rows.argmax()) if rows.any() else -1)]
+    return *found, int(diag.size - positive.sum())
+
+
 @compiled
 def signs(indptr, indices, data, diag, tolerance, share):
     """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows

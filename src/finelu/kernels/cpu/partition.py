@@ -7,7 +7,7 @@ from numba import njit
 
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, ready
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
@@ -387,3 +387,8 @@ def bricks(nx, ny, nz, kx, ky, kz, parts):
     """The brick of each node; see kernels/reference/partition.py."""
     x, y, z = (np.arange(n, dtype=np.int64) * k // n for n, k in ((nx, kx), (ny, ky), (nz, kz)))
     parts.reshape(nz, ny, nx)[:] = x[None, None, :] + kx * (y[None, :, None] + ky * z[:, None, None])
+
+
+def is_compiled():
+    """Whether what matches and contracts has been compiled before, for some dtypes."""
+    return ready(_propose) and ready(_contract)

@@ -4,6 +4,7 @@
 // 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row.
 // Sums and minima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -110,4 +111,81 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
     if (threadIdx.x % 32) return;
     for (int k = 0; k < 5; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
     atomicAdd(found + 5, (unsigned long long)partners);
+}
+
+// found (five words): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows where it
+// is not a positive real number, or not stored. Before the launch 1 and 3 are all ones, the others 0. Twin:
+// kernels/reference/inspection.py:diagonal. Launch: gridDim.x * blockDim.x >= n.
+template <typename T, typename I>
+__global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ diag, unsigned long long* found)
+{
+    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const bool missing = diag[i] < 0;
+    const T d = missing ? T(0) : data[diag[i]];
+    if (real(d) > 0 && imag(d) == 0) return;
+    atomicAdd(found + 4, 1ull);
+    if (missing || d == T(0)) {
+        atomicAdd(found + (missing ? 0 : 2), 1ull);
+        atomicMin(found + (missing ? 1 : 3), (unsigned long long)i);
+    }
+}
+
+// sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other; rows[0]:
+// how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|; both 0 before. LANES
+// threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs.
+// Launch: any 1-D grid, blockDim.x = 256; room: 2 gridDim.x doubles.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const T* __restrict__ data,
+                                             const I* __restrict__ diag, double tolerance, double share, double* room,
+                                             unsigned* counter, double* sums, unsigned long long* rows)
+{
+    constexpr int LANES = 8;
+    double same = 0, opposite = 0;
+    unsigned fine = 0, coupled = 0;
+    const size_t step = size_t(gridDim.x) * blockDim.x / LANES, lane = threadIdx.x % LANES;
+    for (size_t base = size_t(blockIdx.x) * blockDim.x / LANES; base < size_t(n); base += step) {
+        const size_t i = base + threadIdx.x / LANES;
+        double positive = 0, negative = 0, d = 0;
+        if (i < size_t(n)) {
+            d = double(data[diag[i]]);
+            for (I p = indptr[i] + I(lane); p < indptr[i + 1]; p += LANES) {
+                if (p == diag[i]) continue;
+                const double a = d >= 0 ? double(data[p]) : -double(data[p]);
+                if (a > 0) positive += a;
+                else negative -= a;
+            }
+        }
+        same += positive;
+        opposite += negative;
+        for (int mask = LANES / 2; mask > 0; mask /= 2) {
+            positive += shuffle_xor(positive, mask);
+            negative += shuffle_xor(negative, mask);
+        }
+        if (lane == 0 && i < size_t(n)) {
+            fine += fabs(d) + positive - negative >= -tolerance * fabs(d);
+            coupled += positive + negative > share * fabs(d);
+        }
+    }
+    for (int mask = 16; mask > 0; mask /= 2) {
+        fine += shuffle_xor(fine, mask);
+        coupled += shuffle_xor(coupled, mask);
+    }
+    if (threadIdx.x % 32 == 0) {
+        atomicAdd(rows, (unsigned long long)fine);
+        atomicAdd(rows + 1, (unsigned long long)coupled);
+    }
+    same = block_sum(same);
+    opposite = block_sum(opposite);
+    if (threadIdx.x == 0) {
+        room[blockIdx.x] = same;
+        room[gridDim.x + blockIdx.x] = opposite;
+    }
+    if (!last_block(counter)) return;
+    same = sum_of_blocks(room);
+    opposite = sum_of_blocks(room + gridDim.x);
+    if (threadIdx.x == 0) {
+        sums[0] = same;
+        sums[1] = opposite;
+    }
 }

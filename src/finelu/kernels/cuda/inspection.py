@@ -6,8 +6,10 @@ import cupy
 import numpy as np
 
 from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.memory import counter
 
 BLOCK = 256
+LANES = 8  # threads of a row, in `signs`
 RESIDENT = 8  # thread blocks of a multiprocessor
 NONE = np.uint64(2**64 - 1)
 
@@ -37,3 +39,30 @@ def mirrored(indptr, indices, data, diag):
     )
     words = found.get()
     return *(float(size) for size in words[:5].view(np.float64)), int(words[5])
+
+
+def diagonal(data, diag):
+    """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py. Five
+    numbers go to the host."""
+    found = cupy.asarray(np.array([0, NONE, 0, NONE, 0], np.uint64))
+    kernel("inspection", "diagonal", data.dtype.name, diag.dtype.name)(
+        (blocks(diag.size, BLOCK),), (BLOCK,), (diag.dtype.type(diag.size), data, diag, found)
+    )
+    return tuple(-1 if value == NONE else int(value) for value in found.get())
+
+
+def signs(indptr, indices, data, diag, tolerance, share):
+    """What the signs of a real matrix tell; see kernels/reference/inspection.py. Four numbers go to the host."""
+    n, index = diag.size, indptr.dtype
+    grid = min(blocks(LANES * n, BLOCK), RESIDENT * device_limits()["processors"])
+    found = cupy.zeros(4, np.uint64)
+    kernel("inspection", "signs", data.dtype.name, index.name)(
+        (grid,),
+        (BLOCK,),
+        (
+            *(index.type(n), indptr, data, diag, np.float64(tolerance), np.float64(share)),
+            *(cupy.empty(2 * grid), counter(), found[:2], found[2:]),
+        ),
+    )
+    found = found.get()
+    return *(float(v) for v in found[:2].view(np.float64)), *(int(v) for v in found[2:])

@@ -76,6 +76,16 @@ def mirrored(indptr, indices, data, diag):
     return size, adjoint[0], transposed[0], adjoint[1], transposed[1], partners
 
 
+def diagonal(data, diag):
+    """(rows that store no diagonal entry, the first of them, rows where it is 0, the first of them, rows where it is
+    not a positive real number, or not stored); a first row of -1 for none."""
+    missing = [i for i, place in enumerate(diag) if place < 0]
+    zero = [i for i, place in enumerate(diag) if place >= 0 and data[place] == 0]
+    positive = sum(place >= 0 and data[place].real > 0 and data[place].imag == 0 for place in diag)
+    first = (rows[0] if rows else -1 for rows in (missing, zero))
+    return len(missing), next(first), len(zero), next(first), int(diag.size - positive)
+
+
 def signs(indptr, indices, data, diag, tolerance, share):
     """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|, rows
     where the magnitudes of the rest add up to more than share |a_ii|)."""

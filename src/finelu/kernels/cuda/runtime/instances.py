@@ -144,7 +144,8 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["inverse", "starts", "longest"], INDICES)
     + _over(["shifted"], INDICES, INDICES)
     + ["shifted<int, unsigned short>"],
-    "inspection": _over(["inspect", "roots", "mirrored"], VALUES, INDICES),
+    "inspection": _over(["inspect", "roots", "mirrored", "diagonal"], VALUES, INDICES)
+    + _over(["signs"], REALS, INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
