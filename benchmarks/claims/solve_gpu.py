@@ -1,4 +1,4 @@
-"""Claim: `solve` on a GPU is never slower than `solve` on the CPU cores beside it, and twice as fast in the mean.
+"""Claim: `solve` on a GPU is never slower than on the CPU of the same machine, and twice as fast in the mean.
 
 `python -m benchmarks.claims.solve_gpu` solves A x = b to 1e-8 by finelu.solve with defaults, b uniform in [-0.5, 0.5],
 A and b on the GPU, and then both on the host: matrices of 5000 rows or more of a folder (FINELU_MATRICES, or
@@ -163,8 +163,8 @@ def claims(run: Run) -> str:
     solved = [sum(total(run, name, v) is not None for name in names) for v in (GPU, CPU)]
     false = [r.matrix for r in run.records if r.detail.get("converged") and not (r.error or 0.0) <= TWICE]
     heads = ("solve on the GPU against", "matrices", "mean ratio", "below 0.9", "worst")
-    told = f"Solved of {len(names)}: {solved[0]} on the GPU, {solved[1]} on the CPU."
-    return f"{table(heads, lines)}\n{told} Claims that are false: {', '.join(false) or 'none'}.\n"
+    solved_by = f"Solved of {len(names)}: {solved[0]} on the GPU, {solved[1]} on the CPU."
+    return f"{table(heads, lines)}\n{solved_by} Claims that are false: {', '.join(false) or 'none'}.\n"
 
 
 def times(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark of `solve` on a GPU against the CPU beside it: what it measures, and what its tables say."""
+"""The benchmark of `solve` on a GPU against the CPU of the machine: what it measures, and what its tables say."""
 
 import sys
 from pathlib import Path
@@ -26,8 +26,8 @@ def test_only_right_answers_are_compared():
     assert solve_gpu.ratios(run, (CPU,), ["A", "B"]) == [(2.0, "A"), (8.0, "B")]
     run.records += [record("A", SPLU, 1.0, error=1e-3), record("A", CUDSS, 3.0), record("B", SPLU, 0.5)]
     assert solve_gpu.ratios(run, (CUDSS, SPLU), ["A", "B"]) == [(0.5, "B"), (1.5, "A")]
-    told = solve_gpu.claims(run)
-    assert "4.00" in told and "0.50 B" in told and "2 on the GPU, 2 on the CPU" in told and "none" in told
+    text = solve_gpu.claims(run)
+    assert "4.00" in text and "0.50 B" in text and "2 on the GPU, 2 on the CPU" in text and "none" in text
     run.records[0].error = 1e-3  # claims to have converged
     assert solve_gpu.ratios(run, (CPU,), ["A"]) == [(0.0, "A")]
     assert "Claims that are false: A." in solve_gpu.claims(run)

@@ -159,3 +159,17 @@ def test_the_diagonal_and_the_signs(backend, dtype, index):
             got = found.signs(*map(backend.move, arguments), 0.5, 0.8)
             np.testing.assert_allclose(got[:2], want[:2], rtol=1e-6 if dtype == "float32" else 1e-12)
             assert got[2:] == want[2:] or dtype == "float32"
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_same(backend, index):
+    found = kernels(backend).inspection.same
+    for n in LARGE:
+        a = np.random.default_rng(n).integers(0, 9, n).astype(index)
+        assert found(backend.move(a), backend.move(a))
+        assert not found(backend.move(a), backend.move(a[:-1]))
+        assert not found(backend.move(a), backend.move(a.astype("int64" if index == "int32" else "int32")))
+        for place in {0, n // 2, n - 1}:
+            b = a.copy()
+            b[place] += 1
+            assert not found(backend.move(a), backend.move(b))

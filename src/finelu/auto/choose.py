@@ -40,7 +40,7 @@ SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by 
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
 COUPLED, NEARLY_COUPLED = 0.5, 0.85
-# Rows below which a system on a GPU is solved sooner by the CPU beside it, the copies there and back included: of an A
+# Rows below which a system on a GPU is solved sooner by the CPU, the copies there and back included: of an A
 # that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
 FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored

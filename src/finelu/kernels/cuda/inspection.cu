@@ -189,3 +189,11 @@ __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, 
         sums[1] = opposite;
     }
 }
+
+// Sets unlike where two lists differ. Launch: gridDim.x * blockDim.x >= n.
+template <typename I>
+__global__ void same(long long n, const I* __restrict__ a, const I* __restrict__ b, int* unlike)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && a[i] != b[i]) *unlike = 1;
+}

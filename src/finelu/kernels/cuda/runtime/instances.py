@@ -145,7 +145,8 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["shifted"], INDICES, INDICES)
     + ["shifted<int, unsigned short>"],
     "inspection": _over(["inspect", "roots", "mirrored", "diagonal"], VALUES, INDICES)
-    + _over(["signs"], REALS, INDICES),
+    + _over(["signs"], REALS, INDICES)
+    + _over(["same"], INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
