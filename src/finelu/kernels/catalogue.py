@@ -112,7 +112,7 @@ FAMILIES: dict[str, Family] = {
         {
             "ilu0_analysis": Kernel({"reference": NO_ANALYSIS}),
             "ic0_analysis": Kernel({"reference": NO_ANALYSIS}),
-            "milu0_analysis": Kernel({"reference": NO_ANALYSIS, "cuda": SEQUENTIAL}),
+            "milu0_analysis": Kernel({"reference": NO_ANALYSIS}),
             "ilu0": Kernel(
                 arguments={"cpu": "plan a lu", "cuda": "plan a lu"},
                 relation="plan = ilu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
@@ -122,9 +122,8 @@ FAMILIES: dict[str, Family] = {
                 relation="plan = ic0_analysis(L, variant, once), L of the pattern indptr, indices",
             ),
             "milu0": Kernel(
-                {"cuda": "on the GPU no variant of the elimination sums up what it drops"},
-                {"cpu": "plan a relax lu"},
-                "plan = milu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
+                arguments={"cpu": "plan a relax lu", "cuda": "plan a relax lu"},
+                relation="plan = milu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
             ),
         },
         helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan"},

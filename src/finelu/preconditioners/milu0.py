@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from finelu.device import namespace, on_gpu, to_host
+from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.elimination import Elimination
-from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, shifted
+from finelu.preconditioners.recipe import Recipe, checked, shifted
 from finelu.validation import number
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
@@ -29,13 +27,11 @@ class MILU0(Recipe):
 
     relax : the part of the dropped fill that is added, in [0, 1]; 0 is ILU0.
     shift, triangular, sweeps, precision : as in ILU0.
-    variant : as in ILU0 on the CPU.
-    Cost: as ILU0, on the CPU, for A on the GPU too, where the factors are then applied.
+    variant : as in ILU0; on a GPU "adapt", "levs", "table" or "auto".
+    Cost: as ILU0. On a GPU the fill that a row drops is the difference of two sums, and so rounded as these are.
     """
 
     keeps_symmetry, keeps_hermitian = True, False  # the sum of a row's dropped fill is complex, if A is
-    factored_on = ON_CPU
-
     relax: float = 1.0
     shift: float = 0.0
     variant: str = "auto"
@@ -44,31 +40,26 @@ class MILU0(Recipe):
     precision: str | None = None
 
     def factor(self, A: Any) -> LUFactors:
-        """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
+        """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
         """
         number("relax", self.relax, 0, 1, of=self)
         A = checked(self, A).with_own_pattern()  # the factors have it, too
-        numeric = _MILU0Elimination(self, A)
+        numeric = _MILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 
 
 class _MILU0Elimination(Elimination):
-    """L and U in one array, in A's order; computed on the host."""
-
-    def __init__(self, recipe: MILU0, A: CSR):
-        super().__init__(recipe, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
-        self._host = A.on(np)
+    """L and U in one array, in A's order."""
 
     def _analyse(self, once: bool) -> Any:
-        return kernels_for(self._host.data).elimination.milu0_analysis(self._host, self.recipe.variant, once)
+        lu = self.factors
+        return kernels_for(lu.data).elimination.milu0_analysis(lu, self.recipe.variant, once)
 
     def _eliminate(self, A: CSR) -> None:
-        a, lu = to_host(shifted(A, self.recipe.shift)), self.factors.data
-        made = np.empty(A.nnz, A.dtype) if on_gpu(lu) else lu
-        bad = kernels_for(a).elimination.milu0(self.plan, a, float(self.recipe.relax), made)
+        kernels, lu = kernels_for(A.data), self.factors
+        a = shifted(A, self.recipe.shift)
+        bad = kernels.vectors.first_bad(kernels.elimination.milu0(self.plan, a, float(self.recipe.relax), lu.data))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, made[self._host.diag[bad]], advice=ADVICE)
-        if made is not lu:
-            lu[...] = namespace(lu).asarray(made)
+            raise ZeroPivot(self.recipe, bad, lu.data[lu.diag[bad]], advice=ADVICE)

@@ -1,4 +1,4 @@
-// ILU(0) and IC(0), all variants of the paper: see elimination.cuh for who owns what, waiting and determinism.
+// ILU(0), MILU(0) and IC(0), all variants of the paper: see elimination.cuh for who owns what, waiting and determinism.
 // Twins: kernels/reference/elimination.py: ilu0 and ic0 (equal to a few ulps: a division by a pivot is a product with its
 // reciprocal here). base, table: see match_rows, for UPDATE == TABLE only. order: null for natural order (shared, vect,
 // adapt), or the rows in level order (levs, table). Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory
@@ -15,6 +15,17 @@ __global__ void __launch_bounds__(256) ilu0(I n, const I* __restrict__ order, co
                      T* inverse, unsigned* bad, unsigned* counter)
 {
     eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter);
+}
+
+// MILU(0): relax times what falls outside of the pattern of a row goes to its pivot. sums (n): pending before.
+// Twin: kernels/reference/elimination.py:milu0, where dropped products are added up one by one.
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT>
+__global__ void __launch_bounds__(256) milu0(I n, const I* __restrict__ order, const I* __restrict__ indptr,
+                     const I* __restrict__ cols, const I* __restrict__ diag, const long long* __restrict__ base,
+                     const I* __restrict__ table, const T* __restrict__ a, T* work, T* lu,
+                     T* inverse, unsigned* bad, unsigned* counter, double relax, T* sums)
+{
+    eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false, true>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter, relax, sums);
 }
 
 // The places that each row's part of the table may need; 0 for rows of more than `most` entries, which have none.

@@ -103,10 +103,14 @@ template <bool CHOLESKY, typename T> __device__ inline T finish_pivot(T value, b
 }
 
 // SHORT: every row is resident; the code for long rows, left out, would cost registers and a tenth of the time.
-template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, bool CHOLESKY>
+// SUMS (SEARCH and TABLE, no Cholesky): MILU(0). Row k also posts sums[k], of its entries above the diagonal, so that
+// another row knows what of l times row k meets none of its own entries: l sums[k] less what it has subtracted. Of that
+// `relax` times the sum is subtracted from its pivot.
+template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, bool CHOLESKY, bool SUMS = false>
 __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __restrict__ indptr, const I* __restrict__ cols,
                                const I* __restrict__ diag, const long long* __restrict__ base, const I* __restrict__ table,
-                               const T* __restrict__ a, T* work, T* out, T* inverse, unsigned* bad, unsigned* counter)
+                               const T* __restrict__ a, T* work, T* out, T* inverse, unsigned* bad, unsigned* counter,
+                               double relax = 0, T* sums = nullptr)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];  // INTERSECT and VECTOR: one column index a thread
     const I t = I(ticket(counter)) * I(blockDim.x / LANES) + I(threadIdx.x) / LANES;
@@ -153,9 +157,10 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
     // while one batch is awaited, the places of the next are looked up, and while it is worked on, its values are asked for.
     struct Batch {
         I reference[BATCH], at[PER_LANE][BATCH];
-        T d[BATCH], u[PER_LANE][BATCH];
+        T d[BATCH], u[PER_LANE][BATCH], sum[SUMS ? BATCH : 1];
     };
     I step = 0;
+    T given = T(0), taken = T(0);  // SUMS: of all l sums[k], and of what this thread has subtracted
     Batch now{}, next{};
     bool ahead = false;  // the places of next are known
     const auto locate = [&](Batch& batch, I first) {
@@ -187,6 +192,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         for (int s = 0; s < BATCH; ++s) {
             batch.d[s] = T(0);
             if (batch.reference[s] >= 0) make_pending(batch.d[s]);
+            if (SUMS) batch.sum[SUMS ? s : 0] = batch.d[s];
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m) {
                 batch.u[m][s] = T(0);
@@ -198,6 +204,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
 #pragma unroll
         for (int s = 0; s < BATCH; ++s) {
             if (pending(batch.d[s])) batch.d[s] = peek(inverse + batch.reference[s]);
+            if (SUMS && pending(batch.sum[SUMS ? s : 0])) batch.sum[SUMS ? s : 0] = peek(sums + batch.reference[s]);
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m)
                 if (pending(batch.u[m][s])) batch.u[m][s] = peek(out + batch.at[m][s]);
@@ -207,7 +214,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         bool missing = false;
 #pragma unroll
         for (int s = 0; s < BATCH; ++s) {
-            missing |= pending(batch.d[s]);
+            missing |= pending(batch.d[s]) || (SUMS && pending(batch.sum[SUMS ? s : 0]));
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m) missing |= pending(batch.u[m][s]);
         }
@@ -223,9 +230,11 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                 for (int m = 1; m < PER_LANE; ++m)
                     if (e / LANES == m) l = w[m];
                 l = from_lane(mask, l, e % LANES, LANES) * batch.d[s];
+                if (SUMS) given += l * batch.sum[SUMS ? s : 0];
 #pragma unroll
                 for (int m = 0; m < PER_LANE; ++m) {
                     if (batch.at[m][s] >= 0) w[m] -= l * (CHOLESKY ? conj(batch.u[m][s]) : batch.u[m][s]);
+                    if (SUMS && batch.at[m][s] >= 0) taken += l * batch.u[m][s];
                     if (CHOLESKY && batch.at[m][s] == -2) w[m] -= l * conj(l);
                     if (lane + m * LANES == e) {
                         w[m] = l;
@@ -335,18 +344,20 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         for (int e = 0; e < BATCH; ++e)
 #pragma unroll
             for (int s = 0; s < e; ++s) w_own[e][s] = at_own[e][s] >= 0 ? peek(out + at_own[e][s]) : T(0);
-        const auto subtract = [&](T& value, int s, I at, T v) {
+        const auto subtract = [&](T& value, int s, I at, T v, bool counts) {
             if (at >= 0) {
                 if (pending(v)) v = await(out + at);
                 value -= l[s] * (CHOLESKY ? conj(v) : v);
+                if (SUMS && counts) taken += l[s] * v;
             }
             if (CHOLESKY && at == -2) value -= l[s] * conj(l[s]);
         };
 #pragma unroll
         for (int e = 0; e < BATCH; ++e) {
 #pragma unroll
-            for (int s = 0; s < e; ++s) subtract(own[e], s, at_own[e][s], w_own[e][s]);
+            for (int s = 0; s < e; ++s) subtract(own[e], s, at_own[e][s], w_own[e][s], lane == 0);
             l[e] = own[e] * now.d[e];
+            if (SUMS) given += l[e] * now.sum[SUMS ? e : 0];
         }
         __syncwarp(mask);  // all have read the entries that change now
         if (lane < BATCH && step + lane < below) {
@@ -376,7 +387,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
 #pragma unroll
             for (int m = 0; m < OWN; ++m) {
 #pragma unroll
-                for (int s = 0; s < BATCH; ++s) subtract(value[m], s, at[m][s], v[m][s]);
+                for (int s = 0; s < BATCH; ++s) subtract(value[m], s, at[m][s], v[m][s], true);
                 if (first + m * LANES < len) work[lo + first + m * LANES] = value[m];
             }
         }
@@ -386,9 +397,10 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
     // A very long row: the entries of the reference row are looked up in it, not its own in the reference row, so that an
     // arrow costs O(n log n) and not O(n^2). ILU(0) subtracts l times row k; Cholesky, which has no columns of L at hand,
     // completes one entry after the other with the products of the rows so far.
-    const auto eliminate_very_long = [&](I at_step, T d, I k) {
+    const auto eliminate_very_long = [&](I at_step, T d, I k, T sum_of_k) {
         const T w_k = work[lo + at_step];
         T l = w_k * d, sum = T(0);
+        if (SUMS) given += l * sum_of_k;
         if (CHOLESKY) {
             for (I q = indptr[k] + lane; q < diag[k]; q += LANES) {
                 const I p = find(cols, lo, lo + at_step, cols[q]);
@@ -399,7 +411,10 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
         } else {
             for (I q = diag[k] + 1 + lane; q < indptr[k + 1]; q += LANES) {
                 const I p = find(cols, lo + at_step + 1, lo + len, cols[q]);
-                if (p >= 0) work[p] -= l * await(out + q);
+                if (p < 0) continue;
+                const T product = l * await(out + q);
+                work[p] -= product;
+                if (SUMS) taken += product;
             }
         }
         __syncwarp(mask);
@@ -458,7 +473,7 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                 if (very_long) {
 #pragma unroll
                     for (int s = 0; s < BATCH; ++s)
-                        if (now.reference[s] >= 0) eliminate_very_long(step + s, now.d[s], now.reference[s]);
+                        if (now.reference[s] >= 0) eliminate_very_long(step + s, now.d[s], now.reference[s], now.sum[SUMS ? s : 0]);
                 } else if (UPDATE == INTERSECT || UPDATE == VECTOR) {
 #pragma unroll
                     for (int s = 0; s < BATCH; ++s)
@@ -474,6 +489,17 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             }
             if (step < below) continue;
         }
+        if (SUMS) {
+            for (int offset = LANES / 2; offset > 0; offset /= 2) taken += from_lane(mask, taken, lane ^ offset, LANES);
+            const T dropped = T(typename RealOf<T>::type(relax)) * (given - taken);
+            if (resident) {
+#pragma unroll
+                for (int m = 0; m < PER_LANE; ++m)
+                    if (lane + m * LANES == below) w[m] -= dropped;
+            } else if (lane == below % LANES) {
+                work[lo + below] -= dropped;
+            }
+        }
         T pivot = T(0), inv = T(0);  // in the thread that owns it
         constexpr bool EARLY = SHORT && !AHEAD && !CHOLESKY;  // the division begins before the row is stored
         if (EARLY) {
@@ -481,18 +507,25 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             for (int m = 0; m < PER_LANE; ++m)
                 if (lane + m * LANES == below) inv = T(1) / w[m];
         }
+        T above = T(0);  // SUMS: of this thread's entries above the diagonal
         if (resident) {
 #pragma unroll
             for (int m = 0; m < PER_LANE; ++m) {
                 const I e = lane + m * LANES;
                 if (e < len) w[m] = store(e, w[m]);
                 if (e == below) pivot = w[m];
+                if (SUMS && e > below && e < len) above += w[m];
             }
         } else {
             for (I e = lane; e < len; e += LANES) {
                 const T value = store(e, work[lo + e]);
                 if (e == below) pivot = value;
+                if (SUMS && e > below) above += value;
             }
+        }
+        if (SUMS) {
+            for (int offset = LANES / 2; offset > 0; offset /= 2) above += from_lane(mask, above, lane ^ offset, LANES);
+            if (lane == 0) post(sums + i, above);
         }
         __syncwarp(mask);  // first the row, then its inverse: see await()
         if (lane == below % LANES) {

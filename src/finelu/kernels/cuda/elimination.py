@@ -24,13 +24,13 @@ TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 1
 NATURAL_ORDER_NNZ = 500_000
 NATURAL_THREADS, LEVEL_THREADS = 1_700_000, 300_000
 ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
-IC0_VARIANTS = ("adapt", "levs", "table")
+IC0_VARIANTS = MILU0_VARIANTS = ("adapt", "levs", "table")
 UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
 
 
 @dataclass(eq=False)
 class EliminationPlan:
-    """What ILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
+    """What ILU(0), MILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
 
     variant : the one chosen.  provisional : it was chosen for one factorization, and another is better for many.
     A : the matrix whose pattern it is.  order : rows in level order, or None for natural order.  depth : levels, or
@@ -38,6 +38,7 @@ class EliminationPlan:
     batch of reference rows is looked up early.  short : every row fits into the registers.  padding : bytes of shared
     memory that a block asks for, see padding_for.  base, table : where rows meet (variant "table").  inverse (n,) :
     1 / pivot, counter, and bad : device place of the first bad row, all in words.  work : scratch of the kernel.
+    sums (n,) : of MILU(0), of each row's entries above the diagonal.
     """
 
     variant: str
@@ -57,6 +58,7 @@ class EliminationPlan:
     words: Any
     bad: Any
     work: Any
+    sums: Any = None
 
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name not in ("inverse", "counter", "bad")}
@@ -107,7 +109,7 @@ def _meetings(stem: str, A, modest: bool):
     if total * A.indices.itemsize > most:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
-    kernel("elimination", f"{stem}_match", A.indices.dtype)(
+    kernel("elimination", "ic0_match" if stem == "ic0" else "ilu0_match", A.indices.dtype)(
         (blocks(A.n * 32, BLOCK), min(1 + A.longest[1] // 32, 65535)),
         (BLOCK,),
         (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table),
@@ -153,7 +155,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         lanes, per_lane = 32, 1 if longest <= 32 else 2 if longest <= 64 else 4
     else:
         resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
-        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem == "ilu0")
+        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem != "ic0")
     short = longest <= lanes * per_lane
     ahead = (many_references or not short) and not by_warp
     padding = BLOCK * A.indices.itemsize if by_warp else 0
@@ -191,12 +193,19 @@ def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPl
     return _analysis("ilu0", A, variant, ILU0_VARIANTS, once)
 
 
+def milu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
+    """What MILU(0) needs to know, as in ilu0."""
+    plan = _analysis("milu0", A, variant, MILU0_VARIANTS, once)
+    plan.sums = cupy.empty(A.n, A.dtype)
+    return plan
+
+
 def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPlan:
     """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last; once as in ilu0."""
     return _analysis("ic0", L, variant, IC0_VARIANTS, once)
 
 
-def _factor(stem: str, plan: EliminationPlan, a, out):
+def _factor(stem: str, plan: EliminationPlan, a, out, *more):
     A = plan.A
     index = A.indices.dtype
     set_pending(out)
@@ -220,6 +229,7 @@ def _factor(stem: str, plan: EliminationPlan, a, out):
             plan.inverse,
             plan.bad,
             plan.counter,
+            *more,
         ),
         shared_mem=plan.padding,
     )
@@ -230,6 +240,12 @@ def ilu0(plan: EliminationPlan, a, lu):
     """ILU(0) of the values a (nnz,) into lu (nnz,), L below and U on and above the diagonal; returns the place of the
     first bad row, see first_bad. Allocates nothing, waits for nothing."""
     return _factor("ilu0", plan, a, lu)
+
+
+def milu0(plan: EliminationPlan, a, relax, lu):
+    """MILU(0) of the values a (nnz,) into lu (nnz,); returns the place of the first bad row. As `ilu0`."""
+    set_pending(plan.sums)
+    return _factor("milu0", plan, a, lu, np.float64(relax), plan.sums)
 
 
 def ic0(plan: EliminationPlan, a, l):

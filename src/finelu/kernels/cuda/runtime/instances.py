@@ -167,6 +167,7 @@ INSTANCES: dict[str, list[str]] = {
     "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
     + _by_warp()
     + _eliminations("ic0", ("SEARCH", "TABLE"))
+    + _eliminations("milu0", ("SEARCH", "TABLE"))
     + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES),
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
     + _over(
