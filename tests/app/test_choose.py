@@ -86,6 +86,7 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(monkeypatch, missing):
     assert sooner(MESH, n=9_999) and not sooner(MESH, n=10_000)  # may be definite
     assert sooner(FLOW * 1j, n=24_999) and not sooner(FLOW * 1j, n=25_000)
     assert not sooner(FLOW, n=24_999, coupled=0.9)  # elliptic
+    assert sooner(FLOW, n=24_999, coupled=0.9, m_matrix=False)  # as oscillating or systems of equations may be
     assert sooner(MESH, nnz=199_999) and sooner(MESH, nnz=200_000) is missing  # cuDSS takes less for more entries
     assert sooner(SADDLE, n=10**6) is missing  # complete factors come first
 

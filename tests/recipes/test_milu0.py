@@ -217,7 +217,7 @@ def test_update_is_a_fresh_factorization(backend, problem):
     r = backend.move(values((B.shape[0], 2), B.dtype))
     F.solve(r, trans="H")
     assert F.update(backend.move(B)) is F
-    assert F._numeric.plan is plan and F._triangles.data is storage
+    assert (F._numeric.plan is plan or plan.provisional) and F._triangles.data is storage
     np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
     for trans in ("N", "T", "H"):
         np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))

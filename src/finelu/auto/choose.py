@@ -134,7 +134,7 @@ METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 
 def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU is better solved on the CPU, in words; "" where it is not."""
-    if not A.gpu or _elliptic(A):
+    if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
     if A.n < few and (without or A.nnz < FEW_ENTRIES):

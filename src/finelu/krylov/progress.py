@@ -179,7 +179,7 @@ class Progress(Measures):
 
     def keeps_best(self) -> Any:
         """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
-        self.best = self.x.copy()
+        self.best = copied(self.x)
         return self.best
 
     # the course of a solve
