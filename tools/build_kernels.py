@@ -7,7 +7,7 @@ kernels/cuda/runtime/instances.py by itself, with the options that CuPy gives at
 the same NVRTC makes there. NVRTC is that of CUDA 12, from 12.8 on, of nvidia-cuda-nvrtc-cu12: its code runs with the
 drivers of CUDA 12 and later ones. It puts the number of its process into some names, and seldom orders instructions in
 another way; else the same compiler and sources give the same files. Ends with status 1 if an instance does not compile,
-and with status 2 if there is no such NVRTC.
+and with status 2 if there is no such NVRTC or no such architecture.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES, metavar="SM", help="default: all that are carried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilations at a time (default: all cores)")
     options = parser.parse_args(arguments)
+    if unusable := [a for a in options.arch if not re.fullmatch(r"sm_\d+", a)]:
+        print(f"--arch {' '.join(unusable)}: sm_ and a number are needed, as sm_90", file=sys.stderr)
+        return 2
     if nvrtc() is None:
         print("no NVRTC of CUDA 12, from 12.8 on, was found; `pip install nvidia-cuda-nvrtc-cu12`", file=sys.stderr)
         return 2
@@ -110,6 +113,8 @@ def machine_code(stem: str, template_id: str, architecture: str) -> Instance:
         name, size = ctypes.c_char_p(), ctypes.c_size_t()
         library.nvrtcGetLoweredName(program, template_id.encode(), ctypes.byref(name))
         library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        if not size.value:
+            raise SyntaxError(f"{template_id} of {stem}.cu: NVRTC makes no machine code for {architecture}")
         code = ctypes.create_string_buffer(size.value)
         library.nvrtcGetCUBIN(program, code)
         found.append(Instance(name.value.decode(), code.raw, digest(stem)))

@@ -610,6 +610,15 @@ def test_a_gpu_array_stays_there(backend):
 
 
 @ON_GPU
+def test_what_comes_first_is_told_of_the_device_that_is_taken(backend):
+    A = backend.move(sp.csr_matrix(PROBLEMS["convection"]))
+    assert (
+        finelu.auto.solve.first_try(A)["recipe"]
+        == solve(A, backend.move(values(A.shape[0], A.dtype))).attempts[0].recipe
+    )
+
+
+@ON_GPU
 def test_who_looks_at_x_on_a_gpu_gets_it_there(backend):
     b, seen = backend.move(values(N, "float64")), []
     A = backend.move(POISSON)
@@ -628,7 +637,7 @@ def test_the_device_that_was_asked_for(backend):
     back = solve(backend.move(POISSON), backend.move(b), device="cpu")
     assert type(back.x) is type(backend.move(b))
     assert_solved(POISSON, b, finelu.result.Solution(backend.fetch(back.x), back.status, 0, back.residual_norm, None))
-    assert solve(backend.move(neumann()), backend.move(b)).status is Status.SINGULAR
+    assert solve(backend.move(neumann()), backend.move(b), device="cuda").status is Status.SINGULAR
 
 
 @ON_GPU

@@ -430,16 +430,19 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
 def test_x0_is_begun_with_where_it_helps(backend):
     A, b = gallery.poisson5(36), values(1296, "float64")
     x = solve(A, b, rtol=1e-12).x
+    on = {"device": backend.name}
     near = x * (1 + 1e-4 * values(1296, "float64"))
     A_, b_, near_ = (backend.move(v) for v in (A, b, near))
-    begun = solve(A_, b_, x0=near_)
-    assert begun.converged and begun.iterations < solve(A_, b_).iterations
+    begun = solve(A_, b_, x0=near_, **on)
+    assert begun.converged and begun.iterations < solve(A_, b_, **on).iterations
     assert begun.history[0] == pytest.approx(np.linalg.norm(b - A @ near), rel=1e-6)
     np.testing.assert_array_equal(backend.fetch(near_), near)
-    there = solve(A_, b_, x0=backend.move(x))
+    there = solve(A_, b_, x0=backend.move(x), **on)
     assert there.converged and there.iterations == 0 and there.x is not x
     np.testing.assert_array_equal(backend.fetch(there.x), x)
-    np.testing.assert_array_equal(backend.fetch(solve(A_, b_, x0=1e6 * near_).x), backend.fetch(solve(A_, b_).x))
+    np.testing.assert_array_equal(
+        backend.fetch(solve(A_, b_, x0=1e6 * near_, **on).x), backend.fetch(solve(A_, b_, **on).x)
+    )
 
 
 def test_x0_of_columns():
@@ -519,10 +522,10 @@ def test_columns_and_strided_right_hand_sides(dtype, backend):
     A = sp.csr_matrix(gallery.poisson5(12) + (0.1j * sp.eye(144) if dtype == "complex128" else 0 * sp.eye(144)))
     B = values((144, 3), dtype)
     for X in (backend.move(B), backend.xp.asfortranarray(backend.move(B))):
-        solution = solve(backend.move(A), X)
+        solution = solve(backend.move(A), X, device=backend.name)
         assert solution.converged
         assert np.linalg.norm(B - A @ backend.fetch(solution.x), axis=0).max() <= 1.01e-8 * np.linalg.norm(B)
-        one = solve(backend.move(A), X[:, 1])
+        one = solve(backend.move(A), X[:, 1], device=backend.name)
         assert one.converged
         assert np.linalg.norm(B[:, 1] - A @ backend.fetch(one.x)) <= 1.01e-8 * np.linalg.norm(B[:, 1])
 

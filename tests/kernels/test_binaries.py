@@ -14,6 +14,7 @@ import numpy_for_cupy
 import pytest
 from checks import without_gpu
 
+from finelu import ParameterError
 from finelu.kernels.cuda.runtime import binaries, instances, sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,12 +118,22 @@ def test_a_processor_with_a_gpu_of_its_own_takes_code_that_is_made_for_it():
     assert binaries.architecture(87, [80, 86, 87]) == 87
 
 
+def test_an_architecture_that_no_gpu_asks_for_is_refused(capsys):
+    for name in ("compute_90", "sm_90a", "90"):
+        assert TOOL["main"](["--arch", name]) == 2
+        assert "as sm_90" in capsys.readouterr().err
+
+
 def test_the_archive_is_that_of_the_device(carried, monkeypatch):
     assert binaries.archive(90).path == carried
     assert binaries.archive(80) is None
     monkeypatch.setenv("FINELU_KERNELS", "compile")
     binaries.archive.cache_clear()
     assert binaries.archive(90) is None
+    monkeypatch.setenv("FINELU_KERNELS", "compiled")
+    binaries.archive.cache_clear()
+    with pytest.raises(ParameterError, match="FINELU_KERNELS='compiled'; 'compile', or nothing"):
+        binaries.archive(90)
     monkeypatch.delenv("FINELU_KERNELS")
     monkeypatch.setattr(binaries, "FOLDER", carried / "nothing here")
     binaries.archive.cache_clear()
@@ -375,7 +386,7 @@ def test_usual_calls_ask_for_nothing_that_is_not_carried(gpu, monkeypatch, dtype
             F.update(A)
             for method in (fl.gmres, fl.bicgstab, fl.fgmres):
                 method(A, b, M=F, maxiter=8)
-        fl.solve(A, b, verbose=False)
+        fl.solve(A, b, device="cuda", verbose=False)
     for recipe in (fl.IC0(), fl.ParIC(), fl.ParICT()):
         A = csp.csr_matrix(fl.gallery.problem("poisson7:12").astype(dtype))
         fl.cg(A, b, M=recipe.factor(A), maxiter=8)

@@ -54,11 +54,6 @@ def test_against_the_specification(backend, index, counts, seed):
         same(backend, got.progression(n, first, step, index, found), want.progression(n, first, step, index, pointers))
 
 
-def test_an_unsigned_list(backend):
-    numbers = np.array([0, 3, 2**16 - 1], np.int32)
-    same(backend, kernels(backend).indices.shifted(backend.move(numbers), 0, np.uint16), numbers.astype(np.uint16))
-
-
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("n", LARGE)
 def test_many_chunks(backend, index, n):

@@ -18,7 +18,7 @@ from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
-from finelu.matrix.traits import traits
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.result import Solution, Status
 from finelu.validation import count, number
 
@@ -51,8 +51,8 @@ def solve(
         the other with the factors that the first has chosen.
     x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
-    device : "cpu" or "cuda" to work there whatever A is; None: where A lives, or for a small A on a GPU the CPU, which
-        then `explain()` says. x comes back where b was.
+    device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
+        solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
     recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
     time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
@@ -92,9 +92,7 @@ def solve(
         A, b = precise(A, b, rtol)
         known, moved = traits(A), ""
         if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-            moved = sooner_on_host(known)
-        if moved and not kernels_for(np.empty(0)).minimum_degree.is_compiled():
-            moved = ""  # the CPU would have to compile its kernels first
+            moved = _sooner_on_host(known)
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
@@ -116,7 +114,8 @@ def solve(
         worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
-    seen = (*worst.seen, f"it was solved on the CPU and x brought back: {moved}; device='cuda' keeps it here")
+    back = " and x brought back" if home else ""
+    seen = (*worst.seen, f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU")
     return replace(
         worst,
         x=x,
@@ -134,7 +133,17 @@ def first_try(A: Any) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
     `finelu.matrix.traits.traits`, at times an ordering.
     """
-    return Ladder(as_csr(A, diagonal=False), 1e-8).first()
+    A = as_csr(A, diagonal=False)
+    known = traits(A)
+    if _sooner_on_host(known):
+        A, known = A.on(np), replace(known, gpu=False)
+    return Ladder(A, 1e-8, known=known).first()
+
+
+def _sooner_on_host(known: MatrixTraits) -> str:
+    """Why the CPU is to solve a system on a GPU; "" where it is not, or would have to compile its kernels first."""
+    why = sooner_on_host(known)
+    return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 
 def _after(first: Solution, second: Solution) -> Solution:

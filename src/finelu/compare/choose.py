@@ -204,7 +204,7 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in PERMC[m.permc or "COLAMD"].items())
         lines += [f"lu = sla.splu(A.tocsc(), {given})", "x = lu.solve(b)"]
     elif m.name == "solve":
-        lines.append(f"solution = fl.solve(A, b, rtol={rtol:g})")
+        lines.append(f"solution = fl.solve(A, b, rtol={rtol:g}" + (", device='cuda')" if gpu else ")"))
     elif m.name == "spilu":
         lines += ["ilu = sla.spilu(A.tocsc())", "M = sla.LinearOperator(A.shape, ilu.solve, dtype=A.dtype)", solve]
     elif m.name == "none":

@@ -199,7 +199,8 @@ class _Task:
         A, b = self.bench.on(self.candidate.device)
 
         def work(watch: _Watch) -> Solution:
-            return solve(A, b, rtol=self.system.rtol, time_limit=max(self.share.left, 0.0), watch=watch)
+            device, left = self.candidate.device, max(self.share.left, 0.0)
+            return solve(A, b, rtol=self.system.rtol, device=device, time_limit=left, watch=watch)
 
         return self._watched("auto", work, A.data, {"setup": 0.0})
 

@@ -131,7 +131,7 @@ class CSR:
             return False
         if self.indices is other.indices and self.indptr is other.indptr:
             return True
-        same = kernels_for(self.data).inspection.same
+        same, other = kernels_for(self.data).inspection.same, other.with_index(self.indices.dtype)
         return bool(same(self.indptr, other.indptr) and same(self.indices, other.indices))
 
     def tosparse(self) -> Any:

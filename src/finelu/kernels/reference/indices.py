@@ -16,7 +16,7 @@ def progression(n, first, step, dtype, like):
 
 
 def shifted(x, by, dtype=None):
-    """x + by, of `dtype`, that of x if None: int32, int64, or uint16, which must hold it."""
+    """x + by, of `dtype`, that of x if None, which must hold it."""
     return np.array([int(v) + by for v in x], dtype or x.dtype)
 
 

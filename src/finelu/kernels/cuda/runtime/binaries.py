@@ -20,6 +20,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
+from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.sources import source
 
 FOLDER = Path(__file__).parents[1] / "binaries"
@@ -83,7 +84,10 @@ def architecture(capability: int, available) -> int | None:
 @cache
 def archive(capability: int) -> Archive | None:
     """What is carried for GPUs of this capability (90 for 9.0); None for nothing, and with FINELU_KERNELS=compile."""
-    if os.environ.get("FINELU_KERNELS") == "compile" or not FOLDER.is_dir():
+    wish = os.environ.get("FINELU_KERNELS", "")
+    if wish not in ("", "compile"):
+        raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")
+    if wish or not FOLDER.is_dir():
         return None
     found = (re.fullmatch(r"sm_(\d+)\.zip", name) for name in os.listdir(FOLDER))
     best = architecture(capability, [int(match.group(1)) for match in found if match])

@@ -142,8 +142,7 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "indices": _over(["progression", "lengths", "sums_of_chunks", "write_pointers", "entries"], INDICES)
     + _over(["inverse", "starts", "longest"], INDICES)
-    + _over(["shifted"], INDICES, INDICES)
-    + ["shifted<int, unsigned short>"],
+    + _over(["shifted"], INDICES, INDICES),
     "inspection": _over(["inspect", "roots", "mirrored", "diagonal"], VALUES, INDICES)
     + _over(["signs"], REALS, INDICES)
     + _over(["same"], INDICES),

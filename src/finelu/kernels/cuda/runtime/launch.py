@@ -21,7 +21,6 @@ CUDA_TYPES = {
     "complex128": "Complex<double>",
     "int32": "int",
     "int64": "long long",
-    "uint16": "unsigned short",
 }
 NULL = np.uint64(0)  # a pointer to nothing
 BLOCK = 256  # threads of a block, where nothing speaks for another number
