@@ -611,11 +611,11 @@ def test_a_gpu_array_stays_there(backend):
 
 @ON_GPU
 def test_what_comes_first_is_told_of_the_device_that_is_taken(backend):
+    from finelu.auto.solve import first_try
+
     A = backend.move(sp.csr_matrix(PROBLEMS["convection"]))
-    assert (
-        finelu.auto.solve.first_try(A)["recipe"]
-        == solve(A, backend.move(values(A.shape[0], A.dtype))).attempts[0].recipe
-    )
+    b = backend.move(values(A.shape[0], A.dtype))
+    assert first_try(A)["recipe"] == solve(A, b).attempts[0].recipe
 
 
 @ON_GPU
