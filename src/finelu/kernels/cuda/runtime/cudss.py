@@ -43,6 +43,7 @@ DEFAULT_ORDER, AMD, DISSECTION, GIVEN = 0, 3, 4, 5  # cudssReorderingAlg_t
 NO_MATCHING, PRODUCT, OWN_MATCHING = 0, 5, 6  # cudssMatchingAlg_t, the last is the default
 MODES = {"N": 0, "T": 1, "H": 2}  # cudssSolveMode_t
 TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5, "int32": 10, "int64": 24}  # cudaDataType_t
+LOOKS = 0.1  # s after which a thread that waits for another looks for signals
 OF_THREAD = 2  # the address of what is the default stream of whichever thread asks
 LAYER = f"libcudss_mtlayer_gomp.so.{VERSION}"
 
@@ -359,7 +360,8 @@ def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
     task = Task(run)
     try:
         threading.Thread(target=task.run, name="finelu-cudss", daemon=True).start()
-        over.wait()
+        while not over.wait(LOOKS):  # a signal that another thread has received does not end a wait
+            pass
     except BaseException:
         if not task.cancel():
             end()
