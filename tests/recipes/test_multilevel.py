@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery
 from finelu.errors import FineluError, NoFactors, StructurallySingular
-from finelu.preconditioners.multilevel.level import inverse_of
+from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
+from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
 
 NEVER = float("inf")
 EXACT = {"drop_tol": 0.0, "condest": NEVER, "fill": NEVER}
@@ -411,6 +412,111 @@ def test_minres_and_cg_take_a_definite_one(backend):
 
 
 # New values
+
+
+# definite=True: |D| for D (Gill, Murray, Ponceleon, Saunders 1992)
+
+HERMITIAN = [case for case in CASES if case.values[0] in ("spd", "indefinite", "hermitian")]
+
+
+def of_definite(backend, A, **options):
+    """The factors with |D|, and M^-1 as a dense matrix that is seen to be Hermitian positive definite."""
+    F = MultilevelILU(definite=True, **options).factor(backend.move(A))
+    M = applied(backend, F)
+    assert abs(M - M.conj().T).max() <= 1e3 * np.finfo(A.dtype).eps * abs(M).max()
+    assert np.linalg.eigvalsh(M).min() > 0
+    return F, M
+
+
+@pytest.mark.parametrize(("kind", "dtype"), HERMITIAN)
+@pytest.mark.parametrize("low_memory", [True, False])
+@pytest.mark.parametrize("options", [ROUGH, ROUGH | {"matching": False}, {}], ids=["rough", "unmatched", "default"])
+def test_the_magnitude_is_hermitian_positive_definite(backend, kind, dtype, low_memory, options):
+    _, A = case(kind, dtype)
+    F, M = of_definite(backend, A, low_memory=low_memory, **options)
+    for trans, want in (("T", M.T), ("H", M.conj().T)):
+        assert_close(applied(backend, F, trans), want, 1e4, abs(M).max())
+    G = MultilevelILU(low_memory=low_memory, **options).factor(backend.move(A))
+    assert F.report.probe == G.report.probe and len(F.report.levels) == len(G.report.levels)  # of M with D
+    assert F.nnz >= G.nnz
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [case for case in HERMITIAN if case.values[1] in ("float64", "complex128")])
+@pytest.mark.parametrize("dense_size", [0, 60, 500])
+@pytest.mark.parametrize("low_memory", [True, False])
+def test_with_complete_factors_a_has_the_eigenvalues_1_and_minus_1(backend, kind, dtype, dense_size, low_memory):
+    _, A = case(kind, dtype)
+    F, M = of_definite(backend, A, **EXACT, dense_size=dense_size, low_memory=low_memory)
+    found = np.linalg.eigvals(A @ M)
+    assert abs(abs(found.real) - 1).max() < 1e-6 and abs(found.imag).max() < 1e-6
+    assert (found.real < 0).sum() == (np.linalg.eigvalsh(A.toarray()) < 0).sum()  # Sylvester's law of inertia
+    assert iterations(backend, A, F, fl.minres) <= 3
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: gallery.stokes(12), lambda: gallery.kkt(120, 50, 0.03)], ids=["stokes", "kkt"]
+)
+def test_minres_takes_the_magnitude_where_it_cannot_take_an_indefinite_m(backend, make):
+    A = make()
+    b = backend.move(values(A.shape[0], "float64"))
+    F, G = (MultilevelILU(definite=definite).factor(backend.move(A)) for definite in (True, False))
+    solution = fl.minres(backend.move(A), b, M=F, rtol=1e-8)
+    assert solution.converged and solution.iterations < 40
+    assert fl.minres(backend.move(A), b, M=G, rtol=1e-8).status is fl.Status.INDEFINITE_PRECONDITIONER
+    assert F.update(backend.move(sp.csr_matrix(A * 2.0))) is F
+    assert fl.minres(backend.move(sp.csr_matrix(A * 2.0)), b, M=F, rtol=1e-8).converged
+    found = fl.solve(backend.move(A), b, recipe=MultilevelILU(definite=True))
+    assert found.converged and found.method == "minres"
+
+
+@PATTERNS
+@given(n=st.integers(2, 12), dtype=st.sampled_from(["float64", "complex128"]), seed=st.integers(0, 2**16))
+def test_the_magnitude_of_blocks(n, dtype, seed):
+    rng = np.random.default_rng(seed)
+    D, e, k = np.zeros((n, n), dtype), np.zeros(n, dtype), 0
+    while k < n:
+        size = 2 if k + 1 < n and rng.random() < 0.6 else 1
+        block = values((size, size), dtype, seed + k) * 10.0 ** rng.integers(-100, 100)
+        D[k : k + size, k : k + size] = block + block.conj().T
+        if size == 2:
+            e[k] = D[k, k + 1]
+        k += size
+    got = magnitude_of(sp.csr_matrix(D), e).toarray()
+    for k in range(n):
+        if k == 0 or e[k - 1] == 0:
+            block = slice(k, k + 2) if e[k] != 0 else slice(k, k + 1)
+            w, V = np.linalg.eigh(D[block, block])
+            want = (V * abs(w)) @ V.conj().T
+            np.testing.assert_allclose(got[block, block], want, rtol=0, atol=1e-12 * abs(w).max())
+    assert not (got - got.conj().T).any()
+
+
+def test_the_magnitude_of_an_inverse_in_any_scale():
+    B = values((20, 20), "float64")
+    scale = 10.0 ** np.random.default_rng(0).integers(-60, 60, 20)
+    S = scale[:, None] * (B + B.T) * scale
+    M = magnitude_of_inverse(S)
+    np.testing.assert_array_equal(M, M.T)
+    found = np.linalg.eigvals(np.linalg.solve(S / scale / scale[:, None], M / scale / scale[:, None]))
+    np.testing.assert_allclose(abs(found), 1, rtol=1e-8)
+    assert magnitude_of_inverse(np.zeros((0, 0))).shape == (0, 0)
+
+
+def test_the_magnitude_is_of_hermitian_matrices_only(backend):
+    for A in (gallery.convection_diffusion(6, 6, 6), complex_symmetric("complex128")):
+        with pytest.raises(MatrixError, match="A is not Hermitian, and so M cannot be") as error:
+            MultilevelILU(definite=True).factor(backend.move(A))
+        one_line(error)
+    with pytest.raises(ParameterError, match="symmetric=False"):
+        MultilevelILU(definite=True, symmetric=False).factor(backend.move(gallery.poisson5(5)))
+    F = MultilevelILU(definite=True).factor(backend.move(gallery.stokes(6)))
+    broken = gallery.stokes(6).tolil()
+    i, j = (int(v[0]) for v in gallery.stokes(6).nonzero())
+    broken[i, j + 1] = 5.0 if broken[i, j + 1] else broken[i, j + 1]
+    unlike = sp.csr_matrix(broken)
+    unlike.data[1] += 1.0
+    with pytest.raises(MatrixError, match="not Hermitian"):
+        F.update(backend.move(unlike))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])

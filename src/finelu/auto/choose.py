@@ -124,6 +124,8 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
 # cg: factors that are Hermitian because A is (those of ILU0, MILU0, ILUK) have positive pivots where A is an M-matrix;
 # where one is negative, cg finds out, and gmres goes on.
 METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
+    (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite and not A.definite, ("minres", "gmres")),
+    (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite, ("cg", "gmres")),
     (lambda A, M, alone: isinstance(M, SparseLU | MultilevelILU), ("gmres",)),  # which then takes few iterations
     (lambda A, M, alone: A.definite and (M is None or M.keeps_definite or M.keeps_hermitian), ("cg", "gmres")),
     (lambda A, M, alone: A.definite and not A.complex and M.keeps_symmetry, ("cg", "gmres")),

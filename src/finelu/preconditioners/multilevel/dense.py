@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
+BALANCED = 12  # rounds of scaling by the largest of each row
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
 
 
@@ -30,6 +31,22 @@ def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
             )
         return True
     return small
+
+
+def magnitude_of_inverse(inverse: Any) -> Any:
+    """W |W^-1 S^-1 W^-1| W for a Hermitian S^-1 and a diagonal W that makes its rows alike in size (Ruiz 2001).
+
+    Positive definite, and S times it has eigenvalues of 1 and -1, as with W = I, for which scales would be lost.
+    """
+    size, w = abs(inverse), np.zeros(inverse.shape[0], np.int64)  # exponents of W
+    for _ in range(BALANCED if w.size else 0):
+        more = np.frexp(np.sqrt(np.ldexp(size, -w[:, None] - w).max(axis=0)))[1]
+        if not more.any():
+            break
+        w += more
+    values, vectors = np.linalg.eigh(times_power(inverse, -w[:, None] - w))
+    found = times_power((vectors * abs(values)) @ vectors.conj().T, w[:, None] + w)
+    return (found + found.conj().T) / 2  # to the last bit
 
 
 def dense_inverse(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any) -> tuple[Any, dict[str, Any]]:

@@ -71,7 +71,7 @@ def factored(
                 f"LAPACK; use matching=True, or factor A anew after an update."
             )
         return None, S, rows
-    level = Level(kind, A, made, pivots, rows, order, powers, facts, low_memory)
+    level = Level(kind, A, made, pivots, rows, order, powers, facts, low_memory, recipe.definite)
     inverse = 1 / made.d[pivots] if level.D is None else level.D.data
     facts["smallest_pivot"] = float(1 / abs(inverse).max())
     rest = sp.csr_matrix((left.data, left.indices, left.indptr), shape=(rows.size, rows.size))
@@ -86,7 +86,7 @@ def _nothing(A: CSR) -> CSR:
 class Level:
     """L_B D_B U_B, F and G of one level, and its arrangement: D and P.
 
-    facts : what the report says of it.
+    facts : what the report says of it.  D : D_B^-1 of a symmetric form.  magnitude : |D_B|^-1, if `definite`.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class Level:
         powers: tuple[Any, Any],
         facts: dict[str, Any],
         low_memory: bool,
+        definite: bool,
     ):
         self.pivots, self.facts = pivots.size, facts
         self.hermitian = hermitian = kind == "hermitian"
@@ -116,7 +117,7 @@ class Level:
         if kind == "general":
             L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place).T for place in places]
             U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place) for place in places]
-            self.D = None
+            self.D = self.magnitude = None
             self.B = (L[0] + D @ (U[0] + sp.eye_array(d.size, dtype=A.dtype))).tocsr()
         else:
             e = made.e[pivots]
@@ -124,6 +125,7 @@ class Level:
             L = [transposed(block, "H" if hermitian else "T") for block in U]
             D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
             self.D = inverse_of(d, e, hermitian)
+            self.magnitude = magnitude_of(self.D, e) if definite else None
             self.B = (U[0] + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
             backward = Solve(lower=False, unit=True, trans="N")
             self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if hermitian else "T"), backward))
@@ -133,7 +135,7 @@ class Level:
         else:
             F, G = (D @ U[1]).tocsr(), L[1].tocsr()
         self._F, self._G = {"N": F}, {"N": G}
-        kept = [self.B, F, G] + ([] if self.D is None else [self.D])
+        kept = [self.B, F, G, *(matrix for matrix in (self.D, self.magnitude) if matrix is not None)]
         self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
         vectors = vars(self.arranged).values()
         self.facts["bytes"] = sum(x.nbytes for x in vectors) + sum(
@@ -148,6 +150,7 @@ class Level:
             if self.arranged.rows.size > self.pivots:  # else F and G have no entries, and are not used
                 self._F, self._G = ({"N": sparse.csr_matrix(x["N"])} for x in (self._F, self._G))
             self.D = self.D if self.D is None else sparse.csr_matrix(self.D)
+            self.magnitude = self.magnitude if self.magnitude is None else sparse.csr_matrix(self.magnitude)
             self.B = sparse.csr_matrix(self.B)
         self._triangles, self._method = as_csr(self.B), method
         if method == "auto" and on_gpu(like) and self.pivots > ORDERED_ROWS:
@@ -181,6 +184,12 @@ class Level:
         if self.D is not None:
             y = kernels_for(y).products.subtract_product(self.D, y)
         return self._solver(self._solves[trans][1]).solve(y)
+
+    def last_of_definite(self, y: Any, v: Any, trans: str) -> Any:
+        """U_B^-1 (|D_B|^-1 y - D_B^-1 v); v may be None: 0."""
+        subtract = kernels_for(y).products.subtract_product
+        y = subtract(self.magnitude, y)
+        return self._solver(self._solves[trans][1]).solve(y if v is None else subtract(self.D, v, y))
 
     def _solver(self, solve: Solve) -> TriangularSolver:
         if solve not in self._solvers:
@@ -227,4 +236,28 @@ def inverse_of(d: Any, e: Any, hermitian: bool) -> Any:
     rows = np.concatenate([np.arange(n), first, second])
     columns = np.concatenate([np.arange(n), second, first])
     values = np.concatenate([diagonal, right, left]).astype(d.dtype, copy=False)
+    return sp.csr_matrix((values, (rows, columns)), shape=(n, n))
+
+
+def magnitude_of(D: Any, e: Any) -> Any:
+    """|D| for a Hermitian D with blocks of one row, and of two where e (n,) is not 0: the eigenvalues' magnitudes.
+
+    Of a block T, since T^2 = tr(T) T - det(T) I, |T| = (tr(T) T + m I) / sqrt(tr(T)^2 + 2 m), m = |det T| - det T.
+    """
+    n = e.size
+    first = np.flatnonzero(e)
+    second = first + 1
+    diagonal = D.diagonal().real
+    off = D.diagonal(1)[first]
+    size = np.max([abs(diagonal[first]), abs(off), abs(diagonal[second])], axis=0)  # relative to it nothing overflows
+    a, b, c = diagonal[first] / size, off / size, diagonal[second] / size
+    trace, determinant = a + c, a * c - abs(b) ** 2
+    more = abs(determinant) - determinant
+    scale = size / np.sqrt(trace**2 + 2 * more)
+    diagonal = abs(diagonal)
+    diagonal[first], diagonal[second] = scale * (trace * a + more), scale * (trace * c + more)
+    right = scale * trace * b
+    rows = np.concatenate([np.arange(n), first, second])
+    columns = np.concatenate([np.arange(n), second, first])
+    values = np.concatenate([diagonal, right, right.conj()]).astype(D.dtype, copy=False)
     return sp.csr_matrix((values, (rows, columns)), shape=(n, n))

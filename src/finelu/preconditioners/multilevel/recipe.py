@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, synchronize
-from finelu.errors import FineluError, MatrixError, UnstableFactors
+from finelu.device import namespace, on_gpu, synchronize, to_host
+from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
-from finelu.preconditioners.multilevel.dense import dense_inverse, is_last
+from finelu.preconditioners.multilevel.dense import dense_inverse, is_last, magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, kind_of, order_of, transposed
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
@@ -56,6 +56,9 @@ class MultilevelILU(Recipe):
         variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
     symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
         `sqmr` and `cg` need it. None: if A is; True: an error if it is not.
+    definite : take |D| for D, so that M is Hermitian positive definite where A is Hermitian and indefinite, as `minres`
+        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error where A
+        is not Hermitian.
     parts : independent parts of A, found by nested dissection, that threads factor at the same time; what couples them
         is left to the next level (needs pymetis if more than 1). M depends on it, not on the number of threads.
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
@@ -79,6 +82,7 @@ class MultilevelILU(Recipe):
     ordering: str | None = "auto"
     matching: bool = True
     symmetric: bool | None = None
+    definite: bool = False
     low_memory: bool | None = None
     parts: int = 1
     dense_size: int = 500
@@ -107,6 +111,9 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
     flag("matching", recipe.matching, of=recipe)
     flag("symmetric", recipe.symmetric, optional=True, of=recipe)
     flag("low_memory", recipe.low_memory, optional=True, of=recipe)
+    flag("definite", recipe.definite, of=recipe)
+    if recipe.definite and recipe.symmetric is False:
+        raise ParameterError(f"{recipe!r}: M is not symmetric with symmetric=False; leave it out for definite=True.")
     matrix = checked(recipe, A, diagonal=recipe.shift > 0)
     methods = kernels_for(matrix.data).triangular.TRIANGULAR_METHODS
     choice("triangular", recipe.triangular, (*methods, "auto"), of=recipe)
@@ -146,6 +153,7 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
+    _absolute: bool  # whether |D| is taken for D
     _recorded: Applications
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
@@ -163,6 +171,7 @@ class MultilevelFactors(Factors):
         """Levels with the matching that the last ones had; where the probe finds them useless, without it, or with it
         again, and the better of the two."""
         begin, asked = perf_counter(), self.recipe.matching
+        self._absolute = False  # what is probed is M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
         first, tried, other = size, self._matching, ""
@@ -193,6 +202,9 @@ class MultilevelFactors(Factors):
             )
         elif size > USELESS:
             self.report.warn(unstable(size) + other)
+        if self.recipe.definite:
+            self._last = {"N": namespace(A.data).asarray(magnitude_of_inverse(to_host(self._last["N"])))}
+            self._absolute, self._recorded = True, Applications()
 
     def _make(self, A: CSR) -> None:
         recipe = replace(self.recipe, matching=self._matching)
@@ -201,6 +213,8 @@ class MultilevelFactors(Factors):
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
         kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
+        if recipe.definite and kind != "hermitian":
+            raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
         if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level finds out
             require_matching(S)
         self._levels = []
@@ -248,7 +262,8 @@ class MultilevelFactors(Factors):
         return self._recorded(self._solve, R, trans)
 
     def _solve(self, R: Any, trans: str, depth: int = 0) -> Any:
-        """Equation (11), or equations (6) to (8), from this level on."""
+        """Equation (11), or equations (6) to (8), from this level on; with |D| for D, where these solve with D in the
+        end, but not where they go to the next level and come back."""
         kernels = kernels_for(R)
         if depth == len(self._levels):
             return kernels.products.dense_product(self._inverse_of(trans), R)
@@ -257,8 +272,15 @@ class MultilevelFactors(Factors):
         r_B, r_C = r[: level.pivots], r[level.pivots :]
         y_B = level.first(r_B, trans)
         if r_C.shape[0] == 0:
-            return level.arranged.scatter_scaled(level.last(y_B, trans), trans)
+            s_B = level.last_of_definite(y_B, None, trans) if self._absolute else level.last(y_B, trans)
+            return level.arranged.scatter_scaled(s_B, trans)
         F, G = level.F(trans), level.G(trans)
+        if self._absolute:
+            s = level.last(y_B, trans) if self._low_memory else y_B
+            w_C = self._solve(kernels.products.subtract_product(G, s, r_C), trans, depth + 1)
+            v = kernels.products.subtract_product(F, w_C)
+            w_B = level.last_of_definite(y_B, level.first(v, trans) if self._low_memory else v, trans)
+            return level.arranged.scatter_scaled(w_B, trans, None, w_C)
         if self._low_memory:
             s_B = level.last(y_B, trans)
             w_C = self._solve(kernels.products.subtract_product(G, s_B, r_C), trans, depth + 1)
