@@ -182,6 +182,23 @@ def test_estimates_bound_the_inverses_within_a_factor_of_4(problem, drop_tol, co
         assert_close([F.l_estimate, F.u_estimate], np.array(norms_of_inverses(F)), 1e4)
 
 
+def cancelling(n):
+    """Unit upper triangular (2 n, 2 n), whose inverse grows like 2^n by signs (1, -1) of each pair: (1, 1) cancel."""
+    U = sp.kron(sp.eye(n, k=1), [[1.0, -1.0], [-1.0, 1.0]]) + sp.eye(2 * n)
+    return sp.csr_matrix(U)
+
+
+def test_estimates_see_what_grows_by_signs_that_differ():
+    U = cancelling(30)
+    norm = abs(np.linalg.inv(U.toarray())).sum(axis=0).max()
+    assert norm > 1e8
+    for A, name in ((U, "u_estimate"), (sp.csr_matrix(U.T), "l_estimate")):
+        for by in (crout, reference.crout.crout):
+            F = factored(A, by=by)
+            found = getattr(F, name) if by is crout else F[4][name == "u_estimate"]
+            assert norm / 4 <= found <= norm * (1 + 1e-9)
+
+
 def test_the_estimate_is_exact_where_all_signs_agree():
     n, q = 12, 0.9
     A = sp.diags([np.ones(n), np.full(n - 1, -q)], [0, -1], format="csr")

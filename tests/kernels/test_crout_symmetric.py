@@ -442,3 +442,12 @@ def test_an_interface_alone_and_empty_parts_are_possible():
     assert not F.deferred.any()
     S = schur_complement_symmetric(A, F, 0.0, True)
     assert S.numbers.size == S.data.size == 0 and S.indptr.tolist() == [0]
+
+
+def test_the_estimate_sees_what_grows_by_signs_that_differ():
+    U = sp.csr_matrix(sp.kron(sp.eye(20, k=1), [[1.0, -1.0], [-1.0, 1.0]]) + sp.eye(40))
+    A = as_csr(sp.csr_matrix(U.T @ U))
+    norm = abs(np.linalg.inv(U.toarray())).sum(axis=0).max()
+    room = np.full(40, 40)
+    F = crout_symmetric(A, np.zeros(40, np.uint8), np.array([0, 40]), 0.0, np.inf, 0.0, room, False)
+    assert norm > 1e5 and norm / 4 <= F.largest_estimate <= norm * (1 + 1e-9)

@@ -88,8 +88,8 @@ FAMILIES: dict[str, Family] = {
         "The factorization of a level of the multilevel ILU in Crout's form, and its Schur complement.",
         _all("crout schur_complement", cuda=SEQUENTIAL),
         helpers={
-            "reference": "farthest usable",
-            "cpu": "CroutFactors SchurComplement Factor Row Bitmap first_coupling shared_out",
+            "reference": "farthest ahead usable",
+            "cpu": "CroutFactors SchurComplement Factor Row Bitmap first_coupling shared_out farthest feed",
         },
         uses={("reference", "sweeps"): "rows of A", ("reference", "threshold"): "the largest entries of a row"},
     ),
@@ -97,7 +97,10 @@ FAMILIES: dict[str, Family] = {
         "The same for symmetric and Hermitian matrices, with pivots of one or two rows.",
         _all("crout_symmetric schur_complement_symmetric", cuda=SEQUENTIAL),
         helpers={"cpu": "SymmetricCroutFactors SchurComplement"},
-        uses={("cpu", "crout"): "the check that parts are not coupled"},
+        uses={
+            ("reference", "crout"): "the signs of the estimates",
+            ("cpu", "crout"): "the same, and the check that parts are not coupled",
+        },
     ),
     "cycle": Family(
         "Where a cycle of a Krylov method begins, what it records, and what it keeps.",

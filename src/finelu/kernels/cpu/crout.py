@@ -39,7 +39,8 @@ class CroutFactors:
         are deferred, or of the interface; sorted. Void where there is no pivot. u_... : likewise U by rows.
     l_estimate, u_estimate : the largest estimates of ||e_k^T L^-1||_1 and ||U^-1 e_k||_1 of a pivot, 0 without any.
         Each is attained by a vector of signs, so never more than the norm; the norm itself where L, or U, is an
-        M-matrix, and some times less where signs cancel.
+        M-matrix, else less. The signs look one row ahead (Cline, Moler, Stewart, Wilkinson 1979), since those that
+        make one unknown the largest may cancel in all that follow.
     dropped_by_tolerance, dropped_by_fill_limit : how many entries, not zero, were dropped for either reason.
     deferred_by_estimate, deferred_by_pivot : how many rows were deferred for either reason.
     """
@@ -284,8 +285,7 @@ def _part(
     for k in range(start, stop):
         l_count = _members(L.head, L.follower, k, Z.sources)
         u_count = _members(U.head, U.follower, k, W.sources)
-        l_xi, u_xi = _farthest(one, L.nu[k]), _farthest(one, U.nu[k])
-        l_size, u_size = abs(l_xi), abs(u_xi)
+        l_size, u_size = abs(farthest(one, L.nu[k])), abs(farthest(one, U.nu[k]))
         rights = unders = 0
         if not (l_size <= condest and u_size <= condest):
             deferred[k] = ESTIMATE
@@ -313,8 +313,8 @@ def _part(
         by_limit += c + e
         u_columns, u_values = grown(u_columns, u_used, u_used + rights), grown(u_values, u_used, u_used + rights)
         l_rows, l_values = grown(l_rows, l_used, l_used + unders), grown(l_values, l_used, l_used + unders)
-        u_used = _store(k, stop, u_xi, Z, rights, U, u_columns, u_values, u_used)
-        l_used = _store(k, stop, l_xi, W, unders, L, l_rows, l_values, l_used)
+        u_used = _store(k, stop, one, Z, rights, U, u_columns, u_values, u_used)
+        l_used = _store(k, stop, one, W, unders, L, l_rows, l_values, l_used)
     hand_over(l_rows, slots, 0)
     hand_over(l_values, slots, 1)
     hand_over(u_columns, slots, 2)
@@ -340,9 +340,27 @@ def _sort(places, count, bitmap):
 
 
 @compiled
-def _farthest(one, nu):
+def farthest(one, nu):
     """1 - nu or -1 - nu, the larger: the next unknown of a triangular system with a right-hand side of signs."""
     return one - nu if nu.real <= 0 else -one - nu
+
+
+@compiled
+def feed(k, stop, one, nu, columns, values, begin, end):
+    """nu += xi times row k, which lies in the places from `begin` to before `end`, in columns k < j < stop: others are
+    passed, or belong to other threads, too. See kernels/reference/crout.py:ahead for xi."""
+    best = farthest(one, nu[k])
+    other = -one - nu[k] if nu[k].real <= 0 else one - nu[k]
+    far, near = abs(best), abs(other)
+    for q in range(begin, end):
+        if k < columns[q] < stop:
+            j = np.uint64(columns[q])
+            far += abs(nu[j] + best * values[q])
+            near += abs(nu[j] + other * values[q])
+    xi = other if near > far else best
+    for q in range(begin, end):
+        if k < columns[q] < stop:
+            nu[np.uint64(columns[q])] += xi * values[q]
 
 
 @compiled
@@ -493,9 +511,9 @@ def _keep(k, pivot, weight, drop_tol, room, Z, count, bitmap):
 
 
 @compiled
-def _store(k, stop, xi, Z, count, F, columns, values, used):
+def _store(k, stop, one, Z, count, F, columns, values, used):
     """Row k goes to the places from `used` on, to the lists and to the estimates; x becomes 0. Returns their end."""
-    x, touched, nu, places = Z.x, Z.touched, F.nu, F.places
+    x, touched, places = Z.x, Z.touched, F.places
     front = used
     for e in range(count):
         j = np.uint64(touched[e])
@@ -503,10 +521,8 @@ def _store(k, stop, xi, Z, count, F, columns, values, used):
         x[j] = 0
         columns[used + e] = j
         values[used + e] = v
-        if touched[e] < k:
-            front += 1
-        elif touched[e] < stop:
-            nu[j] += xi * v
+        front += touched[e] < k
+    feed(k, stop, one, F.nu, columns, values, front, used + count)
     places[k, BEGIN] = used
     places[k, FRONT] = places[k, NEXT] = front
     places[k, END] = used + count

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.crout import first_coupling
+from finelu.kernels.cpu.crout import farthest, feed, first_coupling
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.atomics import fetch_add
@@ -303,12 +303,6 @@ class _Made(NamedTuple):
 
 
 @compiled
-def _larger(one, x):
-    """1 - x or -1 - x, the one of larger magnitude."""
-    return one - x if x.real <= 0 else -one - x
-
-
-@compiled
 def _multipliers(u, v, p, d, e, hermitian):
     """(u, v) D of a pivot of two rows p and p + 1; the conjugates of u and v if Hermitian."""
     if hermitian:
@@ -508,14 +502,6 @@ def _keep(k, z, found, count, tau, limit, size, used, columns, values, place):
 
 
 @compiled
-def _feed(k, xi, place, columns, values, stop, nu):
-    """nu += xi times row k of U, in columns of this part only: others belong to other threads, too."""
-    for q in range(place[k, NEXT], place[k, END]):
-        if columns[q] < stop:
-            nu[columns[q]] += xi * values[q]
-
-
-@compiled
 def _sort_rows(start, stop, place, columns, values, z, found):
     """Rows with columns that were deferred have lost their order."""
     for k in range(start, stop):
@@ -560,8 +546,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
         k = start
         while k < stop:
             length = members(head, follower, k, before)
-            xi = _larger(one, nu[k])
-            estimate = np.float64(abs(xi))
+            estimate = np.float64(abs(farthest(one, nu[k])))
             good = np.isfinite(estimate) and estimate <= condest
             if good:
                 count = _remaining(
@@ -571,8 +556,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                 count = 0
             _advance(before, length, place, columns, stop, head, follower)
             if good and pairs[k] and z_seen[k + 1] == k and z[k + 1] != 0:
-                xi_w = _larger(one, nu[k + 1])
-                common = max(estimate, np.float64(abs(xi_w)))
+                common = max(estimate, np.float64(abs(farthest(one, nu[k + 1]))))
                 if np.isfinite(common) and common <= condest:
                     length_w = members(head, follower, k + 1, before_w)
                     count_w = _remaining(
@@ -617,7 +601,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                             used = place[k + row, END]
                             by_tolerance += small
                             by_limit += beyond
-                            _feed(k + row, xi if row == 0 else xi_w, place, columns, values, stop, nu)
+                            feed(k + row, stop, one, nu, columns, values, place[k + row, NEXT], used)
                             _enlist(k + row, place, columns, stop, head, follower)
                         largest = max(largest, common)
                         k += 2
@@ -631,7 +615,7 @@ def _factor(state, slots, matrix, pairs, parts, limits, room, hermitian, place, 
                 used = place[k, END]
                 by_tolerance += small
                 by_limit += beyond
-                _feed(k, xi, place, columns, values, stop, nu)
+                feed(k, stop, one, nu, columns, values, place[k, NEXT], used)
                 _enlist(k, place, columns, stop, head, follower)
                 largest = max(largest, estimate)
             else:

@@ -14,6 +14,18 @@ def farthest(nu):
     return one - nu if nu.real <= 0 else -one - nu
 
 
+def ahead(nu, k, row, stop):
+    """1 - nu_k or -1 - nu_k: that for which its magnitude and those of nu_j + xi row_j for k < j < stop add up to more;
+    of equals the larger (Cline, Moler, Stewart, Wilkinson 1979)."""
+    one, best = nu.dtype.type(1), farthest(nu[k])
+    other = -one - nu[k] if nu[k].real <= 0 else one - nu[k]
+    far, near = abs(best), abs(other)
+    for j in sorted(row):
+        if k < j < stop:
+            far, near = far + abs(nu[j] + best * row[j]), near + abs(nu[j] + other * row[j])
+    return other if near > far else best
+
+
 def usable(pivot, row, column, pivot_tol):
     """Whether a pivot is larger than pivot_tol times the rest of its row and column, and its elimination is finite.
 
@@ -74,8 +86,9 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room):
                 F[k] = strongest(over, -1, max(int(room), 0))
                 dropped[0] += sum(v != 0 for j, v in x.items() if j not in over)
                 dropped[1] += len(over) - len(F[k])
+                taken = ahead(nu[side], k, F[k], parts[np.searchsorted(parts, k, side="right")])
                 for j, v in F[k].items():
-                    nu[side, j] += xi[side] * v
+                    nu[side, j] += taken * v
                 largest[side] = max(largest[side], float(abs(xi[side])))
     return deferred, d, L, U, largest, dropped
 

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from finelu.kernels.reference.crout import ahead, farthest
+
 
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian):
     """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred.
@@ -46,15 +48,13 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     def finite(*x):
         return all(np.isfinite(abs(y)) for y in x)
 
-    def larger(x):
-        return kind(1) - x if x.real <= 0 else kind(-1) - x
-
-    def keep(k, row, xi, estimate):
+    def keep(k, row, estimate, stop):
         tau = drop_tol / max(1.0, estimate)
         large = sorted((j for j in row if float(abs(row[j])) > tau), key=lambda j: (-abs(row[j]), j))
         U[k] = {j: row[j] for j in sorted(large[: room[k]])}
         dropped[0] += sum(row[j] != 0 for j in row) - len(large)
         dropped[1] += len(large) - len(U[k])
+        xi = ahead(nu, k, U[k], stop)
         for j in U[k]:
             nu[j] += xi * U[k][j]
 
@@ -83,20 +83,19 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     for start, stop in pairwise(parts):
         k = int(start)
         while k < stop:
-            xi, pair, z, row = larger(nu[k]), None, None, None
-            estimate = float(abs(xi))
+            pair, z, row = None, None, None
+            estimate = float(abs(farthest(nu[k])))
             if np.isfinite(estimate) and estimate <= condest:
                 z = remaining(k, start)
                 row = as_one(k, z)
             if z and pairs[k] and z.get(k + 1, 0) != 0:
-                xi_next = larger(nu[k + 1])
-                common = max(estimate, float(abs(xi_next)))
+                common = max(estimate, float(abs(farthest(nu[k + 1]))))
                 if np.isfinite(common) and common <= condest:
                     pair = as_pair(k, start, z)
             if pair:
                 (d[k], e[k], d[k + 1]), u, v = pair
-                keep(k, u, xi, common)
-                keep(k + 1, v, xi_next, common)
+                keep(k, u, common, stop)
+                keep(k + 1, v, common, stop)
                 largest = max(largest, common)
                 k += 2
                 continue
@@ -104,7 +103,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
                 deferred[k] = 2 if z else 1
             else:
                 d[k] = z[k]
-                keep(k, row, xi, estimate)
+                keep(k, row, estimate, stop)
                 largest = max(largest, estimate)
             k += 1
     return deferred, d, e, U, largest, *dropped
