@@ -152,7 +152,8 @@ def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, herm
     """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) of the rows deferred and the interface, in ascending order.
 
     A, hermitian : as for `crout_symmetric`, which made `factors`.
-    drop_tol : off the diagonal s_ij is dropped if |s_ij| <= drop_tol sqrt(m_i m_j), m_i the largest magnitude of row i.
+    drop_tol : off the diagonal s_ij is dropped if |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i,
+        as in `crout.schur_complement`.
     One triangle is computed and mirrored, so that S is symmetric (Hermitian) in its bits.
     An entry that overflows is kept as it is: look at `first_bad`.
     Cost: half of the products of entries of a row of U_C; room for the triangle before and for S after the dropping.
@@ -785,19 +786,17 @@ def _mirrored(indptr, indices, data, drop_tol, hermitian, starts, slots):
     starts (m + 1,) : zeros; out.  Indices and data come in the slots.
     """
     m = indptr.size - 1
-    root = np.zeros(m)
+    largest = np.zeros(m)
     for i in range(m):
         for p in range(indptr[i], indptr[i + 1]):
             magnitude, j = np.float64(abs(data[p])), indices[p]
-            root[i], root[j] = max(root[i], magnitude), max(root[j], magnitude)
-    for i in range(m):
-        root[i] = np.sqrt(root[i])
+            largest[i], largest[j] = max(largest[i], magnitude), max(largest[j], magnitude)
     lower = np.zeros(m, np.int64)
     keep = np.empty(indices.size, np.bool_)
     for i in range(m):
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
-            keep[p] = j == i or not abs(data[p]) <= drop_tol * (root[i] * root[j])
+            keep[p] = j == i or not abs(data[p]) <= drop_tol * min(largest[i], largest[j])
             if keep[p]:
                 starts[i + 1] += 1
                 lower[j] += j != i

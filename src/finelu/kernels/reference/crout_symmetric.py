@@ -113,7 +113,7 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
     """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) on the rows that are no pivots of `factors`, in ascending order.
 
     The upper triangle is computed, zeros off the diagonal left out; of it s_ij is dropped, off the diagonal, where
-    |s_ij| <= drop_tol sqrt(m_i m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
+    |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
     Returns indptr, indices, data, the number in A of each row, how many entries of S were dropped, and the first row
     with an entry in its upper triangle that is not finite, or -1.
     """
@@ -155,7 +155,7 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
         for j, v in row.items():
             size[i], size[j] = max(size[i], float(abs(v))), max(size[j], float(abs(v)))
     kept = [
-        {j: v for j, v in row.items() if j == i or not abs(v) <= drop_tol * (size[i] ** 0.5 * size[j] ** 0.5)}
+        {j: v for j, v in row.items() if j == i or not abs(v) <= drop_tol * min(size[i], size[j])}
         for i, row in enumerate(S)
     ]
     both = [dict(row) for row in kept]
