@@ -25,7 +25,7 @@ import scipy.sparse as sp
 import finelu
 from benchmarks.claims.parilut import spd
 from benchmarks.harness.case import loaded, release_gpu, to_gpu
-from benchmarks.harness.clock import Budget, cpu_time, gpu_time
+from benchmarks.harness.clock import Budget, cpu_time, gpu_time, synchronized
 from benchmarks.harness.options import add_device, add_options, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import names_of, suite
@@ -61,14 +61,6 @@ def recipes(name: str, symmetric: bool, n: int) -> dict[str, Any]:
     if name not in GRIDS:
         found |= {"exact": exact(), "MILU0": finelu.MILU0(), "adapted": adapted()}
     return found
-
-
-def synchronized(gpu: bool) -> float:
-    if gpu:
-        import cupy
-
-        cupy.cuda.get_current_stream().synchronize()
-    return perf_counter()
 
 
 def after(limit: float) -> Callable[[int, float], bool]:

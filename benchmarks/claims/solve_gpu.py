@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.harness.case import release_gpu
-from benchmarks.harness.clock import Budget
+from benchmarks.harness.clock import Budget, synchronized
 from benchmarks.harness.options import add_options, command
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, names_of, rows, suite
@@ -47,8 +47,9 @@ def problems(options: argparse.Namespace) -> list[Problem]:
 
 
 def matrix_of(problem: Problem) -> sp.csr_matrix:
-    S = finelu.read_matrix(problem.path) if problem.path else finelu.gallery.problem(problem.name)
-    S = sp.csr_matrix(S).astype(np.complex128 if S.dtype.kind == "c" else np.float64)
+    """The matrix in double precision, real or complex, whatever its diagonal."""
+    S = problem.read()
+    S = S.astype(np.complex128 if S.dtype.kind == "c" else np.float64)
     S.sum_duplicates()
     return S
 
@@ -57,19 +58,10 @@ def timed(call: Callable[[], Any], gpu: bool) -> tuple[float, float, Any]:
     """ms of the first call; the median ms of those after it; what the last returned."""
     times: list[float] = []
     while len(times) <= MOST and sum(times[1:]) < ENOUGH:
-        _synchronize(gpu)
-        start = perf_counter()
+        start = synchronized(gpu)
         found = call()
-        _synchronize(gpu)
-        times.append(perf_counter() - start)
+        times.append(synchronized(gpu) - start)
     return 1e3 * times[0], 1e3 * median(times[1:]), found
-
-
-def _synchronize(gpu: bool) -> None:
-    if gpu:
-        import cupy
-
-        cupy.cuda.get_current_stream().synchronize()
 
 
 def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit: int, peers: bool) -> None:

@@ -132,6 +132,15 @@ def elapsed(first: Any, last: Any) -> float:
     return cupy.cuda.get_elapsed_time(first, last)
 
 
+def synchronized(gpu: bool) -> float:
+    """A point of perf_counter at which CuPy's current stream has nothing left to do."""
+    if gpu:
+        import cupy
+
+        cupy.cuda.get_current_stream().synchronize()
+    return time.perf_counter()
+
+
 class Budget:
     """A wall-clock limit for a run, looked at between matrices; seconds=None: no limit."""
 

@@ -44,7 +44,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A named matrix of the suite, made or read by `load()`."""
+    """A named matrix of the suite, made or read by `read()` and `load()`."""
 
     name: str
     path: Path | None = None  # None: generated
@@ -54,10 +54,13 @@ class Problem:
         """Whether it is reported, but in no mean."""
         return self.name.partition(":")[0] in ("tridiagonal", "bidiagonal")
 
+    def read(self) -> sp.csr_matrix:
+        """The matrix, CSR, as the file or the gallery has it."""
+        return sp.csr_matrix(finelu.read_matrix(self.path) if self.path else finelu.gallery.problem(self.name))
+
     def load(self) -> sp.csr_matrix:
         """The matrix, CSR with sorted rows, float64; LeftOut if ILU(0) cannot exist for want of a diagonal."""
-        S = finelu.read_matrix(self.path) if self.path else finelu.gallery.problem(self.name)
-        S = sp.csr_matrix(S, dtype=np.float64)
+        S = sp.csr_matrix(self.read(), dtype=np.float64)
         missing = np.flatnonzero(S.diagonal() == 0)
         if missing.size:
             raise LeftOut(f"the diagonal is zero or not stored in {missing.size} rows (first: {missing[0]})")

@@ -384,7 +384,7 @@ def test_extreme_magnitudes_bring_no_nan(problem, seed, drop_tol, condest):
     pivots = (F.deferred == 0) & (np.arange(F.n) < F.interface)
     assert (F.d[pivots] != 0).all() and (F.d[~pivots] == 0).all()
     S = schur_complement(A, F, 0.0)
-    finite = np.isfinite(S.data)
+    finite = np.isfinite(abs(S.data))
     assert finite.all() == (S.first_bad < 0)
     if S.first_bad >= 0:
         assert not finite[S.indptr[S.first_bad] : S.indptr[S.first_bad + 1]].all()
@@ -414,6 +414,13 @@ def test_a_schur_complement_that_overflows_names_its_row():
     F = factored(sp.csr_matrix(M), parts=[0, 2])
     S = schur_complement(sp.csr_matrix(M), F, 0.0)
     assert S.first_bad == 0 and not np.isfinite(S.data).all()
+
+
+@pytest.mark.parametrize("by", [schur_complement, reference.crout.schur_complement])
+def test_a_magnitude_that_overflows_is_not_finite(by):
+    M = sp.csr_matrix(np.diag([1, 1, 3e38 + 3e38j, 1]).astype("complex64"))
+    _, _, data, _, first_bad = by(M, factored(M, parts=[0, 1]), 0.0)
+    assert np.isfinite(data).all() and first_bad == 1
 
 
 # By bad input

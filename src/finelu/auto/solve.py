@@ -114,12 +114,14 @@ def solve(
         worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
-    back = " and x brought back" if home else ""
-    seen = (*worst.seen, f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU")
+    seen = worst.seen
+    if moved:
+        back = " and x brought back" if home else ""
+        seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
     return replace(
         worst,
         x=x,
-        seen=seen if moved else worst.seen,
+        seen=seen,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
         timings={"solve": perf_counter() - start, "compile": compiling()},

@@ -32,6 +32,7 @@ class MILU0(Recipe):
     """
 
     keeps_symmetry, keeps_hermitian = True, False  # the sum of a row's dropped fill is complex, if A is
+
     relax: float = 1.0
     shift: float = 0.0
     variant: str = "auto"

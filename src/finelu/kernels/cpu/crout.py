@@ -75,7 +75,7 @@ class CroutFactors:
 class SchurComplement(NamedTuple):
     """S (m, m) in CSR, sorted, every diagonal entry stored; row and column r of S are rows[r] of A.
 
-    first_bad : the first row of S with an entry that is not finite, or -1.
+    first_bad : the first row of S with an entry whose magnitude is not finite, or -1.
     """
 
     indptr: np.ndarray
@@ -347,19 +347,19 @@ def farthest(one, nu):
 
 @compiled
 def feed(k, stop, one, nu, columns, values, begin, end):
-    """nu += xi times row k, which lies in the places from `begin` to before `end`, in columns k < j < stop: others are
-    passed, or belong to other threads, too. See kernels/reference/crout.py:ahead for xi."""
+    """nu += xi times row k, whose columns beyond k lie in the places from `begin` to before `end`, where they are below
+    `stop`: others belong to other threads, too. See kernels/reference/crout.py:ahead for xi."""
     best = farthest(one, nu[k])
     other = -one - nu[k] if nu[k].real <= 0 else one - nu[k]
     far, near = abs(best), abs(other)
     for q in range(begin, end):
-        if k < columns[q] < stop:
+        if columns[q] < stop:
             j = np.uint64(columns[q])
             far += abs(nu[j] + best * values[q])
             near += abs(nu[j] + other * values[q])
     xi = other if near > far else best
     for q in range(begin, end):
-        if k < columns[q] < stop:
+        if columns[q] < stop:
             nu[np.uint64(columns[q])] += xi * values[q]
 
 
@@ -685,7 +685,7 @@ def _rows_left(number, indptr, indices, data, d, u_indptr, starts, work, slots):
 def _schur_rows(first, last, A, number, rows, L, U, drop_tol, unit, row_size, column_size, counts, Z, bitmap, slots):
     """Rows first..last - 1 of S: indices and values in the slots, lengths in counts[1:].
 
-    Returns how many entries there are, and the first row with one that is not finite, or -1.
+    Returns how many entries there are, and the first row with one whose magnitude is not finite, or -1.
     row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
     have been made with this workspace; entries that are too small even for these are dropped.
     """

@@ -75,7 +75,7 @@ class SchurComplement(NamedTuple):
     """S by rows, sorted, every diagonal entry stored: indptr (m + 1,), indices, data.
 
     numbers (m,) int64 : the row of A that each row is.  dropped : entries that were not 0 and are left out.
-    first_bad : the first row of S with an entry in its upper triangle that is not finite, or -1.
+    first_bad : the first row of S with an entry in its upper triangle whose magnitude is not finite, or -1.
     """
 
     indptr: np.ndarray
