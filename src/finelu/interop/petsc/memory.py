@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,8 @@ def bytes_of(thing: Any, known: set[int] | None = None) -> int:
     if id(thing) in known:
         return 0
     known.add(id(thing))
+    if isinstance(thing, ModuleType):  # an array namespace; NumPy 1.26 has `nbytes` and `dtype` itself
+        return 0
     if hasattr(thing, "nbytes") and hasattr(thing, "dtype"):
         base = getattr(thing, "base", None)
         return bytes_of(base, known) if hasattr(base, "nbytes") else int(thing.nbytes)
