@@ -362,7 +362,7 @@ def test_a_report_is_a_mapping_without_what_did_not_happen():
     F = fl.ILU0().factor(gallery.poisson5(6, 5))
     report = F.report
     assert report["variant"] == report.variant == report.get("variant") and report.warning is None
-    assert "warning" not in report and "symbolic_on" not in report and report.get("warning", 0) == 0
+    assert "warning" not in report and "symbolic_seconds" not in report and report.get("warning", 0) == 0
     assert dict(report) == report == pickle.loads(pickle.dumps(report)) and set(report) == set(dict(report))
     with pytest.raises(KeyError, match="warning"):
         report["warning"]

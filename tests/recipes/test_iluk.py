@@ -187,7 +187,7 @@ def test_triangular_reaches_the_solves(backend):
 def test_the_report_says_what_ran_where(backend):
     F = ILUK().factor(backend.move(gallery.poisson7(5, 4, 3)))
     device = "CPU" if backend.name == "cpu" else "GPU"
-    assert [F.report[key] for key in ("symbolic_on", "factored_on", "applied_on")] == ["CPU", device, device]
+    assert F.report["symbolic_seconds"] > 0 and F.report["factored_on"] == F.report["applied_on"] == device
     for key in ("symbolic_seconds", "analysis_seconds", "numeric_seconds", "triangular_seconds"):
         assert 0 <= F.report[key] < 600
 

@@ -451,10 +451,11 @@ def test_triangular_and_sweeps_reach_the_solves(backend):
     assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-6
 
 
-def test_the_report_says_what_ran_where(backend):
-    F = ILUT().factor(backend.move(gallery.poisson7(5, 4, 3)))
-    assert F.report["factored_on"] == "CPU"
-    assert F.report["applied_on"] == ("CPU" if backend.name == "cpu" else "GPU")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_report_says_what_ran_where(backend, form):
+    F = ILUT(form=form).factor(backend.move(gallery.poisson7(5, 4, 3)))
+    device = "CPU" if backend.name == "cpu" else "GPU"
+    assert F.report["factored_on"] == ("CPU" if form == "crout" else device) and F.report["applied_on"] == device
     assert set(F.report["triangular"]) == {"lower", "upper"}
     assert F.report["drop_tol"] == 1e-3 and F.report["factorizations"] == 1
     assert all(0 <= F.report[key] < 600 for key in ("numeric_seconds", "triangular_seconds"))

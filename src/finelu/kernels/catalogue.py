@@ -134,12 +134,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "fill": Family(
         "Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor.",
-        {
-            "pattern_iluk": Kernel(
-                {"cuda": SET_UP}, relation="the CPU also returns where the entries of A lie in the pattern"
-            )
-        }
+        {"pattern_iluk": Kernel(relation="the specification does not return where the entries of A lie in the pattern")}
         | _all("elimination_tree postorder column_counts", cuda=SET_UP),
+        uses={
+            ("cuda", "indices"): "other types of indices",
+            ("cuda", "threshold"): "rows whose pattern is found while they are eliminated",
+        },
     ),
     "graph": Family(
         "Transposes; matrices in another order, by columns; the graph of A + A^T.",
@@ -211,7 +211,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by pivots.",
-        _all("scale divide_by_pivots pivots dropping_weights first_unusable"),
+        _all("scale divide_by_pivots pivots dropping_weights first_unusable row_norms"),
     ),
     "selection": Family(
         "The value of a given rank.",
@@ -260,9 +260,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "threshold": Family(
         "ILUT by rows, ILUT in Crout's form, and ICT.",
-        _all("ilut ilut_crout ict", cuda=SEQUENTIAL),
-        helpers={"reference": "strongest allowed finite exceeds", "cpu": "Factored allowed"},
-        uses={("cpu", "graph"): "transposes", ("reference", "sweeps"): "rows of A"},
+        _all("ilut ict") | _all("ilut_crout", cuda=SEQUENTIAL),
+        helpers={"reference": "strongest allowed finite exceeds", "cpu": "allowed", "cuda": "Grown grow"},
+        uses={
+            ("cpu", "graph"): "transposes",
+            ("cuda", "indices"): "other types of indices",
+            ("cuda", "pattern"): "transposes",
+            ("cuda", "vectors"): "gathers",
+            ("reference", "sweeps"): "rows of A",
+        },
     ),
     "triangular": Family(
         "Triangular solves T x = b, exact and approximate.",

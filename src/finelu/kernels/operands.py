@@ -1,5 +1,5 @@
 """What kernels take and return, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix; what a
-coarse space asks of the solves with subdomains."""
+threshold factorization has found; what a coarse space asks of the solves with subdomains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -169,6 +169,25 @@ class Triangle:
     entries: int
     longest: int
     dtype: Any
+
+
+class Factored(NamedTuple):
+    """What came out of ILUT or ICT, also where it stopped early.
+
+    rows : how many rows (of ICT: columns) were finished; n if all.
+    stored : how many entries they have; more than the `most` that were allowed: this is why it stopped, else because
+        of row `rows`: its pivot is `pivot` (NaN if a multiplier was not finite already), or one of its entries is Inf.
+    indptr (n + 1,), indices, data (stored,), diag (n,) : L below and U on and above the diagonal, or the Cholesky
+        factor by rows, sorted, indices of A's dtype; empty if it stopped.
+    """
+
+    rows: int
+    stored: int
+    pivot: Any
+    indptr: Any
+    indices: Any
+    data: Any
+    diag: Any
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,9 @@ from finelu.kernels.operands import CSR
 
 @dataclass(eq=False, repr=False)
 class EliminationReport(TriangularReport):
-    """symbolic_seconds, symbolic_on : how long it took to find the pattern of ILU(k), and where."""
+    """symbolic_seconds : how long it took to find the pattern of ILU(k)."""
 
     symbolic_seconds: float | None = None
-    symbolic_on: str | None = None
 
 
 class Elimination:

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
-from finelu.preconditioners.recipe import ON_CPU, Recipe
-from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
+from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.threshold import Threshold, checked_threshold, row_norms
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,11 +29,11 @@ class ICT(Recipe):
         j of L are kept, besides the diagonal. float("inf"): no limit.
     nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
-    L has the pattern of that of ILUT(form="crout"), and half its cost. Sequential, on the CPU, for A on the GPU too.
+    L has the pattern of that of ILUT(form="crout"), and half its cost. On the CPU sequential; on a GPU a warp makes a
+    column, which waits for those that it needs.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
-    factored_on = ON_CPU
 
     drop_tol: float = 1e-3
     fill: float = 10.0
@@ -56,14 +54,7 @@ class ICT(Recipe):
         return CholeskyFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
 
 
-def _runs(recipe: ICT, host: CSR) -> Callable[[float, int], Any]:
-    kernels, fill, norms = kernels_for(host.data), recipe.fill, hermitian_norms(lower_triangle(host)[0])
-    return lambda drop_tol, most: kernels.threshold.ict(host, drop_tol * norms, fill, most)
-
-
-def hermitian_norms(L: CSR) -> np.ndarray[Any, Any]:
-    """The 2-norms (n,) of the rows of the Hermitian matrix with this lower triangle: row i of L, and column i below."""
-    below = L.data.copy()
-    below[L.diag] = 0
-    norms: np.ndarray[Any, Any] = np.hypot(row_norms(L), column_norms(L.with_values(below)))
-    return norms
+def _runs(recipe: ICT, A: CSR) -> Callable[[float, int], Any]:
+    """See `Threshold`."""
+    kernels, fill, norms, L = kernels_for(A.data), recipe.fill, row_norms(A), lower_triangle(A)[0]
+    return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import namespace, synchronize
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
@@ -27,8 +27,8 @@ class ILUK(Recipe):
     Entries of A have level 0; eliminating k brings (i, j) the levels of (i, k) and (k, j) and 1, and the least counts.
     level : 0 is ILU0; 1 to 3 are usual; n - 1 is the complete factorization.
     shift, variant, triangular, sweeps, precision : as in ILU0, whose kernels eliminate on the larger pattern.
-    Cost: the pattern is found on the CPU, in about the time of a sequential elimination on it, once; then as ILU0 on
-    that pattern, on the device of A.
+    Cost: the pattern is found once, in about the time of an elimination on it, on the CPU a sequential one; then as
+    ILU0 on that pattern. Both on the device of A.
     """
 
     keeps_symmetry = True
@@ -58,7 +58,8 @@ class _ILUKElimination(ILU0Elimination):
         start = perf_counter()
         pattern, self._places = pattern_of(A, recipe.level)
         super().__init__(recipe, pattern)
-        self.report.symbolic_seconds, self.report.symbolic_on = perf_counter() - start, "CPU"
+        synchronize(A.data)
+        self.report.symbolic_seconds = perf_counter() - start
         self._extended = namespace(A.data).zeros(pattern.nnz, A.dtype)  # what is not in A stays 0
 
     def _values(self, A: CSR) -> Any:
@@ -66,11 +67,10 @@ class _ILUKElimination(ILU0Elimination):
         return self._extended
 
 
-def pattern_of(A: CSR, level: int) -> tuple[CSR, np.ndarray]:
-    """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, on A's device."""
-    xp = namespace(A.data)
-    indptr, indices = to_host(A.indptr), to_host(A.indices)
-    indptr, indices, places = kernels_for(indptr).fill.pattern_iluk(indptr, indices, level)
+def pattern_of(A: CSR, level: int) -> tuple[CSR, Any]:
+    """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, where A lives."""
+    indptr, indices, places = kernels_for(A.data).fill.pattern_iluk(A.indptr, A.indices, level)
     index = A.indices.dtype if indices.size <= INT32_LIMIT else np.dtype(np.int64)
-    indptr, indices, places = (xp.asarray(v.astype(index, copy=False)) for v in (indptr, indices, places))
-    return CSR(indptr, indices, xp.empty(indices.size, A.dtype), places[A.diag]), places
+    indptr, indices, places = (v.astype(index, copy=False) for v in (indptr, indices, places))
+    diag = kernels_for(A.data).vectors.gather(places, A.diag)
+    return CSR(indptr, indices, namespace(A.data).empty(indices.size, A.dtype), diag), places

@@ -13,7 +13,7 @@ from typing import Any
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 from finelu.validation import choice
 
@@ -38,11 +38,10 @@ class ILUT(Recipe):
         entries, and a warning, where fill allows no more or the number jumps. Where no threshold that is tried gives
         90% of nnz, and some break down, ZeroPivot is raised.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
-    Cost: sequential, on the CPU, for A on the GPU too, where the factors are then applied. With m entries a row of L
-    and U, O(n m^2). drop_tol=0 with fill=inf is the complete factorization.
+    Cost: with m entries a row of L and U, O(n m^2); on the CPU sequential. On a GPU a warp makes a row, which waits for
+    those that it needs; form="crout" is made on the CPU for A on a GPU too, and then applied there. drop_tol=0 with
+    fill=inf is the complete factorization.
     """
-
-    factored_on = ON_CPU
 
     drop_tol: float = 1e-3
     fill: float = 10.0
@@ -60,14 +59,17 @@ class ILUT(Recipe):
         """
         choice("form", self.form, FORMS, of=self)
         A = checked_threshold(self, A)
-        numeric = Threshold(self, runs)
-        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
+        numeric = Threshold(self, runs, on_host=self.form == "crout")
+        F = LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
+        if self.form == "crout":
+            F.report.factored_on = "CPU"
+        return F
 
 
-def runs(recipe: ILUT, host: CSR) -> Callable[[float, int], Any]:
+def runs(recipe: ILUT, A: CSR) -> Callable[[float, int], Any]:
     """See `Threshold`."""
-    kernels, fill, rows = kernels_for(host.data), recipe.fill, row_norms(host)
+    kernels, fill, rows = kernels_for(A.data), recipe.fill, row_norms(A)
     if recipe.form == "row":
-        return lambda drop_tol, most: kernels.threshold.ilut(host, drop_tol * rows, fill, most)
-    columns = column_norms(host)
-    return lambda drop_tol, most: kernels.threshold.ilut_crout(host, drop_tol * rows, drop_tol * columns, fill, most)
+        return lambda drop_tol, most: kernels.threshold.ilut(A, drop_tol * rows, fill, most)
+    columns = column_norms(A)
+    return lambda drop_tol, most: kernels.threshold.ilut_crout(A, drop_tol * rows, drop_tol * columns, fill, most)

@@ -13,10 +13,11 @@ import numpy as np
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.dropping import Dropping, sizes_of
-from finelu.preconditioners.recipe import checked, on_host
+from finelu.preconditioners.recipe import checked, shifted
 from finelu.validation import count, number
 
 SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
@@ -27,7 +28,6 @@ TOO_FAR = 0.1  # where breakdowns keep the search farther below the wanted numbe
 FIRST, SMALLEST, LARGEST_TOL, CLOSE_TOLS = 1e-3, 1e-14, 10.0, 1.1  # thresholds: to begin with, and where a search ends
 POWER = 0.4  # the entries grow about like drop_tol to minus this power; to begin with
 LARGEST = 2**62
-ROWS = 2**14  # whose norms are computed at a time
 ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or another recipe."
 
 
@@ -35,7 +35,7 @@ ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or 
 class Attempt:
     """A factorization with the threshold drop_tol.
 
-    result : Factored, see kernels/cpu/threshold.py.  good : it is complete.  broken : it has a bad pivot.
+    result : Factored, see kernels/operands.py.  good : it is complete.  broken : it has a bad pivot.
     count : entries of L + U, the diagonal once; extrapolated from the rows that were finished where it is not complete.
     """
 
@@ -69,18 +69,9 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
     return matrix
 
 
-def row_norms(A: CSR) -> np.ndarray[Any, Any]:
+def row_norms(A: CSR) -> Any:
     """The 2-norm of each row (n,) float64, without overflow or underflow on the way. No row of A may be empty."""
-    norms = np.empty(A.n)
-    for first in range(0, A.n, ROWS):  # a part of the rows after the other, for the sake of memory
-        bounds = A.indptr[first : first + ROWS + 1]
-        size = abs(A.data[bounds[0] : bounds[-1]]).astype(np.float64, copy=False)
-        begin = bounds[:-1] - bounds[0]
-        largest = np.maximum.reduceat(size, begin)
-        scale = np.where(largest > 0, largest, 1.0)
-        size /= np.repeat(scale, np.diff(bounds))
-        norms[first : first + ROWS] = scale * np.sqrt(np.add.reduceat(size * size, begin))
-    return norms
+    return kernels_for(A.data).scaling.row_norms(A.indptr, A.data)
 
 
 def column_norms(A: CSR) -> np.ndarray[Any, Any]:
@@ -95,9 +86,10 @@ Trial = Callable[[float, int], Attempt]  # of a threshold, and the most entries 
 class Threshold:
     """The numeric part of ILUT and ICT: a factorization from scratch each time, since the pattern follows the values.
 
-    runs(recipe, host) : the kernel as a function of a threshold and of the most entries that may be stored.
+    runs(recipe, A) : the kernel as a function of a threshold and of the most entries that may be stored.
     chosen(recipe, trial, guess) : the attempt that is kept, or broke down, and how many there were.
-    The factors are made on the CPU, and moved to where A is. In a search, update begins with the threshold found last.
+    on_host : the factors are made on the CPU, and moved to where A is; else they are made there. In a search, update
+    begins with the threshold found last.
     """
 
     def __init__(
@@ -105,8 +97,10 @@ class Threshold:
         recipe: Any,
         runs: Callable[[Any, CSR], Callable[[float, int], Any]],
         chosen: Callable[[Any, Trial, float], tuple[Attempt, int]] | None = None,
+        *,
+        on_host: bool = False,
     ):
-        self.recipe, self._runs, self._chosen = recipe, runs, chosen or search_if_wanted
+        self.recipe, self._runs, self._chosen, self._on_host = recipe, runs, chosen or search_if_wanted, on_host
         self.report = ThresholdReport(variant=getattr(recipe, "form", "crout"))
         self._guess = recipe.drop_tol
 
@@ -114,8 +108,9 @@ class Threshold:
         start = perf_counter()
         recipe, cholesky, report = self.recipe, self.recipe.hermitian, self.report
         unlike = require_hermitian(recipe, A) if cholesky else ""
-        host = on_host(A, recipe.shift)
-        run = self._runs(recipe, host)
+        given = A.with_values(shifted(A, recipe.shift))
+        given = given.on(np) if self._on_host else given
+        run = self._runs(recipe, given)
 
         def trial(drop_tol: float, most: int) -> Attempt:
             limit = (most + A.n) // 2 if cholesky else most
@@ -123,7 +118,7 @@ class Threshold:
             good = result.rows == A.n
             count = 2 * result.stored - result.rows if cholesky else result.stored
             if not good:  # the rows that are left may come to as many for each entry of A
-                count = int(count * max(1.0, host.nnz / max(int(host.indptr[result.rows]), 1)))
+                count = int(count * max(1.0, given.nnz / max(int(given.indptr[result.rows]), 1)))
             return Attempt(drop_tol, result, good, not good and result.stored <= limit, count)
 
         made, report.factorizations = self._chosen(recipe, trial, self._guess)
@@ -139,9 +134,10 @@ class Threshold:
                 all_there = "the complete factors have no more" if np.isinf(recipe.fill) else "fill allows no more"
                 why = all_there if made.drop_tol == 0 else "no threshold that was tried leaves as many"
                 report.warn(f"nnz={recipe.nnz} was wanted, {made.count} came out: {why}")
-            factors, report.nnz = self._reduced(factors, int(recipe.nnz), host.data[host.diag])
-        xp = namespace(A.data)
-        triangles = CSR(*(xp.asarray(part) for part in (factors.indptr, factors.indices, factors.data, factors.diag)))
+            factors, report.nnz = self._reduced(
+                factors, int(recipe.nnz), kernels_for(given.data).vectors.gather(given.data, given.diag)
+            )
+        triangles = factors.on(namespace(A.data))
         report.numeric_seconds = perf_counter() - start
         return triangles
 
@@ -168,7 +164,7 @@ def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
 
 
 def _as_csr(made: Any, index: Any) -> CSR:
-    """The factors, on the host, with indices of the dtype `index` where it holds them, else int64."""
+    """The factors with indices of the dtype `index` where it holds them, else int64."""
     index = index if made.stored <= INT32_LIMIT else np.dtype(np.int64)
     indptr, indices, diag = (v.astype(index, copy=False) for v in (made.indptr, made.indices, made.diag))
     return CSR(indptr, indices, made.data, diag)

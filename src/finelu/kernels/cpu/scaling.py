@@ -12,6 +12,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.threads import get_num_threads
 
 BLOCK = 4096  # rows
+ROWS = 2**14  # whose norms are computed at a time
 
 
 def scale(A, out, below, above):
@@ -97,3 +98,18 @@ def dropping_weights(F, diagonal, cholesky):
     roots = pivots if cholesky else np.sqrt(pivots)
     weights = np.sqrt(roots * np.maximum(np.sqrt(abs(diagonal)), roots))
     return roots, 1 / weights, 1 / roots
+
+
+def row_norms(indptr, data):
+    """The 2-norm of each row (n,) float64; see kernels/reference/scaling.py."""
+    n = indptr.size - 1
+    norms = np.empty(n)
+    for first in range(0, n, ROWS):  # a part of the rows after the other, for the sake of memory
+        bounds = indptr[first : first + ROWS + 1]
+        size = abs(data[bounds[0] : bounds[-1]]).astype(np.float64, copy=False)
+        begin = bounds[:-1] - bounds[0]
+        largest = np.maximum.reduceat(size, begin)
+        scale = np.where(largest > 0, largest, 1.0)
+        size /= np.repeat(scale, np.diff(bounds))
+        norms[first : first + ROWS] = scale * np.sqrt(np.add.reduceat(size * size, begin))
+    return norms

@@ -7,8 +7,6 @@ Sums run in ascending order of the eliminated unknown; of equal magnitudes those
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from finelu.kernels.cpu.graph import transposed
@@ -17,25 +15,7 @@ from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lists import enlist, members
 from finelu.kernels.cpu.runtime.sort import pop, push, strongest
-
-
-class Factored(NamedTuple):
-    """What came out, also of a factorization that stopped early.
-
-    rows : how many rows (of ICT: columns) were finished; n if all.
-    stored : how many entries they have; more than the `most` that were allowed: this is why it stopped, else because
-        of row `rows`: its pivot is `pivot` (NaN if a multiplier was not finite already), or one of its entries is Inf.
-    indptr (n + 1,), indices, data (stored,), diag (n,) : L below and U on and above the diagonal, or the Cholesky
-        factor by rows, sorted, indices of A's dtype; empty if it stopped.
-    """
-
-    rows: int
-    stored: int
-    pivot: Any
-    indptr: np.ndarray
-    indices: np.ndarray
-    data: np.ndarray
-    diag: np.ndarray
+from finelu.kernels.operands import Factored
 
 
 def ilut(A, tau, fill, most) -> Factored:
@@ -79,20 +59,20 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
     return Factored(rows, stored, pivot, indptr, indices, data, diag)
 
 
-def ict(A, tau, fill, most) -> Factored:
-    """ICT, column by column from the lower triangle of A, which alone is read; see kernels/reference/threshold.py.
+def ict(L, tau, fill, most) -> Factored:
+    """ICT, column by column from the lower triangle of A; see kernels/reference/threshold.py.
 
-    A : checked CSR with a full diagonal, on the host.  tau (n,) is for columns before the division by the root of the
+    L : checked CSR by rows, the diagonal last in each.  tau (n,) is for columns before the division by the root of the
     pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of the factor.
     """
-    columns = _lower_columns(A)
-    begin, capacity = np.zeros(A.n + 1, np.int64), _capacity(columns[1].size, most)
+    columns = _lower_columns(L)
+    begin, capacity = np.zeros(L.n + 1, np.int64), _capacity(columns[1].size, most)
     with Handed(2) as handed:
         rows, stored, pivot = _ict(*columns, tau, float(fill), most, capacity, begin, handed.slots)
-        if rows < A.n:
-            return _stopped(A, rows, stored, pivot)
+        if rows < L.n:
+            return _stopped(L, rows, stored, pivot)
         del columns  # the two forms of the factor are the peak of memory
-        factor = handed.take(0, A.indices.dtype), handed.take(1, A.data.dtype)
+        factor = handed.take(0, L.indices.dtype), handed.take(1, L.data.dtype)
     indptr, indices, data = transposed(begin, *factor)
     return Factored(rows, stored, pivot, indptr, indices, data, indptr[1:] - 1)
 

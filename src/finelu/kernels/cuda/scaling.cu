@@ -86,3 +86,21 @@ __global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict_
     for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) good = good && is_finite(a[p]);
     if (!good) atomicMin(found, (long long)i);
 }
+
+// The 2-norm of each row, its entries first divided by the largest. Twin: kernels/reference/scaling.py:row_norms, to an
+// ulp or two. Launch: gridDim.x * blockDim.x >= n * LANES, all threads of a warp.
+template <typename T, typename I>
+__global__ void row_norms(I n, const I* __restrict__ indptr, const T* __restrict__ a, double* norms)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const int rank = threadIdx.x % LANES;
+    const I begin = i < n ? indptr[i] : I(0), end = i < n ? indptr[i + 1] : I(0);
+    const auto size = [&](I p) { return hypot(double(real(a[p])), double(imag(a[p]))); };
+    double largest = 0, sum = 0;
+    for (I p = begin + rank; p < end; p += LANES) largest = fmax(largest, size(p));
+    for (int d = LANES / 2; d > 0; d /= 2) largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, d));
+    const double scale = largest > 0 ? largest : 1;
+    for (I p = begin + rank; p < end; p += LANES) sum += size(p) / scale * (size(p) / scale);
+    for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (i < n && rank == 0) norms[i] = scale * sqrt(sum);
+}

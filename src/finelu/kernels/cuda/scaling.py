@@ -62,6 +62,15 @@ def first_unusable(F) -> int:
     return row if row < F.n else -1
 
 
+def row_norms(indptr, data):
+    """The 2-norm of each row (n,) float64; see kernels/reference/scaling.py. Waits for nothing."""
+    n, norms = indptr.size - 1, cupy.empty(indptr.size - 1, np.float64)
+    kernel("scaling", "row_norms", data.dtype, indptr.dtype)(
+        (blocks(n * LANES, BLOCK),), (BLOCK,), (indptr.dtype.type(n), indptr, data, norms)
+    )
+    return norms
+
+
 def _no_rows(k: int):
     """(k,) places for the smallest of many rows, larger than any at first."""
     found = cupy.empty(k, np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 
@@ -59,3 +61,13 @@ def dropping_weights(F, diagonal, cholesky):
     roots = pivots if cholesky else np.sqrt(pivots)
     weights = np.sqrt(roots * np.maximum(np.sqrt(abs(diagonal)), roots))
     return roots, 1 / weights, 1 / roots
+
+
+def row_norms(indptr, data):
+    """The 2-norm of each row (n,) float64, without overflow or underflow on the way. No row is empty."""
+    norms = []
+    for begin, end in pairwise(indptr):
+        size = np.abs(data[begin:end]).astype(np.float64)
+        scale = max(size.max(), np.finfo(np.float64).tiny)
+        norms.append(scale * np.sqrt(((size / scale) ** 2).sum()))
+    return np.array(norms)

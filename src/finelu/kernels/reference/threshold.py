@@ -100,8 +100,8 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most=None):
     return L, U
 
 
-def ict(A, tau, fill, most=None):
-    """ICT: incomplete Cholesky by threshold, by columns, from the lower triangle of A, which alone is read.
+def ict(L, tau, fill, most=None):
+    """ICT: incomplete Cholesky by threshold, by columns, from the lower triangle L of A.
 
     Column k of L drops what is not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
     many entries as the column has in A are kept below the diagonal, at least one. An imaginary part of the diagonal is
@@ -109,7 +109,7 @@ def ict(A, tau, fill, most=None):
     positive number or an entry is not finite, or if there would be more than `most` entries. Jones & Plassmann 1995;
     Li, Saad & Chow 2003 for the form.
     """
-    n, zero, rows = A.n, A.dtype.type(0), [row_of(A, i) for i in range(A.n)]
+    n, zero, rows = L.n, L.dtype.type(0), [row_of(L, i) for i in range(L.n)]
     columns = []
     for k in range(n):
         square, w = rows[k][k].real, {i: rows[i][k] for i in range(k + 1, n) if k in rows[i]}
@@ -122,7 +122,7 @@ def ict(A, tau, fill, most=None):
                         w[i] = w.get(i, zero) - before[i] * np.conj(before[k])
         if not finite(w) or not np.isfinite(square) or square <= 0:
             break
-        root = A.dtype.type(np.sqrt(square))
+        root = L.dtype.type(np.sqrt(square))
         column = {k: root} | {i: v / root for i, v in strongest(w, tau[k], limit).items()}
         if not finite(column) or exceeds(most, *columns, column):
             break

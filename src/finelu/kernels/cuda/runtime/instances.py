@@ -147,6 +147,7 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["signs"], REALS, INDICES)
     + _over(["same"], INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
+    "runtime/growing": ["pool_lengths", *_over(["collect"], (*VALUES, "int"), INDICES)],
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
     + _over(
@@ -191,6 +192,8 @@ INSTANCES: dict[str, list[str]] = {
         *_over(["scales", "couplings", "grid_couplings"], VALUES),
         *_over(["propose"], (8, 32)),
     ],
+    "threshold": _over(["ilut", "ict"], VALUES, INDICES, WORDS[1:3]),
+    "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
         [
@@ -218,8 +221,7 @@ INSTANCES: dict[str, list[str]] = {
         ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"),
         INDICES,
     )
-    + _over(["unusable"], VALUES, INDICES)
-    + _over(["divide_by_pivots"], VALUES, INDICES)
+    + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES)
     + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)

@@ -1,0 +1,217 @@
+"""ILUT, ICT and the pattern of ILU(k) on the GPU: by twin, with too little room, where they stop, the same bits."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import IN_TYPES, PATTERNS, assert_close, dominant_matrices, full, in_dtype, long_rows, with_index
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finelu import ICT, ILUT, ZeroPivot, gallery
+from finelu.device import require_gpu
+from finelu.errors import DeviceError
+from finelu.kernels import cpu, reference
+from finelu.matrix import as_csr, lower_triangle
+
+pytestmark = pytest.mark.gpu
+
+UNLIMITED, NEVER = 2**62, float("inf")
+SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70", "random_dominant:60,0.08,3")
+HERMITIAN = ("poisson7:5,4,3", "anisotropic_triangles:2", "arrow:70", "random_dominant:60,0.08,3,hermitian=True")
+
+
+@pytest.fixture(autouse=True)
+def cupy():
+    """CuPy, on a machine with a GPU; on any other the test is skipped."""
+    try:
+        return require_gpu()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cuda(cupy):
+    from finelu.kernels import cuda
+
+    return cuda
+
+
+def norms(A):
+    return cpu.scaling.row_norms(A.indptr, A.data)
+
+
+def thresholds(A, drop_tol):
+    """Of each row, moved by a part in 10^4, so that no entry lies on one."""
+    return drop_tol * norms(A) * np.random.default_rng(A.n).uniform(1, 1.0001, A.n)
+
+
+def both(cupy, cuda, name, A, drop_tol, fill, most=UNLIMITED):
+    tau = thresholds(A, drop_tol)
+    want = getattr(cpu.threshold, name)(A, tau, fill, most)
+    return want, getattr(cuda.threshold, name)(A.on(cupy), cupy.asarray(tau), fill, most)
+
+
+def assert_same(made, want, ulps=1e3):
+    assert (made.rows, made.stored) == (want.rows, want.stored)
+    for part in ("indptr", "indices", "diag"):
+        np.testing.assert_array_equal(getattr(made, part).get(), getattr(want, part))
+    assert made.data.dtype == want.data.dtype and made.indices.dtype == want.indices.dtype
+    assert_close(made.data.get(), want.data, ulps)
+
+
+@IN_TYPES
+@pytest.mark.parametrize("fill", [1.0, NEVER])
+@pytest.mark.parametrize("name", SPREAD)
+def test_ilut_is_its_twin(cupy, cuda, name, fill, dtype, index):
+    A = with_index(as_csr(in_dtype(gallery.problem(name), dtype)), index)
+    want, made = both(cupy, cuda, "ilut", A, 0.01, fill)
+    assert want.rows == A.n and want.stored > A.n
+    assert_same(made, want)
+
+
+@IN_TYPES
+@pytest.mark.parametrize("fill", [1.0, NEVER])
+@pytest.mark.parametrize("name", HERMITIAN)
+def test_ict_is_its_twin(cupy, cuda, name, fill, dtype, index):
+    A = with_index(as_csr(in_dtype(gallery.problem(name), dtype)), index)
+    want, made = both(cupy, cuda, "ict", lower_triangle(A)[0], 0.01, fill)
+    assert want.rows == A.n and want.stored > A.n
+    assert_same(made, want)
+
+
+@PATTERNS
+@given(A=dominant_matrices(), drop_tol=st.sampled_from([0.0, 1e-3, 0.1]), fill=st.sampled_from([0.5, 2.0, NEVER]))
+def test_ilut_of_any_pattern(cupy, cuda, A, drop_tol, fill):
+    want, made = both(cupy, cuda, "ilut", as_csr(A), drop_tol, fill)
+    assert_same(made, want)
+
+
+@PATTERNS
+@given(A=dominant_matrices(hermitian=True), drop_tol=st.sampled_from([0.0, 1e-3, 0.1]))
+def test_ict_of_any_pattern(cupy, cuda, A, drop_tol):
+    want, made = both(cupy, cuda, "ict", lower_triangle(as_csr(A))[0], drop_tol, NEVER)
+    assert_same(made, want)
+
+
+@PATTERNS
+@given(A=dominant_matrices(), level=st.integers(0, 30))
+def test_the_pattern_of_iluk_of_any_pattern(cupy, cuda, A, level):
+    A = as_csr(A)
+    indptr, indices = reference.fill.pattern_iluk(A.indptr, A.indices, level)
+    made = cuda.fill.pattern_iluk(cupy.asarray(A.indptr), cupy.asarray(A.indices), level)
+    np.testing.assert_array_equal(made[0].get(), indptr)
+    np.testing.assert_array_equal(made[1].get(), indices)
+    np.testing.assert_array_equal(made[1][made[2]].get(), A.indices)
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("level", [0, 1, 2, 5])
+def test_the_pattern_of_iluk_of_larger_ones(cupy, cuda, level, index):
+    for name in ("poisson7:20", "anisotropic_triangles:3", "arrow:300"):
+        A = with_index(as_csr(gallery.problem(name)), index)
+        want = cpu.fill.pattern_iluk(A.indptr, A.indices, level)
+        made = cuda.fill.pattern_iluk(cupy.asarray(A.indptr), cupy.asarray(A.indices), level)
+        assert all(part.dtype == A.indices.dtype for part in made)
+        for got, part in zip(made, want, strict=True):
+            np.testing.assert_array_equal(got.get(), part)
+
+
+@pytest.mark.parametrize("n", [150, 300, 700, 1500])
+def test_tables_grow_with_the_rows(cupy, cuda, n):
+    """150 columns fit the first table, 300 and 700 a larger one of shared memory, 1500 one outside of it."""
+    A = as_csr(full(n))
+    assert_same(*reversed(both(cupy, cuda, "ilut", A, 1e-4, NEVER)), ulps=1e4)
+    L = lower_triangle(as_csr(sp.csr_matrix(full(n, hermitian=True))))[0]
+    assert_same(*reversed(both(cupy, cuda, "ict", L, 1e-4, NEVER)), ulps=1e4)
+
+
+def test_rows_of_all_lengths(cupy, cuda):
+    A = as_csr(long_rows(3000))
+    assert_same(*reversed(both(cupy, cuda, "ilut", A, 0.01, 1.0)), ulps=1e4)
+
+
+def test_the_pool_grows_with_the_fill(cupy, cuda):
+    A = as_csr(gallery.poisson5(40))
+    want, made = both(cupy, cuda, "ilut", A, 0.0, NEVER)
+    assert want.stored > 8 * A.nnz
+    assert_same(made, want, ulps=1e4)
+
+
+@pytest.mark.parametrize("name", ["ilut", "ict"])
+def test_it_stops_where_there_would_be_too_many_entries(cupy, cuda, name):
+    A = as_csr(gallery.poisson7(12))
+    A = A if name == "ilut" else lower_triangle(A)[0]
+    whole, _ = both(cupy, cuda, name, A, 1e-3, NEVER)
+    _, made = both(cupy, cuda, name, A, 1e-3, NEVER, whole.stored)
+    assert made.rows == A.n and made.stored == whole.stored
+    _, made = both(cupy, cuda, name, A, 1e-3, NEVER, whole.stored - 1)
+    assert made.rows < A.n and made.stored == whole.stored
+
+
+@pytest.mark.parametrize("row", [0, 7, 500])
+def test_the_first_bad_row_is_named(cupy, cuda, row):
+    A = gallery.poisson7(9).tolil()
+    for i in (row, 600, 700):
+        A[i, i] = -5.0
+    L = lower_triangle(as_csr(A.tocsr()))[0]
+    want, made = both(cupy, cuda, "ict", L, 1e-3, NEVER)
+    assert made.rows == want.rows == row and made.stored <= UNLIMITED
+    assert made.pivot == pytest.approx(want.pivot, rel=1e-10)
+    B = sp.csr_matrix(sp.block_diag([gallery.poisson5(10), sp.csr_matrix([[1.0, 2], [2, 4]]), gallery.poisson5(10)]))
+    want, made = both(cupy, cuda, "ilut", as_csr(B), 0.0, NEVER)
+    assert made.rows == want.rows == 101 and made.pivot == want.pivot == 0
+
+
+def test_the_bits_are_the_same_in_every_run(cupy, cuda):
+    A = as_csr(gallery.convection_diffusion(14)).on(cupy)
+    tau = cupy.asarray(1e-4 * norms(A.on(np)))
+    first = cuda.threshold.ilut(A, tau, 5.0, UNLIMITED)
+    for _ in range(4):
+        again = cuda.threshold.ilut(A, tau, 5.0, UNLIMITED)
+        for part in ("indptr", "indices", "data", "diag"):
+            assert (getattr(again, part) == getattr(first, part)).all()
+
+
+@IN_TYPES
+def test_norms_of_rows(cupy, cuda, dtype, index):
+    A = with_index(as_csr(in_dtype(gallery.problem("random_dominant:60,0.08,3"), dtype)), index)
+    want, real = norms(A), A.data.real.dtype
+    made = cuda.scaling.row_norms(cupy.asarray(A.indptr), cupy.asarray(A.data)).get()
+    assert made.dtype == want.dtype == np.float64
+    assert_close(made.astype(real), want.astype(real), 4)
+    assert_close(reference.scaling.row_norms(A.indptr, A.data).astype(real), want.astype(real), 4)
+    if dtype == "float64":
+        large = cuda.scaling.row_norms(cupy.asarray(A.indptr), cupy.asarray(A.data * 1e300)).get()
+        assert_close(large / 1e300, want, 8)
+
+
+@pytest.mark.parametrize("name", ["poisson7:30", "random_dominant:6000,0.001,1"])
+def test_what_is_finished_stays_where_there_was_too_little_room(cupy, cuda, name):
+    A = as_csr(gallery.problem(name))
+    want = cpu.fill.pattern_iluk(A.indptr, A.indices, 3)
+    assert want[1].size > 4 * A.nnz  # for which there was room at first
+    for _ in range(5):
+        made = cuda.fill.pattern_iluk(cupy.asarray(A.indptr), cupy.asarray(A.indices), 3)
+        for got, part in zip(made, want, strict=True):
+            np.testing.assert_array_equal(got.get(), part)
+
+
+def test_a_wanted_number_of_entries_is_reached(cupy):
+    import cupyx.scipy.sparse as csp
+
+    for recipe, name in ((ILUT, "convection_diffusion:12"), (ICT, "poisson7:12")):
+        A = sp.csr_matrix(gallery.problem(name))
+        on_gpu = csp.csr_matrix(tuple(cupy.asarray(v) for v in (A.data, A.indices, A.indptr)), shape=A.shape)
+        F, G = (recipe(nnz=A.nnz).factor(S) for S in (A, on_gpu))
+        assert A.nnz - 1 <= G.report["nnz"] <= A.nnz and A.nnz - 1 <= F.report["nnz"] <= A.nnz
+        again = recipe(nnz=A.nnz).factor(on_gpu)
+        triangle = "U" if recipe is ILUT else "L"
+        assert (getattr(again, triangle).data == getattr(G, triangle).data).all()
+
+
+def test_a_bad_pivot_of_ilut_is_an_error_in_a_line(cupy):
+    import cupyx.scipy.sparse as csp
+
+    A = csp.csr_matrix(cupy.asarray([[1.0, 2, 0], [2, 4, 1], [0, 1, 3]]))
+    with pytest.raises(ZeroPivot, match="row 1"):
+        ILUT(drop_tol=0.0).factor(A)
