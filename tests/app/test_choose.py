@@ -25,6 +25,7 @@ POISSON = gallery.poisson5(34, 33)
 MESH = sp.csr_matrix(abs(POISSON))  # positive definite, other signs
 FLOW = gallery.convection_diffusion(10, 10, 10)
 SADDLE = gallery.stokes(12)
+CHAIN = sp.diags([[-1.0] * 2999, [2.5] * 3000, [-1.0] * 2999], [-1, 0, 1], format="csr")  # each row decides by itself
 INDEFINITE = sp.csr_matrix(POISSON - 0.1 * sp.identity(1122))  # a few negative eigenvalues, a positive diagonal
 
 
@@ -89,6 +90,15 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(monkeypatch, missing):
     assert sooner(FLOW, n=24_999, coupled=0.9, m_matrix=False)  # as oscillating or systems of equations may be
     assert sooner(MESH, nnz=199_999) and sooner(MESH, nnz=200_000) is missing  # cuDSS takes less for more entries
     assert sooner(SADDLE, n=10**6) is missing  # complete factors come first
+    assert sooner(CHAIN, n=10**6) and not sooner(CHAIN, n=10**6, levels=1.0)  # rows one after the other
+    assert not sooner(CHAIN, n=10**6, coupled=0.9)
+
+
+def test_chains_of_rows_are_seen():
+    assert traits(fl.as_csr(CHAIN)).levels == 3000
+    assert traits(fl.as_csr(gallery.poisson5(20))).levels == 20
+    assert traits(fl.as_csr(sp.eye(50, format="csr"))).levels == 1
+    assert traits(fl.as_csr(CHAIN * 1j)).levels == 1
 
 
 def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(monkeypatch):

@@ -43,6 +43,7 @@ COUPLED, NEARLY_COUPLED = 0.5, 0.85
 # Rows below which a system on a GPU is solved sooner by the CPU, the copies there and back included: of an A
 # that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
 FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
+SHORT_LEVELS = 150  # entries a level below which the CPU solves with factors sooner: a GPU takes 1 us a level, or more
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]
@@ -138,6 +139,8 @@ def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU is better solved on the CPU, in words; "" where it is not."""
     if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
         return ""
+    if A.nnz < SHORT_LEVELS * A.levels:
+        return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
     if A.n < few and (without or A.nnz < FEW_ENTRIES):
         return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"

@@ -51,6 +51,9 @@ class MatrixTraits:
     coupled : the part of the rows where the magnitudes of the entries off the diagonal add up to more than 0.9 of that
         of the diagonal one, as they do within the domain of an elliptic equation; the others decide nearly by
         themselves. 0 where A is complex or has no full diagonal.
+    levels : a lower bound of the levels of A's lower triangle, from the rows with an entry in the column before the
+        diagonal: of those that have none, each begins a chain of rows, the longest of which is no shorter than the mean
+        one. 1 where A is complex or has no full diagonal.
     paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
     mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu, complex : whether A
         is on a GPU, and complex.
@@ -63,6 +66,7 @@ class MatrixTraits:
     definite: bool
     m_matrix: bool
     coupled: float
+    levels: float
     paired: float
     mean_row: float
     mirrored: Mirrored
@@ -84,11 +88,11 @@ def traits(A: CSR) -> MatrixTraits:
     """The traits of A. Cost: a few passes over the entries, where A is."""
     mirrored, found = A.mirrored(), diagonal(A)
     kind = symmetry_of(mirrored, A.dtype)
-    m_matrix, coupled = False, 0.0
+    m_matrix, coupled, levels = False, 0.0, 1.0
     if found.usable and A.dtype.kind != "c":
         signs = kernels_for(A.data).inspection.signs
-        same, opposite, fine, close = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
-        coupled = close / A.n
+        same, opposite, fine, close, linked = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
+        coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
     return MatrixTraits(
         n=A.n,
@@ -98,6 +102,7 @@ def traits(A: CSR) -> MatrixTraits:
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
         coupled=coupled,
+        levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
         mirrored=mirrored,

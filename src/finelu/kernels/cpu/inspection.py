@@ -271,16 +271,17 @@ def diagonal(data, diag):
 @compiled
 def signs(indptr, indices, data, diag, tolerance, share):
     """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows
-    whose diagonal does not outweigh them by far).
+    whose diagonal does not outweigh them by far, rows with an entry in the column before the diagonal).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
     others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. On one
     thread. Cost: one pass.
     """
     same = opposite = 0.0
-    fine = coupled = 0
+    fine = coupled = linked = 0
     for i in range(diag.size):
         d = data[diag[i]]
+        linked += diag[i] > indptr[i] and indices[diag[i] - 1] == i - 1
         total, others = abs(d), 0.0
         for p in range(indptr[i], indptr[i + 1]):
             if p != diag[i]:
@@ -293,4 +294,4 @@ def signs(indptr, indices, data, diag, tolerance, share):
                     opposite -= a
         fine += total >= -tolerance * abs(d)
         coupled += others > share * abs(d)
-    return same, opposite, fine, coupled
+    return same, opposite, fine, coupled, linked

@@ -52,15 +52,15 @@ def diagonal(data, diag):
 
 
 def signs(indptr, indices, data, diag, tolerance, share):
-    """What the signs of a real matrix tell; see kernels/reference/inspection.py. Four numbers go to the host."""
+    """What the signs of a real matrix tell; see kernels/reference/inspection.py. Five numbers go to the host."""
     n, index = diag.size, indptr.dtype
     grid = min(blocks(LANES * n, BLOCK), RESIDENT * device_limits()["processors"])
-    found = cupy.zeros(4, np.uint64)
+    found = cupy.zeros(5, np.uint64)
     kernel("inspection", "signs", data.dtype.name, index.name)(
         (grid,),
         (BLOCK,),
         (
-            *(index.type(n), indptr, data, diag, np.float64(tolerance), np.float64(share)),
+            *(index.type(n), indptr, indices, data, diag, np.float64(tolerance), np.float64(share)),
             *(cupy.empty(2 * grid), counter(), found[:2], found[2:]),
         ),
     )

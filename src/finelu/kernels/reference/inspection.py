@@ -88,9 +88,10 @@ def diagonal(data, diag):
 
 def signs(indptr, indices, data, diag, tolerance, share):
     """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|, rows
-    where the magnitudes of the rest add up to more than share |a_ii|)."""
+    where the magnitudes of the rest add up to more than share |a_ii|, rows with an entry in the column before the
+    diagonal)."""
     same = opposite = 0.0
-    fine = coupled = 0
+    fine = coupled = linked = 0
     for i, place in enumerate(diag):
         d = data[place]
         others = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
@@ -98,4 +99,5 @@ def signs(indptr, indices, data, diag, tolerance, share):
         opposite -= sum(a for a in others if a <= 0)
         fine += abs(d) + sum(others) >= -tolerance * abs(d)
         coupled += sum(abs(float(a)) for a in others) > share * abs(d)
-    return same, opposite, fine, coupled
+        linked += place > indptr[i] and indices[place - 1] == i - 1
+    return same, opposite, fine, coupled, linked
