@@ -157,7 +157,9 @@ def test_the_diagonal_and_the_signs(backend, dtype, index):
             assert got[4] == want[4]
     line = with_index(as_csr(gallery.poisson5(5).astype("float64")), index)
     arguments = [line.indptr, line.indices, line.data, line.diag]
-    assert kernels(backend).inspection.signs(*map(backend.move, arguments), 0.5, 0.8)[4] == 20  # of each line but the first
+    assert (
+        kernels(backend).inspection.signs(*map(backend.move, arguments), 0.5, 0.8)[4] == 20
+    )  # of each line but the first
 
 
 @pytest.mark.parametrize("index", INDICES)

@@ -1,0 +1,174 @@
+"""Claim: systems of one pattern whose values change a little are solved several times faster by a `Sequence`.
+
+    python -m benchmarks.claims.sequence --budget 300            # on the CPU
+    python -m benchmarks.claims.sequence --gpu --budget 300      # A and b of each step are on the GPU
+
+STEPS systems A_k x_k = b_k to 1e-8: A_k = D_k A D_k, so that what is symmetric stays so; each step multiplies the
+diagonal D_k by 1 + u, u uniform in [-CHANGE, CHANGE], so that a value changes by 1% at most. b_k changes likewise.
+They are solved by `Sequence(rtol).step(A_k, b_k)`, and each by `finelu.solve(A_k, b_k, rtol)`; the clock covers all
+steps, from an idle device to an idle device, after one step of each that is not counted. ||b - A x|| / ||b|| is
+computed apart for each step, on the host. Matrices: as in `solve_gpu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import finelu
+from benchmarks.claims.solve_gpu import TWICE, matrix_of, problems
+from benchmarks.harness.case import release_gpu
+from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.options import add_options, command
+from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.table import cell, mean, table
+
+RTOL, SEED, STEPS, CHANGE, LONGEST = 1e-8, 0, 20, 0.005, 5.0
+SOLVES, SEQUENCE, DIRECT = "solve", "Sequence", "SparseLU"
+
+
+def systems(S: sp.csr_matrix, steps: int = STEPS) -> list[tuple[sp.csr_matrix, np.ndarray]]:
+    """(A_k, b_k) of each step."""
+    rng, n = np.random.default_rng(SEED), S.shape[0]
+    d, b = np.ones(n), rng.uniform(-0.5, 0.5, n)
+    found = []
+    for _ in range(steps):
+        scaled = S.data * np.repeat(d, np.diff(S.indptr)) * d[S.indices]
+        found.append((sp.csr_matrix((scaled, S.indices, S.indptr), shape=S.shape), b.astype(S.dtype)))
+        d = d * (1 + CHANGE * rng.uniform(-1, 1, n))
+        b = b + 0.1 * rng.uniform(-0.5, 0.5, n)
+    return found
+
+
+def moved(given: list[tuple[Any, Any]], gpu: bool) -> list[tuple[Any, Any]]:
+    if not gpu:
+        return given
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    indptr, indices = cupy.asarray(given[0][0].indptr), cupy.asarray(given[0][0].indices)
+    return [(csp.csr_matrix((cupy.asarray(S.data), indices, indptr), shape=S.shape), cupy.asarray(b)) for S, b in given]
+
+
+def timed(step: Callable[[Any, Any], Any], given: list[tuple[Any, Any]], gpu: bool) -> tuple[float, list[Any]]:
+    """ms of all steps, and what they returned."""
+    start = synchronized(gpu)
+    found = [step(A, b) for A, b in given]
+    return 1e3 * (synchronized(gpu) - start), found
+
+
+def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool, longest: float) -> None:
+    on_host = systems(S)
+    given = moved(on_host, gpu)
+
+    def solve(A: Any, b: Any) -> Any:
+        return finelu.solve(A, b, RTOL, time_limit=longest, verbose=False)
+
+    for variant in (SOLVES, SEQUENCE):
+        with run.attempt(name, variant):
+            warm = finelu.Sequence(rtol=RTOL)
+            if not (solve if variant == SOLVES else warm.step)(*given[0]).converged:
+                run.left_out[name] = f"its first system is not solved in {longest} s"
+                return
+            sequence = finelu.Sequence(rtol=RTOL)
+            ms, found = timed(solve if variant == SOLVES else sequence.step, given, gpu)
+            residuals = [
+                float(np.linalg.norm(b - A @ (s.x.get() if gpu else s.x)) / np.linalg.norm(b))
+                for (A, b), s in zip(on_host, found, strict=True)
+            ]
+            detail = {
+                "converged": all(s.converged for s in found),
+                "iterations": [s.iterations for s in found],
+                "recipes": sorted({s.recipe.partition("(")[0] for s in found}),
+                "decisions": dict(Counter(sequence.decisions)) if variant == SEQUENCE else {},
+            }
+            place = "gpu" if gpu else "cpu"
+            record = Record(name, "steps", place, variant, variant, ms, None, max(residuals), detail=detail)
+            run.records.append(record)
+
+
+def total(run: Run, name: str, variant: str) -> float | None:
+    """ms, None where a residual is not what was asked for."""
+    r = run.one(matrix=name, variant=variant)
+    right = r is not None and r.error is not None and r.error <= TWICE and r.detail["converged"]
+    return r.numeric_ms if r is not None and right else None
+
+
+def ratios(run: Run) -> dict[str, float]:
+    """matrix -> the time of the solves over that of the Sequence; 0 where only that fails."""
+    both = {name: (total(run, name, SOLVES), total(run, name, SEQUENCE)) for name in run.matrices}
+    return {name: solves / own if own else 0.0 for name, (solves, own) in both.items() if solves}
+
+
+def is_direct(run: Run, name: str) -> bool:
+    r = run.one(matrix=name, variant=SEQUENCE)
+    return r is not None and r.detail["recipes"] == [DIRECT]
+
+
+def claims(run: Run) -> str:
+    found, lines = ratios(run), []
+    for what, chosen in (
+        ("all matrices", found),
+        ("those that a complete factorization serves", {k: r for k, r in found.items() if is_direct(run, k)}),
+        ("the others", {k: r for k, r in found.items() if not is_direct(run, k)}),
+    ):
+        if chosen:
+            worst = min(chosen, key=lambda name: chosen[name])
+            both = [r for r in chosen.values() if r > 0]
+            shown = f"{mean(both):.2f}" if both else "-"
+            lines.append(
+                (what, len(chosen), shown, sum(r < 1 for r in chosen.values()), f"{chosen[worst]:.2f} {worst}")
+            )
+    return table(("solve over Sequence", "matrices", "mean", "below 1", "worst"), lines)
+
+
+def page(run: Run) -> str:
+    lines = []
+    for name, facts in run.matrices.items():
+        r, solves = (run.one(matrix=name, variant=v) for v in (SEQUENCE, SOLVES))
+        times = [total(run, name, v) for v in (SOLVES, SEQUENCE)]
+        shown = f"{times[0] / times[1]:.2f}" if times[0] and times[1] else ""
+        decisions = ", ".join(f"{n} {what}" for what, n in r.detail["decisions"].items()) if r else "failed"
+        recipes = [", ".join(v.detail["recipes"]) if v else "" for v in (solves, r)]
+        lines.append((name, facts["n"], facts["nnz"], *map(cell, times), shown, decisions, *recipes))
+    heads = ("matrix", "rows", "entries", "solve", "Sequence", "ratio", "decisions", "solve by", "Sequence by")
+    return f"{run.heading()}\n{claims(run)}\n## {STEPS} steps, ms\n\n{table(heads, lines)}{run.footing()}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.sequence", description=__doc__)
+    add_options(parser)
+    parser.add_argument("--gpu", action="store_true", help="A and b of each step are on the GPU")
+    parser.add_argument("--longest", type=float, default=LONGEST, help="seconds of a solve (default: %(default)s)")
+    options = parser.parse_args(argv)
+    name = "sequence-gpu" if options.gpu else "sequence-cpu"
+    run = new_run(name, gpu=options.gpu, machine_name=options.machine)
+    run.options = {"longest": options.longest, "threads": finelu.get_num_threads()}
+    budget, complete = Budget(options.budget), True
+    try:
+        for problem in problems(options):
+            if budget.over():
+                run.left_out[problem.name] = "the budget was spent"
+                continue
+            S = matrix_of(problem)
+            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz}
+            measure(run, problem.name, S, options.gpu, options.longest)
+            if options.gpu:
+                release_gpu()
+            run.save(options.out)
+            found = ratios(run).get(problem.name)
+            print(f"{budget.spent():5.0f} s  {problem.name} {found and round(found, 2)}", flush=True)
+    except (RunEnded, KeyboardInterrupt):
+        complete = False
+    path = run.publish(options.out, page(run))
+    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    command(main)
