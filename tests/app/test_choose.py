@@ -12,8 +12,9 @@ import scipy.sparse as sp
 import finelu as fl
 from finelu import cli, gallery
 from finelu.auto.choose import choose, rungs, sooner_on_host
-from finelu.auto.cost import CUDSS, CUDSS_ROW, Costs
+from finelu.auto.cost import Costs
 from finelu.auto.ladder import Ladder, compared
+from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.interop.adjoint import Options, System
@@ -113,7 +114,7 @@ def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(monkeypa
     assert compared(["direct", "multilevel"]) == ["direct", "multilevel"]
     A = fl.as_csr(gallery.poisson5(100))
     costs = Costs(A, replace(large, gpu=True), found, None, math.inf)
-    assert costs.seconds("cudss") == CUDSS + CUDSS_ROW * A.n
+    assert costs.seconds("cudss") == SHIPPED_ON_GPU.cudss_overhead + SHIPPED_ON_GPU.cudss_row * A.n
     costs = Costs(A, replace(large, gpu=True), found, 1e3, math.inf)
     assert costs.seconds("cudss") == math.inf  # not even A's own entries fit
 

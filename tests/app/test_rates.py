@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from checks import without_gpu
 
 import finelu as fl
 from finelu import gallery
@@ -105,12 +106,73 @@ def test_what_is_measured_is_the_time_of_what_it_is_for(monkeypatch):
     assert [(done, of) for _, done, of in seen] == [(k, len(seen)) for k in range(len(seen))]
 
 
+@pytest.fixture
+def on_gpu(folder, monkeypatch):
+    """As if there were a GPU, of this name."""
+    monkeypatch.setattr(rates, "gpu", lambda: "NVIDIA X100 (80 GB)")
+    rates.current_on_gpu.cache_clear()
+    yield
+    rates.current_on_gpu.cache_clear()
+
+
+def test_rates_of_a_gpu_have_a_file_of_their_own(folder, on_gpu):
+    found = replace(rates.SHIPPED_ON_GPU, cudss_row=1e-6)
+    file = rates.keep(found)
+    assert file.name == "rates-nvidia-x100-80-gb.json" and file != rates.kept_in()
+    assert rates.current_on_gpu() == found and rates.current() is rates.SHIPPED
+    rates.current_on_gpu.cache_clear()
+    file.write_text(json.dumps(asdict(rates.SHIPPED)))  # those of a processor
+    with pytest.warns(UserWarning, match="calibrate --device cuda --reset"):
+        assert rates.current_on_gpu() is rates.SHIPPED_ON_GPU
+    assert rates.forget(rates.SHIPPED_ON_GPU) == file and rates.forget(rates.SHIPPED_ON_GPU) is None
+
+
+def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
+    rates.keep(replace(rates.SHIPPED_ON_GPU, threshold=1.0, threshold_overhead=3.0, cg=2.0, overhead=0.5))
+    A = fl.as_csr(gallery.poisson5(60))
+    host = Ladder(A, 1e-8).costs
+    there = cost.Costs(A, replace(host.traits, gpu=True), host.rungs, None, np.inf)
+    assert there.seconds("threshold") == A.nnz + 3 and there.seconds("multilevel") == host.seconds("multilevel")
+    assert (there.of_iteration("cg"), there.overhead) == (2.0 * A.nnz, 0.5)
+    assert host.of_iteration("cg") == rates.SHIPPED.cg * A.nnz and host.overhead == rates.SHIPPED.overhead
+    there.keep_pace(3.0, 1.0)
+    assert (there.pace, there.gpu_pace) == (1.0, 3.0) and there.seconds("threshold") == 3 * (A.nnz + 3)
+    host.keep_pace(3.0, 1.0)
+    assert (host.pace, host.gpu_pace) == (3.0, 1.0)
+    assert there.seconds("multilevel") == host.seconds("multilevel") / 3  # its set-up is on the CPU
+
+
+def test_a_line_goes_through_two_systems():
+    assert calibrate._line((10, 3.0), (110, 5.0)) == pytest.approx((0.02, 2.8))
+    assert min(calibrate._line((10, 3.0), (110, 3.0))) > 0 and min(calibrate._line((10, 1e-3), (110, 5.0))) > 0
+
+
+def test_without_a_gpu_there_is_a_line_and_nothing_is_kept(folder, capsys):
+    if not without_gpu():
+        pytest.skip("there is one")
+    assert main(["calibrate", "--device", "cuda"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["calibrate", "--device", "cudda"]) == 2
+    assert "cuda" in capsys.readouterr().err and not folder.exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(without_gpu()), reason=without_gpu())
+def test_a_gpu_is_measured(folder, capsys):
+    assert main(["calibrate", "--device", "cuda", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(0 < rate < 10 for rate in found["rates"].values())
+    rates.current_on_gpu.cache_clear()
+    assert asdict(rates.current_on_gpu()) == found["rates"]
+    rates.current_on_gpu.cache_clear()
+
+
 def test_the_command_measures_keeps_shows_and_resets(folder, monkeypatch, capsys):
     found = replace(rates.SHIPPED, cg=8e-9)
     monkeypatch.setattr(calibrate, "calibrate", lambda tell: found)
     assert main(["calibrate"]) == 0
     out = capsys.readouterr().out
-    assert "cg               8.00e-09    2.00" in out and str(rates.kept_in()) in out and rates.current() == found
+    assert "cg                  8.00e-09    2.00" in out and str(rates.kept_in()) in out and rates.current() == found
     assert main(["calibrate", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": str(rates.kept_in()), "rates": asdict(found)}
     assert main(["calibrate", "--reset"]) == 0 and "is gone" in capsys.readouterr().out

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from finelu import gallery, krylov
-from finelu.auto.rates import SHIPPED, Rates
+from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates
+from finelu.device import namespace, require_gpu, synchronize
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import with_little_fill
-from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, SparseLU, complete, pardiso
+from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, SparseLU, complete, cudss, pardiso
 
 RUNS = 3  # of which the fastest counts
 STEPS = 30  # of a method
@@ -36,6 +37,49 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
     return found
 
 
+def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
+    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError where there is none.
+
+    Without cuDSS the shipped rates of its rung are kept. Cost: a few seconds.
+    """
+    xp = require_gpu()
+    pieces = (_iterations_on_gpu, _threshold_on_gpu, _cudss)
+    found = SHIPPED_ON_GPU
+    for done, piece in enumerate(pieces):
+        tell(piece.__name__.strip("_").replace("_", " "), done, len(pieces))
+        found = replace(found, **piece(xp))
+    return found
+
+
+def _iterations_on_gpu(xp: Any) -> dict[str, float]:
+    small, large, wind = (_system(name, xp) for name in ("poisson5:100", "poisson7:64", "convection_diffusion:64"))
+    found = {"overhead": _of_a_step("cg", small, IC0())}
+    for method, A, recipe in (("cg", large, IC0()), ("bicgstab", wind, ILU0()), ("gmres", wind, ILU0())):
+        least = 0.01 * getattr(SHIPPED_ON_GPU, method)
+        found[method] = max((_of_a_step(method, A, recipe) - found["overhead"]) / A.nnz, least)
+    return found
+
+
+def _threshold_on_gpu(xp: Any) -> dict[str, float]:
+    systems = [_system(name, xp) for name in ("convection_diffusion:16", "convection_diffusion:64")]
+    rate, overhead = _line(*((A.nnz, _of_rung(ParILUT(), A, krylov.bicgstab)) for A in systems))
+    return {"threshold": rate, "threshold_overhead": overhead}
+
+
+def _cudss(xp: Any) -> dict[str, float]:
+    if cudss.missing():
+        return {}
+    systems = [_system(name, xp) for name in ("poisson5:30", "poisson5:200")]
+    rate, overhead = _line(*((A.n, _of_direct(SparseLU(backend="cudss"), A, analysis=True)) for A in systems))
+    return {"cudss_row": rate, "cudss_overhead": overhead}
+
+
+def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
+    """Seconds of each item, and of none, from (items, seconds) of two systems."""
+    rate = max(large[1] - small[1], 0.01 * large[1]) / (large[0] - small[0])
+    return rate, max(small[1] - rate * small[0], 0.01 * small[1])
+
+
 def _iterations() -> dict[str, float]:
     small, large = _system("poisson5:12"), _system("poisson7:32")
     wind = _system("convection_diffusion:32")
@@ -51,7 +95,7 @@ def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
     b, F = _right_hand_side(A), recipe.factor(A)
     function: Any = getattr(krylov, method)
     taken = function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).iterations
-    seconds = _seconds(lambda: function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS))
+    seconds = _seconds(lambda: function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).x)
     return seconds / max(int(taken), 1)
 
 
@@ -97,11 +141,13 @@ def _libraries() -> dict[str, float]:
 
 
 def _threshold() -> dict[str, float]:
-    return {"threshold": _of_rung(ILUT(), "convection_diffusion:28")}
+    A = _system("convection_diffusion:28")
+    return {"threshold": _of_rung(ILUT(), A) / A.nnz}
 
 
 def _multilevel() -> dict[str, float]:
-    return {"multilevel": _of_rung(MultilevelILU(), "convection_diffusion:16")}
+    A = _system("convection_diffusion:16")
+    return {"multilevel": _of_rung(MultilevelILU(), A) / A.nnz}
 
 
 def _few_rows() -> dict[str, float]:
@@ -136,27 +182,26 @@ def _of_direct(recipe: SparseLU, A: CSR, *, analysis: bool = False) -> float:
     return _seconds(lambda: F.update(A).solve(b))
 
 
-def _of_rung(recipe: Any, name: str) -> float:
-    """Seconds an entry of A, for factors and the iterations to 1e-8."""
-    A = _system(name)
+def _of_rung(recipe: Any, A: CSR, method: Any = krylov.gmres) -> float:
+    """Seconds of factors and the iterations to 1e-8."""
     b = _right_hand_side(A)
-    return _seconds(lambda: krylov.gmres(A, b, M=recipe.factor(A), rtol=1e-8, maxiter=200)) / A.nnz
+    return _seconds(lambda: method(A, b, M=recipe.factor(A), rtol=1e-8, maxiter=200).x)
 
 
-def _system(name: str) -> CSR:
-    return as_csr(gallery.problem(name), diagonal=False)
+def _system(name: str, xp: Any = np) -> CSR:
+    return as_csr(gallery.problem(name), diagonal=False).on(xp)
 
 
 def _right_hand_side(A: CSR) -> Any:
-    return np.random.default_rng(0).uniform(-0.5, 0.5, A.n)
+    return namespace(A.data).asarray(np.random.default_rng(0).uniform(-0.5, 0.5, A.n))
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Of the fastest of some runs, after one that may compile."""
+    """Of the fastest of some runs, after one that may compile, until the array that it returns is there."""
     taken = []
     for _ in range(1 + RUNS):
         start = perf_counter()
-        function()
+        synchronize(function())
         taken.append(perf_counter() - start)
     return min(taken[1:])
 

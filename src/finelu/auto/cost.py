@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.choose import Rung
-from finelu.auto.rates import current
+from finelu.auto.rates import current, current_on_gpu
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
@@ -32,11 +32,9 @@ from finelu.preconditioners.direct import (
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
-STEP = {"cg": RATES.cg, "bicgstab": RATES.bicgstab, "gmres": RATES.gmres}  # an iteration, for each entry of A
+FASTEST, SLOWEST = 0.6, 5.0  # the pace that one attempt may find
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
-CUDSS, CUDSS_ROW = 0.02, 2e-6  # s of a direct solve by cuDSS on an H200, and for each row: nearly all of it its plan
-ON_GPU = 0.1  # part of the threshold rung's time that a factorization on the GPU takes
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
@@ -50,7 +48,8 @@ class Costs:
 
     rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
     deadline : of `perf_counter`.
-    pace : how much slower this machine is than the one of the constants.  analysis : of the direct solve, once
+    pace : how much slower this machine is than the one of the constants; gpu_pace : what a GPU takes for its own rungs,
+    likewise.  analysis : of the direct solve, once
     `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
     direct solve would take.  begun : that, by another thread.
     short : rows are so short that factors with columns ordered alone stay sparse.
@@ -66,7 +65,7 @@ class Costs:
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
         self.quick = direct is not None and rungs["direct"].quick and self.fits(self.entry * traits.n**2)
-        self.pace = 1.0
+        self.pace = self.gpu_pace = 1.0
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
@@ -166,9 +165,10 @@ class Costs:
         n, nnz = self.traits.n, self.traits.nnz
         if not self.fits(self.room(rung)) or (rung == "direct" and self.no_room):
             return math.inf
-        seconds: float
         if rung == "cudss":  # which counts in its plan
-            return CUDSS + CUDSS_ROW * n
+            return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
+        if rung == "threshold" and self.traits.gpu:
+            return self.gpu_pace * (current_on_gpu().threshold_overhead + current_on_gpu().threshold * nnz)
         if rung == "direct":
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
@@ -179,9 +179,27 @@ class Costs:
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"cheap": STEP["bicgstab"] * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
-        seconds = typical.get(rung, 0.0) * nnz * self.pace
-        return seconds * (ON_GPU if self.traits.gpu and rung == "threshold" else 1.0)
+        typical = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
+        return typical.get(rung, 0.0) * nnz * self.pace
+
+    def of_iteration(self, method: str) -> float:
+        """Seconds of an iteration with factors of A's own pattern, where A is, without what it takes at least."""
+        rates = current_on_gpu() if self.traits.gpu else RATES
+        step: float = getattr(rates, method, rates.gmres)
+        return step * self.traits.nnz
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that an iteration takes at least."""
+        return current_on_gpu().overhead if self.traits.gpu else RATES.overhead
+
+    def keep_pace(self, measured: float, expected: float) -> None:
+        """An iteration of the cheap rung has taken `measured` instead of `expected` seconds."""
+        pace = min(max(measured / expected, FASTEST), SLOWEST)
+        if self.traits.gpu:
+            self.gpu_pace = pace
+        else:
+            self.pace = pace
 
     def _of(self, fill: Fill) -> float:
         """Seconds of a direct solve with that fill, on an idle machine."""

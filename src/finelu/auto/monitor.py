@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from finelu.auto.cost import RATES, STEP, Costs
+from finelu.auto.cost import Costs
 from finelu.result import Status
 
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
 BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
-FASTEST, SLOWEST = 0.6, 5.0  # the pace that one attempt may find
 
 Listener = Callable[..., Any] | None
 
@@ -46,7 +45,7 @@ class SwitchMonitor:
         norm_callback: Listener = None,
     ):
         self.costs, self.rung, self.left = costs, rung, left
-        self.expected = STEP.get(method, STEP["gmres"]) * costs.traits.nnz
+        self.expected = costs.of_iteration(method) + costs.overhead
         self.scale, self.target = scale, target
         self.spent = 0.0 if start is None else perf_counter() - start
         self.watch, self.norm_callback = watch, norm_callback
@@ -80,8 +79,8 @@ class SwitchMonitor:
         if elapsed < self.next:
             return False
         self.next = 1.1 * elapsed
-        if self.rung == "cheap" and not self.costs.traits.gpu:
-            self.costs.pace = min(max(elapsed / iteration / (self.expected + RATES.overhead), FASTEST), SLOWEST)
+        if self.rung == "cheap":
+            self.costs.keep_pace(elapsed / iteration, self.expected)
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)

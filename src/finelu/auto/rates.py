@@ -1,7 +1,7 @@
 """The seconds that `solve` expects its rungs to take: those that `finelu calibrate` has measured here, or shipped ones.
 
-What was measured is kept in the user's cache, one file for each kind of processor, so that a home that several machines
-share keeps them apart. `FINELU_RATES` names another folder.
+What was measured is kept in the user's cache, one file for each kind of processor and of GPU, so that a home that
+several machines share keeps them apart. `FINELU_RATES` names another folder.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from finelu.device import require_gpu
 from finelu.threads import available_cores
 
 
@@ -65,29 +67,59 @@ class Rates:
         return row, entry, flop
 
 
-SHIPPED = Rates()
+@dataclass(frozen=True)
+class GpuRates:
+    """Seconds of what runs on a GPU; by default those of an NVIDIA H100.
+
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern, for each entry of A.  overhead : of an
+    iteration of any of them, of 200 levels.
+    threshold, threshold_overhead : set-up and iterations together, of ParILUT: for each entry of A, and of a system.
+    cudss_row, cudss_overhead : complete factors by cuDSS and a solve, for each row, and of a system.
+    """
+
+    cg: float = 2e-10
+    bicgstab: float = 4e-10
+    gmres: float = 3e-10
+    overhead: float = 2e-4
+    threshold: float = 3.5e-8
+    threshold_overhead: float = 2e-2
+    cudss_row: float = 2e-6
+    cudss_overhead: float = 0.02
+
+
+SHIPPED, SHIPPED_ON_GPU = Rates(), GpuRates()
 
 
 def current() -> Rates:
     """The rates of this machine; the shipped ones where none were measured or, with a warning, the file is damaged."""
+    return _kept(SHIPPED, "finelu calibrate")
+
+
+@cache
+def current_on_gpu() -> GpuRates:
+    """Those of the GPU in use, once in a process; as `current`. For a machine with CuPy."""
+    return _kept(SHIPPED_ON_GPU, "finelu calibrate --device cuda")
+
+
+def _kept(shipped: Any, command: str) -> Any:
     try:
-        file = kept_in()
-        return _read(file)
+        file = kept_in(shipped)
+        return _read(file, type(shipped))
     except (OSError, RuntimeError):  # there is no file, no home (RuntimeError), or none that this user may read
-        return SHIPPED
+        return shipped
     except ValueError as error:
         reason = str(error).splitlines()[0]
         warnings.warn(
-            f"{file} is not what `finelu calibrate` writes ({reason}); run it again, or `finelu calibrate --reset`. "
+            f"{file} is not what `{command}` writes ({reason}); run it again, or `{command} --reset`. "
             "Meanwhile `solve` takes the rates that are shipped.",
-            stacklevel=2,
+            stacklevel=3,
         )
-        return SHIPPED
+        return shipped
 
 
-def keep(rates: Rates) -> Path:
+def keep(rates: Rates | GpuRates) -> Path:
     """Keep rates for later processes; returns the file. Raises OSError where it cannot be written."""
-    file = kept_in()
+    file = kept_in(rates)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(asdict(rates), indent=1) + "\n", encoding="utf-8")
@@ -95,9 +127,9 @@ def keep(rates: Rates) -> Path:
     return file
 
 
-def forget() -> Path | None:
+def forget(shipped: Rates | GpuRates = SHIPPED) -> Path | None:
     """Go back to the shipped rates; returns the file that is gone, None where there was none."""
-    file = kept_in()
+    file = kept_in(shipped)
     try:
         file.unlink()
     except FileNotFoundError:
@@ -105,10 +137,18 @@ def forget() -> Path | None:
     return file
 
 
-def kept_in() -> Path:
-    """The file for this kind of machine."""
-    name = re.sub(r"[^a-z0-9]+", "-", f"{processor()} {available_cores()} cores".lower()).strip("-")
+def kept_in(rates: Rates | GpuRates = SHIPPED) -> Path:
+    """The file for such rates, of this kind of processor or GPU."""
+    machine = gpu() if isinstance(rates, GpuRates) else f"{processor()} {available_cores()} cores"
+    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
     return _folder() / f"rates-{name}.json"
+
+
+def gpu() -> str:
+    """The name of the GPU in use. Raises DeviceError where there is none."""
+    runtime = require_gpu().cuda.runtime
+    name: bytes = runtime.getDeviceProperties(runtime.getDevice())["name"]
+    return name.decode(errors="replace")
 
 
 def processor() -> str:
@@ -129,12 +169,12 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "finelu"
 
 
-def _read(file: Path) -> Rates:
+def _read(file: Path, kind: type) -> Any:
     found: Any = json.loads(file.read_text(encoding="utf-8"))
-    names = [field.name for field in fields(Rates)]
+    names = [field.name for field in fields(kind)]
     if not isinstance(found, dict) or sorted(found) != sorted(names):
         raise ValueError("it has other names")
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ValueError(f"{name} is {value!r}")
-    return Rates(**{name: float(value) for name, value in found.items()})
+    return kind(**{name: float(value) for name, value in found.items()})
