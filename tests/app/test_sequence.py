@@ -191,6 +191,19 @@ def test_what_does_not_converge_is_said_and_forgotten():
     assert sequence.decisions == ["solve", "solve"]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+def test_the_first_guess_combines_the_last_solutions(dtype):
+    """b moves within a space of three dimensions: from the fourth step on the guess is x to about the tolerance."""
+    A = gallery.convection_diffusion(9).astype(dtype)
+    parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
+    sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
+    steps = [sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))) for k in range(6)]
+    assert all(s.converged for s in steps)
+    assert steps[0].iterations > 4 and max(s.iterations for s in steps[3:]) <= 2
+    other = sequence.step(A, values(A.shape[0], dtype, 9))  # of which the last four know nothing
+    assert other.converged and other.iterations > 2
+
+
 def test_b_zero_columns_and_the_last_x():
     A, b = convection(), values(N, "float64")
     sequence = Sequence(A)

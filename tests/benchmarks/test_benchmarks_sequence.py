@@ -20,11 +20,11 @@ from benchmarks.harness.record import Record, Run  # noqa: E402
 def test_values_change_by_a_percent_and_symmetry_stays():
     S = fl.gallery.poisson5(8)
     found = sequence.systems(S, 5)
-    assert (found[0][0] != S).nnz == 0 and len(found) == 5
+    assert len(found) == 5
     for (A, b), (B, c) in pairwise(found):
         change = abs(B.data / A.data - 1)
-        assert 0 < change.max() <= 0.0101 and abs(B - B.T).max() < 1e-14
-        assert 0 < np.linalg.norm(c - b) < 0.1 * np.linalg.norm(b)
+        assert 0.005 < change.max() <= 0.0101 and abs(B - B.T).max() < 1e-14
+        assert 0.001 < np.linalg.norm(c - b) / np.linalg.norm(b) < 0.0101
 
 
 def test_only_right_answers_are_compared():

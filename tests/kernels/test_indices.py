@@ -163,6 +163,37 @@ def test_the_diagonal_and_the_signs(backend, dtype, index):
 
 
 @pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_alike(backend, dtype, index):
+    for name in ("poisson7:7", "arrow:1", "random_dominant:3000,0.002,1"):
+        A = with_index(as_csr(in_dtype(gallery.problem(name), dtype)), index)
+        given = [backend.move(v) for v in (A.indptr, A.indices, A.data)]
+        pattern = [v.copy() for v in given[:2]]
+
+        def alike(data=given[2], pattern=pattern, given=given, A=A):
+            theirs = [backend.fetch(v) for v in pattern]
+            want = reference.inspection.alike(A.indptr, A.indices, backend.fetch(data), *theirs)
+            got = kernels(backend).inspection.alike(*given[:2], data, *pattern)
+            assert got is want
+            return got
+
+        assert alike()
+        for part in range(2):
+            for place in (0, -1):
+                other = [v.copy() for v in pattern]
+                other[part][place] += 1
+                assert not alike(pattern=other)
+        for place in (0, -1):
+            for bad in (np.nan, np.inf):
+                data = given[2].copy()
+                data[place] = bad
+                assert not alike(data)
+        assert not alike(pattern=[pattern[0], pattern[1][:-1]])
+        wide = [v.astype("int64" if index == "int32" else "int32") for v in pattern]
+        assert not alike(pattern=wide)
+
+
+@pytest.mark.parametrize("index", INDICES)
 def test_same(backend, index):
     found = kernels(backend).inspection.same
     for n in LARGE:

@@ -125,7 +125,7 @@ def _refine(column: Column, way: Way, r: Any, monitor: SwitchMonitor) -> tuple[A
     stops = monitor(0, size)
     while size > column.target and len(history) <= most and not stops:
         with np.errstate(over="ignore", invalid="ignore"):
-            better = x + way.factors.solve(r)
+            better = kernels_for(x).vectors.added(x, way.factors.solve(r))
             rest, reached = column.residual(column.b, better, column.target)
         if not reached <= size / 2 or kernels_for(better).vectors.first_not_finite(better) >= 0:
             break

@@ -183,15 +183,10 @@ class Costs:
         return typical.get(rung, 0.0) * nnz * self.pace
 
     def of_iteration(self, method: str) -> float:
-        """Seconds of an iteration with factors of A's own pattern, where A is, without what it takes at least."""
+        """Seconds of an iteration with factors of A's own pattern, where A is."""
         rates = current_on_gpu() if self.traits.gpu else RATES
         step: float = getattr(rates, method, rates.gmres)
-        return step * self.traits.nnz
-
-    @property
-    def overhead(self) -> float:
-        """Seconds that an iteration takes at least."""
-        return current_on_gpu().overhead if self.traits.gpu else RATES.overhead
+        return rates.overhead + step * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:
         """An iteration of the cheap rung has taken `measured` instead of `expected` seconds."""

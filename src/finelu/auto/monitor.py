@@ -45,7 +45,7 @@ class SwitchMonitor:
         norm_callback: Listener = None,
     ):
         self.costs, self.rung, self.left = costs, rung, left
-        self.expected = costs.of_iteration(method) + costs.overhead
+        self.expected = costs.of_iteration(method)
         self.scale, self.target = scale, target
         self.spent = 0.0 if start is None else perf_counter() - start
         self.watch, self.norm_callback = watch, norm_callback

@@ -151,7 +151,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "inspection": Family(
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
-        _all("inspect mirrored diagonal signs same") | _all("finite", cuda="`inspect` looks at all of a matrix there"),
+        _all("inspect mirrored diagonal signs same alike")
+        | _all("finite", cuda="`inspect` looks at all of a matrix there"),
     ),
     "levels": Family(
         "Level sets of a triangular pattern.",

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import judged
-from finelu.device import as_any_other, namespace, on_gpu, sparse_module
+from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
@@ -80,21 +80,23 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
 def on_pattern(A: Any, pattern: CSR) -> CSR | None:
     """A as a CSR with the arrays of `pattern` but for its values; None where only `as_csr` can tell whether it is one.
 
-    That is where A is no CSR of scipy.sparse with finite values of one of finelu's dtypes, or has entries elsewhere, or
-    its arrays are those of `pattern`, so that both may have been changed. Cost: one pass over pattern and values.
+    That is where A is no CSR of scipy.sparse, or of cupyx.scipy.sparse where `pattern` is on a GPU, with finite values
+    of one of finelu's dtypes, or has entries elsewhere, or its arrays are those of `pattern`, so that both may have
+    been changed. Cost: one pass over pattern and values.
     """
     given: Any = A
-    if not (sp.issparse(A) and given.format == "csr" and given.shape == pattern.shape) or on_gpu(pattern.data):
+    if not sparse_module(pattern.data).issparse(A) or given.format != "csr" or given.shape != pattern.shape:
         return None
     indptr, indices, data = given.indptr, given.indices, given.data
     if data.size != pattern.nnz or str(data.dtype) not in DTYPES or not data.flags.c_contiguous:
         return None
-    inspection = kernels_for(pattern.data).inspection
-    arrays = ((as_any_other(indptr), pattern.indptr), (as_any_other(indices), pattern.indices))
-    if any(np.may_share_memory(ours, theirs) for ours, theirs in arrays):
+    indptr, indices, data = (as_any_other(array) for array in (indptr, indices, data))
+    theirs = pattern.indptr, pattern.indices
+    share = namespace(pattern.data).may_share_memory
+    if share(indptr, theirs[0]) or share(indices, theirs[1]):
         return None
-    data = as_any_other(data)
-    if not all(inspection.same(ours, theirs) for ours, theirs in arrays) or not inspection.finite(data):
+    same_gpu(data, pattern.data)
+    if not kernels_for(pattern.data).inspection.alike(indptr, indices, data, *theirs):
         return None
     return pattern.with_values(data)
 

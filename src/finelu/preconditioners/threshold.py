@@ -77,7 +77,8 @@ def row_norms(A: CSR) -> Any:
 def column_norms(A: CSR) -> np.ndarray[Any, Any]:
     """The 2-norm of each column (n,) float64. No column of A may be empty."""
     T = A.tosparse().tocsc()
-    return row_norms(CSR(T.indptr, T.indices, T.data, None))
+    norms: np.ndarray[Any, Any] = row_norms(CSR(T.indptr, T.indices, T.data, None))
+    return norms
 
 
 Trial = Callable[[float, int], Attempt]  # of a threshold, and the most entries that may be stored

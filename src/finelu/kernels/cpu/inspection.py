@@ -96,6 +96,11 @@ def same(a, b) -> bool:
     return not unlike.any()
 
 
+def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
+    """Whether a matrix has the places of another and finite values; see kernels/reference/inspection.py."""
+    return same(indptr, pattern_indptr) and same(indices, pattern_indices) and finite(data)
+
+
 @compiled
 def _unlike(state, done, a, b, unlike):
     t = claim(state)

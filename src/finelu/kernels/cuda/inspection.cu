@@ -1,8 +1,8 @@
 // One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin: kernels/reference/inspection.py:inspect.
-// found (six counters, set by the launcher): 0 smallest row with a column outside 0..n-1 or row
+// found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or row
 // pointers that descend, leave the arrays or do not span them, 1 pairs out of order,
-// 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row.
-// Sums and minima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
+// 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row
+// the complement, 0 for none. Sums and maxima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
@@ -27,15 +27,15 @@ __global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __res
         if (j == i) place = p;
     }
     diag[i] = place;
-    if (corrupt) atomicMin(found + 0, (unsigned long long)i);
+    if (corrupt) atomicMax(found + 0, ~(unsigned long long)i);
     if (unsorted) atomicAdd(found + 1, unsorted);
     if (strange) {
         atomicAdd(found + 2, strange);
-        atomicMin(found + 3, (unsigned long long)i);
+        atomicMax(found + 3, ~(unsigned long long)i);
     }
     if (place < 0) {
         atomicAdd(found + 4, 1ull);
-        atomicMin(found + 5, (unsigned long long)i);
+        atomicMax(found + 5, ~(unsigned long long)i);
     }
 }
 
@@ -113,8 +113,8 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
     atomicAdd(found + 5, (unsigned long long)partners);
 }
 
-// found (five words): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows where it
-// is not a positive real number, or not stored. Before the launch 1 and 3 are all ones, the others 0. Twin:
+// found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows
+// where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
 // kernels/reference/inspection.py:diagonal. Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ diag, unsigned long long* found)
@@ -127,7 +127,7 @@ __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ 
     atomicAdd(found + 4, 1ull);
     if (missing || d == T(0)) {
         atomicAdd(found + (missing ? 0 : 2), 1ull);
-        atomicMin(found + (missing ? 1 : 3), (unsigned long long)i);
+        atomicMax(found + (missing ? 1 : 3), ~(unsigned long long)i);
     }
 }
 
@@ -199,4 +199,18 @@ __global__ void same(long long n, const I* __restrict__ a, const I* __restrict__
 {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n && a[i] != b[i]) *unlike = 1;
+}
+
+// Sets unlike where the places of two matrices differ (rows + 1 pointers, entries columns), or a value is not finite.
+// Launch: any 1-D grid.
+template <typename T, typename I>
+__global__ void alike(long long pointers, long long entries, const I* __restrict__ indptr, const I* __restrict__ indices,
+                      const T* __restrict__ data, const I* __restrict__ their_indptr, const I* __restrict__ their_indices,
+                      int* unlike)
+{
+    const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    bool differs = false;
+    for (long long p = first; p < entries; p += step) differs |= indices[p] != their_indices[p] || !is_finite(data[p]);
+    for (long long i = first; i < pointers; i += step) differs |= indptr[i] != their_indptr[i];
+    if (differs) *unlike = 1;
 }

@@ -6,24 +6,25 @@ import cupy
 import numpy as np
 
 from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
-from finelu.kernels.cuda.runtime.memory import counter
+from finelu.kernels.cuda.runtime.memory import counter, set_zero
 
 BLOCK = 256
 LANES = 8  # threads of a row, in `signs`
 RESIDENT = 8  # thread blocks of a multiprocessor
-NONE = np.uint64(2**64 - 1)
+ALL = 2**64 - 1
 
 
 def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see kernels/reference/inspection.py. Six numbers go to the host."""
     n = indptr.size - 1
-    found = cupy.array([NONE, 0, 0, NONE, 0, NONE], dtype=np.uint64)
+    found = cupy.zeros(6, np.uint64)
     kernel("inspection", "inspect", data.dtype.name, indices.dtype.name)(
         (blocks(n, BLOCK),),
         (BLOCK,),
         (indices.dtype.type(n), indices.dtype.type(indices.size), indptr, indices, data, diag, found),
     )
-    return tuple(-1 if value == NONE else int(value) for value in found.get())
+    corrupt, unsorted, strange, first_strange, missing, first_missing = (int(value) for value in found.get())
+    return _row(corrupt), unsorted, strange, _row(first_strange), missing, _row(first_missing)
 
 
 def mirrored(indptr, indices, data, diag):
@@ -44,11 +45,17 @@ def mirrored(indptr, indices, data, diag):
 def diagonal(data, diag):
     """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py. Five
     numbers go to the host."""
-    found = cupy.asarray(np.array([0, NONE, 0, NONE, 0], np.uint64))
+    found = cupy.zeros(5, np.uint64)
     kernel("inspection", "diagonal", data.dtype.name, diag.dtype.name)(
         (blocks(diag.size, BLOCK),), (BLOCK,), (diag.dtype.type(diag.size), data, diag, found)
     )
-    return tuple(-1 if value == NONE else int(value) for value in found.get())
+    missing, first_missing, zero, first_zero, others = (int(value) for value in found.get())
+    return missing, _row(first_missing), zero, _row(first_zero), others
+
+
+def _row(word: int) -> int:
+    """The least row, of which its complement was kept as the largest; -1 for none."""
+    return ~word & ALL if word else -1
 
 
 def signs(indptr, indices, data, diag, tolerance, share):
@@ -75,4 +82,21 @@ def same(a, b) -> bool:
     unlike = cupy.zeros(1, np.int32)
     if a.size:
         kernel("inspection", "same", a.dtype)((blocks(a.size, BLOCK),), (BLOCK,), (np.int64(a.size), a, b, unlike))
+    return not unlike.item()
+
+
+def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
+    """Whether a matrix has the places of another and finite values; see kernels/reference/inspection.py. One launch,
+    and one number goes to the host."""
+    theirs = pattern_indptr, pattern_indices
+    if any(a.size != b.size or a.dtype != b.dtype for a, b in zip((indptr, indices), theirs, strict=True)):
+        return False
+    unlike = cupy.empty(1, np.int32)
+    set_zero(unlike)
+    grid = min(blocks(max(indices.size, indptr.size), BLOCK), RESIDENT * device_limits()["processors"])
+    kernel("inspection", "alike", data.dtype.name, indices.dtype.name)(
+        (grid,),
+        (BLOCK,),
+        (np.int64(indptr.size), np.int64(indices.size), indptr, indices, data, *theirs, unlike),
+    )
     return not unlike.item()

@@ -44,6 +44,11 @@ def same(a, b) -> bool:
     return a.dtype == b.dtype and bool(np.array_equal(a, b))
 
 
+def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
+    """Whether a matrix has the places of another, in integers of one dtype, and finite values."""
+    return same(indptr, pattern_indptr) and same(indices, pattern_indices) and finite(data)
+
+
 def mirrored(indptr, indices, data, diag):
     """What A has in common with its transpose, b_ij = a_ji, or 0 where (j, i) is not stored:
 

@@ -1,5 +1,5 @@
 // Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp a row, in natural
-// order, with no analysis, since nobody knows beforehand what a row will meet.
+// order, with no analysis, since what a row will meet is not known beforehand.
 //
 // A row lies in a hash table of its warp: columns and what they hold. Those before the diagonal wait in a list, from which
 // the smallest is taken until none is left; then the row is put in order and written to where the pool has room. ready[i],

@@ -143,7 +143,7 @@ INSTANCES: dict[str, list[str]] = {
     "indices": _over(["progression", "lengths", "sums_of_chunks", "write_pointers", "entries"], INDICES)
     + _over(["inverse", "starts", "longest"], INDICES)
     + _over(["shifted"], INDICES, INDICES),
-    "inspection": _over(["inspect", "roots", "mirrored", "diagonal"], VALUES, INDICES)
+    "inspection": _over(["inspect", "roots", "mirrored", "diagonal", "alike"], VALUES, INDICES)
     + _over(["signs"], REALS, INDICES)
     + _over(["same"], INDICES),
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
