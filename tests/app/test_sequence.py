@@ -255,3 +255,16 @@ def test_on_the_gpu(backend):
             convection(t), b, finelu.result.Solution(backend.fetch(solution.x), solution.status, 0, 0.0, None)
         )
     assert sequence.decisions[0] == "solve" and sequence.decisions[1] in ("reuse", "update")
+
+
+@ON_GPU
+def test_a_small_system_on_the_gpu_is_solved_by_the_cpu(backend):
+    finelu.solve(gallery.stokes(12), np.ones(gallery.stokes(12).shape[0]))  # compiles the CPU's kernels
+    A, b = gallery.poisson5(30), values(900, "float64")
+    for recipe, here in (("auto", True), (ILU0(), False)):
+        sequence = Sequence(rtol=1e-8, recipe=recipe)
+        for _ in range(2):
+            solution = sequence.step(backend.move(A), backend.move(b))
+            assert solution.converged and backend.fetch(solution.x) is not solution.x
+            assert any("solved on the CPU" in text for text in solution.seen) is here
+            assert np.linalg.norm(b - A @ backend.fetch(solution.x)) <= 1e-8 * np.linalg.norm(b)

@@ -15,6 +15,7 @@ from finelu.arithmetic import judged
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
 from finelu.auto.ladder import Ladder, precise
+from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import kernels_for
@@ -23,6 +24,7 @@ from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
+from finelu.matrix.traits import traits
 from finelu.result import Solution, Status
 from finelu.validation import number
 
@@ -46,6 +48,7 @@ class Sequence:
     recipe. The first guess is the combination of the last four x with the least residual, where that is smaller than b:
     P. F. Fischer: Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost:
     four products with A.
+    A and b on a GPU go to the CPU and x comes back where `solve` would do so.
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
@@ -57,6 +60,7 @@ class Sequence:
         self._F: Any = None
         self._pattern: CSR | None = None
         self._method = ""
+        self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
         self._current = False  # whether the factors are those of the last A
         self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
         self._pace = 0.0  # seconds of an iteration
@@ -84,6 +88,9 @@ class Sequence:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self.rtol)
+        on_host = self._sooner_on_host(A)
+        if on_host:
+            A, v = A.on(np), to_host(v)
         decision, why = self._decide(A)
         solution = None
         if decision != "solve":
@@ -92,12 +99,22 @@ class Sequence:
             decision, solution = "solve", self._from_the_beginning(A, v)
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
         self.decisions.append(decision)
+        seen = (*solution.seen, *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
         return replace(
             solution,
-            x=solution.x.reshape(b.shape),
-            seen=(*solution.seen, f"{decision}: {why}"),
+            x=namespace(b).asarray(solution.x).reshape(b.shape),
+            seen=seen,
             timings={"solve": perf_counter() - start},
         )
+
+    def _sooner_on_host(self, A: CSR) -> str:
+        """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and where
+        the size has changed."""
+        if not on_gpu(A.data) or not isinstance(self.recipe, str):
+            return ""
+        if self._looked_at != A.n:
+            self._looked_at, self._on_host = A.n, sooner_here_on_host(traits(A))
+        return self._on_host
 
     def _decide(self, A: CSR) -> tuple[str, str]:
         if self._F is None or self._pattern is None:

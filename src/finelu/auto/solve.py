@@ -92,7 +92,7 @@ def solve(
         A, b = precise(A, b, rtol)
         known, moved = traits(A), ""
         if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-            moved = _sooner_on_host(known)
+            moved = sooner_here_on_host(known)
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
@@ -137,12 +137,12 @@ def first_try(A: Any) -> dict[str, str]:
     """
     A = as_csr(A, diagonal=False)
     known = traits(A)
-    if _sooner_on_host(known):
+    if sooner_here_on_host(known):
         A, known = A.on(np), replace(known, gpu=False)
     return Ladder(A, 1e-8, known=known).first()
 
 
-def _sooner_on_host(known: MatrixTraits) -> str:
+def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU is to solve a system on a GPU; "" where it is not, or would have to compile its kernels first."""
     why = sooner_on_host(known)
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""

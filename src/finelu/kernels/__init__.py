@@ -7,6 +7,7 @@ kernels/cpu/pattern.py and kernels/cuda/pattern.py hold its two forms, with the 
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -15,4 +16,9 @@ from finelu.device import on_gpu
 
 def kernels_for(array) -> ModuleType:
     """The package of kernels for the device that `array` lives on; its families are imported at first use."""
-    return import_module("finelu.kernels.cuda" if on_gpu(array) else "finelu.kernels.cpu")
+    return _package("cuda" if on_gpu(array) else "cpu")
+
+
+@cache
+def _package(device: str) -> ModuleType:
+    return import_module(f"finelu.kernels.{device}")

@@ -156,6 +156,10 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     else:
         resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
         lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem != "ic0")
+        # Rows that do not fit are slow with few lanes: where a warp holds each, and there are threads for a level of
+        # warps, these take 0.7 times as long (one matrix on an H100: rows of up to 34 entries, 5800 rows a level).
+        if lanes * per_lane < longest <= 64 and depth is not None and 32 * A.n / depth <= LEVEL_THREADS:
+            lanes, per_lane = 32, 2
     short = longest <= lanes * per_lane
     ahead = (many_references or not short) and not by_warp
     padding = BLOCK * A.indices.itemsize if by_warp else 0

@@ -18,7 +18,7 @@ def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see kernels/reference/inspection.py. Six numbers go to the host."""
     n = indptr.size - 1
     found = cupy.zeros(6, np.uint64)
-    kernel("inspection", "inspect", data.dtype.name, indices.dtype.name)(
+    kernel("inspection", "inspect", data.dtype, indices.dtype)(
         (blocks(n, BLOCK),),
         (BLOCK,),
         (indices.dtype.type(n), indices.dtype.type(indices.size), indptr, indices, data, diag, found),
@@ -29,7 +29,7 @@ def inspect(indptr, indices, data, diag):
 
 def mirrored(indptr, indices, data, diag):
     """What A has in common with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
-    n, types = indptr.size - 1, (data.dtype.name, indices.dtype.name)
+    n, types = indptr.size - 1, (data.dtype, indices.dtype)
     root, found = cupy.empty(n), cupy.zeros(6, np.uint64)
     kernel("inspection", "roots", *types)(
         (blocks(n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, data, diag, root)
@@ -46,7 +46,7 @@ def diagonal(data, diag):
     """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py. Five
     numbers go to the host."""
     found = cupy.zeros(5, np.uint64)
-    kernel("inspection", "diagonal", data.dtype.name, diag.dtype.name)(
+    kernel("inspection", "diagonal", data.dtype, diag.dtype)(
         (blocks(diag.size, BLOCK),), (BLOCK,), (diag.dtype.type(diag.size), data, diag, found)
     )
     missing, first_missing, zero, first_zero, others = (int(value) for value in found.get())
@@ -63,7 +63,7 @@ def signs(indptr, indices, data, diag, tolerance, share):
     n, index = diag.size, indptr.dtype
     grid = min(blocks(LANES * n, BLOCK), RESIDENT * device_limits()["processors"])
     found = cupy.zeros(5, np.uint64)
-    kernel("inspection", "signs", data.dtype.name, index.name)(
+    kernel("inspection", "signs", data.dtype, index)(
         (grid,),
         (BLOCK,),
         (
@@ -94,7 +94,7 @@ def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
     unlike = cupy.empty(1, np.int32)
     set_zero(unlike)
     grid = min(blocks(max(indices.size, indptr.size), BLOCK), RESIDENT * device_limits()["processors"])
-    kernel("inspection", "alike", data.dtype.name, indices.dtype.name)(
+    kernel("inspection", "alike", data.dtype, indices.dtype)(
         (grid,),
         (BLOCK,),
         (np.int64(indptr.size), np.int64(indices.size), indptr, indices, data, *theirs, unlike),
