@@ -139,11 +139,11 @@ def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU is better solved on the CPU, in words; "" where it is not."""
     if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
         return ""
-    if A.nnz < SHORT_LEVELS * A.levels:
-        return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
     if A.n < few and (without or A.nnz < FEW_ENTRIES):
         return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    if A.nnz < SHORT_LEVELS * A.levels:
+        return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     if without and not A.diagonal.usable:
         return "the CPU makes its complete factors"
     return ""

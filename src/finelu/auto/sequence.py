@@ -108,8 +108,8 @@ class Sequence:
         )
 
     def _sooner_on_host(self, A: CSR) -> str:
-        """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and where
-        the size has changed."""
+        """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
+        where the size has changed."""
         if not on_gpu(A.data) or not isinstance(self.recipe, str):
             return ""
         if self._looked_at != A.n:
