@@ -16,7 +16,7 @@ from finelu.factors import Arrangement, Factors, LUFactors
 from finelu.matrix import CSR, as_csr, sparse_module
 from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, runs
-from finelu.preconditioners.recipe import ON_CPU, Recipe
+from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
 from finelu.scaling import equilibrate, matching, times_power
 from finelu.validation import count, number
@@ -55,7 +55,7 @@ def spilu(
     relax, panel_size : accepted and not used, as they tune SuperLU's supernodes.  options : must be empty.
     Raises ParameterError for values of SuperLU's parameters that have no counterpart, StructurallySingular (a
     MatrixError) where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
-    Cost: matching, ordering and elimination on the CPU, on one thread, also for A on the GPU, where M is applied.
+    Cost: matching and ordering on the CPU, on one thread, also for A on a GPU; the elimination is that of `ILUT`, there.
     Source: ILUT, with the scaling and matching that `finelu.scaling.matching` names.
     """
     recipe = MatchedILUT(
@@ -114,8 +114,6 @@ class MatchedILUT(Recipe):
     drop_tol, fill_factor : as in `spilu`; float("inf"): no bound.  ordering : one of `finelu.ordering.ORDERINGS`.
     matching : bring large entries to the diagonal, and scale by the dual variables; else A is equilibrated.
     """
-
-    factored_on = ON_CPU
 
     drop_tol: float = 1e-4
     fill_factor: float = 10.0
