@@ -55,7 +55,7 @@ def spilu(
     relax, panel_size : accepted and not used, as they tune SuperLU's supernodes.  options : must be empty.
     Raises ParameterError for values of SuperLU's parameters that have no counterpart, StructurallySingular (a
     MatrixError) where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
-    Cost: matching and ordering on the CPU, on one thread, also for A on a GPU; the elimination is that of `ILUT`, there.
+    Cost: matching and ordering on the CPU, on one thread, also for A on a GPU; elimination where A is, as of `ILUT`.
     Source: ILUT, with the scaling and matching that `finelu.scaling.matching` names.
     """
     recipe = MatchedILUT(
