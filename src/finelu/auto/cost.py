@@ -233,9 +233,11 @@ class Costs:
         """Entries that factors may have."""
         return self.memory / self.entry
 
-    def in_time(self, seconds: float) -> bool:
-        """Whether that many seconds, at the pace of an idle machine, end before the deadline."""
-        return perf_counter() + seconds < self.deadline
+    def in_time(self, seconds: float, rung: str = "") -> bool:
+        """Whether that many seconds, at the pace of an idle machine, end before the deadline; with the name of a rung:
+        of what `seconds` says of it."""
+        pace = self.gpu_pace if rung == "threshold" and self.traits.gpu else self.pace
+        return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property
     def memory(self) -> float:

@@ -102,7 +102,7 @@ class Ladder:
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
         doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
-        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung] / costs.pace)]
+        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     # a right-hand side

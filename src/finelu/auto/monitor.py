@@ -117,7 +117,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
             costs.count_fill()
             uncounted = False
     found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}
-    found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds / costs.pace)}
+    found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds, rung)}
     rung = min(found, key=lambda rung: found[rung], default=None)
     if rung is None or not worth(found[rung], elapsed, rest):
         return None

@@ -30,7 +30,7 @@ from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
-INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it says nothing
+INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
 
 
 class Sequence:
@@ -47,7 +47,7 @@ class Sequence:
     given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
     recipe. The first guess is the combination of the last four x with the least residual, where that is smaller than b:
     P. F. Fischer: Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost:
-    four products with A.
+    up to six products with A, and eight vectors.
     A and b on a GPU go to the CPU and x comes back where `solve` would do so.
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
@@ -233,6 +233,6 @@ def _combined(product: Any, known: list[Any], b: Any) -> Any:
     if not (np.isfinite(gram).all() and np.isfinite(right).all()):
         return xp.full_like(b, np.nan)
     values, vectors = np.linalg.eigh(gram)
-    kept = values > INDEPENDENT * abs(values[-1])
+    kept = values > max(INDEPENDENT, 10 * float(np.finfo(gram.dtype).eps)) * abs(values[-1])
     y = vectors[:, kept] @ ((vectors[:, kept].conj().T @ right) / values[kept])
     return xp.asarray(y.astype(b.dtype)) @ V

@@ -177,6 +177,8 @@ class Factored(NamedTuple):
     rows : how many rows (of ICT: columns) were finished; n if all.
     stored : how many entries they have; more than the `most` that were allowed: this is why it stopped, else because
         of row `rows`: its pivot is `pivot` (NaN if a multiplier was not finite already), or one of its entries is Inf.
+        On a GPU rows behind a bad one may have been made, too, and count in `stored`, and of too many entries half of
+        the rows are said to be finished.
     indptr (n + 1,), indices, data (stored,), diag (n,) : L below and U on and above the diagonal, or the Cholesky
         factor by rows, sorted, indices of A's dtype; empty if it stopped.
     """

@@ -13,7 +13,7 @@ from typing import Any
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 from finelu.validation import choice
 
@@ -52,6 +52,11 @@ class ILUT(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.form, str) and self.form == "crout":
+            object.__setattr__(self, "factored_on", ON_CPU)
+
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
@@ -60,10 +65,7 @@ class ILUT(Recipe):
         choice("form", self.form, FORMS, of=self)
         A = checked_threshold(self, A)
         numeric = Threshold(self, runs, on_host=self.form == "crout")
-        F = LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
-        if self.form == "crout":
-            F.report.factored_on = "CPU"
-        return F
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
 
 
 def runs(recipe: ILUT, A: CSR) -> Callable[[float, int], Any]:

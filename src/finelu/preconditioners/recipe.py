@@ -33,7 +33,7 @@ class Recipe:
     The facts of a recipe are attributes of its class. Whatever depends on them, such as the method that `finelu solve`
     takes and what `finelu compare` leaves out, reads them here:
     name : the key in `RECIPES`; the name of the class in small letters, if not given.
-    hermitian : needs A = A^H, and reads its lower triangle alone.
+    hermitian : needs A = A^H, and factors its lower triangle alone.
     keeps_symmetry : M = M^T where A = A^T.  keeps_hermitian : M = M^H where A = A^H; the same as above, if not given.
     keeps_definite : M is Hermitian positive definite where A is, so that cg and minres can take it.
     full_diagonal : needs an entry for every place of A's diagonal.

@@ -5,7 +5,7 @@
 
 using namespace fl;
 
-// ILUT by rows (Saad 1994), one row. tau: its threshold. most_below, most_above: entries that are kept there.
+// ILUT by rows (Saad 1994), one row. tau: its threshold. fill: as in `allowed`.
 template <typename T, typename I, typename N>
 __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
                          const T* __restrict__ a, double tau, double fill, const Pool<T, I>& pool, Row<T, I, N>& row)

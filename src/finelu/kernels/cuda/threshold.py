@@ -72,12 +72,11 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
             break
         if ended & TABLE_FULL:
             size *= 2
-        if size > LARGEST:
-            most_columns = LARGEST * 3 // 4
-            raise MatrixError(f"a row meets more than {most_columns} columns; use a larger drop_tol or a smaller fill.")
+        if size > LARGEST and most == UNLIMITED:
+            raise MatrixError(f"a row of the factors meets more than {LARGEST * 3 // 4} columns; allow less fill.")
+        if size > LARGEST or (ended & POOL_FULL and room == most):  # a bad row may be known, or not yet
+            return Grown(-1, np.nan, most + 1)
         if ended & POOL_FULL:
-            if room == most:
-                return Grown(-1, 0, most + 1)
             room = min(2 * room, most)
             columns, data = _longer(columns, room), _longer(data, room)
     if (bad := bad & NONE) != NONE:
