@@ -567,7 +567,15 @@ def test_an_error_in_a_solve(fake):
     assert close(of_kind("general"), F.solve(np.ones(210)), np.ones(210))
 
 
-def test_ctrl_c_ends_a_plan(fake):
+@pytest.fixture
+def heard():
+    """SIGINT raises KeyboardInterrupt, also where the process was begun in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_a_plan(fake, heard):
     fake.waits = True
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()

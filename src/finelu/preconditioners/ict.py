@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from finelu.device import on_gpu
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -56,5 +57,6 @@ class ICT(Recipe):
 
 def _runs(recipe: ICT, A: CSR) -> Callable[[float, int], Any]:
     """See `Threshold`."""
-    kernels, fill, norms, L = kernels_for(A.data), recipe.fill, row_norms(A), lower_triangle(A)[0]
+    kernels, fill, norms = kernels_for(A.data), recipe.fill, row_norms(A)
+    L = lower_triangle(A)[0] if on_gpu(A.data) else A  # the CPU's kernel finds the lower triangle of A where it is
     return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)

@@ -62,8 +62,9 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
 def ict(L, tau, fill, most) -> Factored:
     """ICT, column by column from the lower triangle of A; see kernels/reference/threshold.py.
 
-    L : checked CSR by rows, the diagonal last in each.  tau (n,) is for columns before the division by the root of the
-    pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of the factor.
+    L : checked CSR with a full diagonal, on the host; what lies above it is not read.  tau (n,) is for columns before
+        the division by the root of the pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of
+        the factor.
     """
     columns = _lower_columns(L)
     begin, capacity = np.zeros(L.n + 1, np.int64), _capacity(columns[1].size, most)
