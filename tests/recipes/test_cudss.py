@@ -54,6 +54,7 @@ class Fake:
         self.calls, self.errors, self.alive, self.configured, self.off = [], [], {}, {}, {}
         self.status, self.replaced, self.plans, self.streams, self.threads = {}, 0, 0, [], []
         self.stop, self.waits, self.layer, self.folder = None, False, None, None
+        self.planning = threading.Event()
         self.kept = []
         for name, types in runtime.PROTOTYPES.items():
             setattr(self, name, self._function(name, types))
@@ -151,6 +152,7 @@ class Fake:
             return self.status[phase]
         if phase == runtime.ANALYSIS:
             self.plans += 1
+            self.planning.set()
             while self.waits:
                 if ctypes.c_int.from_address(self.stop).value:
                     return 5
@@ -577,8 +579,10 @@ def heard():
 
 def test_ctrl_c_ends_a_plan(fake, heard):
     fake.waits = True
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+    interrupt = threading.Thread(
+        target=lambda: fake.planning.wait() and os.kill(os.getpid(), signal.SIGINT), daemon=True
+    )
+    interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         SparseLU(backend="cudss").factor(of_kind("general"))
     assert ctypes.c_int.from_address(fake.stop) and fake.alive == {}
