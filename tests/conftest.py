@@ -16,6 +16,8 @@ import scipy.io
 import scipy.sparse as sp
 from checks import without_gpu
 
+from finelu.device import require_gpu
+from finelu.errors import DeviceError
 from finelu.kernels.compiling import compile_eagerly
 from finelu.kernels.cuda.runtime import cudss
 
@@ -28,6 +30,23 @@ compile_eagerly()  # what a test sees does not depend on what was compiled befor
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
+
+
+@pytest.fixture
+def cupy():
+    """CuPy, on a machine with a GPU; on any other the test is skipped."""
+    try:
+        return require_gpu()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cuda(cupy):
+    """The package of kernels for the GPU."""
+    from finelu.kernels import cuda
+
+    return cuda
 
 
 class Backend:

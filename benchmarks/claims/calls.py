@@ -239,7 +239,7 @@ def totals(side: Any, inputs: Inputs) -> dict[str, float]:
     return {name: spent[min(k, MOST_SOLVES)] + max(k - MOST_SOLVES, 0) * settled for name, k in TOTALS.items()}
 
 
-def settle(side: Any, inputs: Inputs) -> None:
+def settle(side: Any, inputs: Any) -> None:
     for call, data in ((side.solve, inputs.right), (side.update, inputs.matrices)):
         for k in range(SETTLED):
             call(data[k % BUFFERS])

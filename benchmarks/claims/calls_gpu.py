@@ -20,10 +20,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import finelu
-from benchmarks.claims.calls import BUFFERS, ROUNDS, SETTLED, WORKS, Inputs, sound, timed
+from benchmarks.claims.calls import FINELU, OURS, ROUNDS, WORKS, Inputs, Ours, settle, sound, timed
 from benchmarks.harness.case import release_gpu
 from benchmarks.harness.clock import Budget, Timing, synchronized
 from benchmarks.harness.options import add_options, add_source, command
@@ -32,23 +33,13 @@ from benchmarks.harness.suite import LeftOut, Problem, names_of, suite
 from benchmarks.harness.table import mean, ratio, table
 from benchmarks.peers import cusparse
 
-FINELU, POLICIES = "ILU0", ("USE_LEVEL", "NO_LEVEL")
+POLICIES = "USE_LEVEL", "NO_LEVEL"
 SLOW = 0.8  # a ratio below which a matrix is counted
 CALLED = {"factor": "csrilu02 and SpSV's analyses", "update": "csrilu02", "solve": "SpSV with L and U"}
-OURS = {"factor": "`ILU0().factor(A)`", "update": "`F.update(A)`", "solve": "`F.solve(b)`"}
 
 
-class Ours:
-    who, variant = "finelu", FINELU
-
-    def factor(self, A: Any) -> None:
-        self.F = finelu.ILU0().factor(A)
-
-    def update(self, A: Any) -> None:
-        self.F.update(A)
-
-    def solve(self, b: Any) -> Any:
-        return self.F.solve(b)
+class OursOnGpu(Ours):
+    variant = FINELU
 
     def close(self) -> None:
         """Nothing is to be freed by hand."""
@@ -118,7 +109,7 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs) -> None:
         csp.csr_matrix(tuple(cupy.asarray(v) for v in (S.data, S.indices, S.indptr)), shape=S.shape)
         for S in inputs.matrices
     ]
-    sides: list[Any] = [Ours(), *(CuSparse(policy, right) for policy in POLICIES)]
+    sides: list[Any] = [OursOnGpu(finelu.get_num_threads()), *(CuSparse(policy, right) for policy in POLICIES)]
     seconds: dict[tuple[str, str], list[float]] = {}
     errors: dict[tuple[str, str], float] = {}
     for _ in range(ROUNDS):
@@ -127,7 +118,7 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs) -> None:
                 for work in WORKS:
                     key, data = (side.variant, work), right if work == "solve" else matrices
                     if work == "update":
-                        _settled(side, matrices, right)
+                        settle(side, SimpleNamespace(matrices=matrices, right=right))
                     timed(getattr(side, work), data, seconds.setdefault(key, []), lambda: synchronized(gpu=True))
                     getattr(side, work)(data[0])
                     x = getattr(side, "checked", side.solve)(right[0])
@@ -140,12 +131,6 @@ def measure_one(run: Run, problem: Problem, inputs: Inputs) -> None:
         who = "finelu" if variant == FINELU else "cusparse"
         error, detail = errors.get((variant, work)), {"calls": vars(timing)}
         run.records.append(Record(problem.name, work, "gpu", who, variant, timing.ms, error=error, detail=detail))
-
-
-def _settled(side: Any, matrices: list[Any], right: list[Any]) -> None:
-    for call, data in ((side.solve, right), (side.update, matrices)):
-        for k in range(SETTLED):
-            call(data[k % BUFFERS])
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

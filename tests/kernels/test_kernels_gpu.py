@@ -23,13 +23,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finelu import IC0, ILU0, ParameterError, TriangularSolver, ZeroPivot, gallery
-from finelu.device import require_gpu
-from finelu.errors import DeviceError
 from finelu.kernels import cpu, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.triangular import triangle
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cupy")]
 
 ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "auto")
 IC0_VARIANTS = ("adapt", "levs", "auto")
@@ -41,22 +39,6 @@ WELL_CONDITIONED = [p for p in gallery.small() if not p.name.startswith("apache2
 WELL_CONDITIONED_SPD = [p for p in gallery.small_spd() if not p.name.startswith("apache2")]
 LENGTHS = (1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257, 1024, 1025, 1500)
 SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "anisotropic_triangles:2")
-
-
-@pytest.fixture(autouse=True)
-def cupy():
-    """CuPy, on a machine with a GPU; on any other the test is skipped."""
-    try:
-        return require_gpu()
-    except DeviceError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def cuda(cupy):
-    from finelu.kernels import cuda
-
-    return cuda
 
 
 def on_gpu(A: CSR) -> CSR:

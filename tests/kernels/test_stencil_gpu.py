@@ -12,11 +12,10 @@ from stencil_cases import OPEN, random_blocks
 
 import finelu as fl
 from finelu import BlockILU0, ParameterError, SingularBlock, StencilMatrix, richardson
-from finelu.device import require_gpu
 from finelu.errors import DeviceError
 from finelu.kernels import cpu
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cupy")]
 
 # small and prime sizes, one of each side of a warp, and tiles that are full or have a ragged edge
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 32, 33, 48, 64, 65, 97, 128)
@@ -33,15 +32,6 @@ LONG = (
     (31, 37, 2),
     (7, 11, 13),
 )
-
-
-@pytest.fixture(autouse=True)
-def cupy():
-    """CuPy, on a machine with a GPU; on any other the test is skipped."""
-    try:
-        return require_gpu()
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -43,7 +43,9 @@ COUPLED, NEARLY_COUPLED = 0.5, 0.85
 # Rows below which a system on a GPU is solved sooner by the CPU, the copies there and back included: of an A
 # that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
 FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
-SHORT_LEVELS = 150  # entries a level below which the CPU solves with factors sooner: a GPU takes 1 us a level, or more
+# Entries a level below which the CPU solves with factors sooner: at its shipped rate these take it 0.6 us, and a GPU
+# takes a few tenths of a microsecond to one for a level, however few they are.
+SHORT_LEVELS = 150
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 
 Rule = Callable[[MatrixTraits], bool]

@@ -17,7 +17,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.dropping import Dropping, sizes_of
-from finelu.preconditioners.recipe import checked, shifted
+from finelu.preconditioners.recipe import checked, on_host, shifted
 from finelu.validation import count, number
 
 SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
@@ -109,8 +109,7 @@ class Threshold:
         start = perf_counter()
         recipe, cholesky, report = self.recipe, self.recipe.hermitian, self.report
         unlike = require_hermitian(recipe, A) if cholesky else ""
-        given = A.with_values(shifted(A, recipe.shift))
-        given = given.on(np) if self._on_host else given
+        given = on_host(A, recipe.shift) if self._on_host else A.with_values(shifted(A, recipe.shift))
         run = self._runs(recipe, given)
 
         def trial(drop_tol: float, most: int) -> Attempt:
