@@ -4,9 +4,9 @@
 A and b on the GPU, and then both on the host: matrices of 5000 rows or more of a folder (FINELU_MATRICES, or
 ../shared/matrices), whatever their diagonals, and the gallery's. The first call, which compiles, is not counted; then
 the median of up to five is, from an idle device to an idle device. ||b - A x|| / ||b|| is computed apart, on the host.
---peers adds: cuDSS alone, where it is installed (`SparseLU(backend="cudss")`, plan included, and one solve); SciPy's
-splu with its better ordering, up to --limit entries; CuPy's spilu(fill_factor=1) with its gmres, which runs apart and
-is stopped after --longest seconds.
+--peers adds cudss: cuDSS alone, where it is installed (`SparseLU(backend="cudss")`, plan included, and one solve);
+splu: SciPy's with its better ordering, up to --limit entries; spilu: CuPy's spilu(fill_factor=1) with its gmres, which
+runs apart and is stopped after --longest seconds. `--peers cudss splu` adds these two.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ TWICE = 2 * RTOL  # what ||b - A x|| may be, formed with other roundings
 ENOUGH, MOST = 1.0, 5  # seconds after which a call is not repeated; calls
 LIMIT = 2_000_000  # entries up to which splu is tried
 GPU, CPU, CUDSS, SPLU, SPILU = "solve, GPU", "solve, CPU", "cuDSS", "splu", "CuPy's spilu"
+PEERS = "cudss", "splu", "spilu"
 
 
 def problems(options: argparse.Namespace) -> list[Problem]:
@@ -64,7 +65,7 @@ def timed(call: Callable[[], Any], gpu: bool) -> tuple[float, float, Any]:
     return 1e3 * times[0], 1e3 * median(times[1:]), found
 
 
-def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit: int, peers: bool) -> None:
+def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit: int, peers: Sequence[str]) -> None:
     import cupy
     import cupyx.scipy.sparse as csp
 
@@ -102,14 +103,14 @@ def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit:
 
     keep(GPU, solution(on_gpu, b_on_gpu), True, lambda found: found.x)
     keep(CPU, solution(S, b), False, lambda found: found.x)
-    if peers and not cudss.missing():
+    if "cudss" in peers and not cudss.missing():
         keep(CUDSS, by_cudss, True, lambda x: x)
-    if peers and S.nnz <= limit:
+    if "splu" in peers and S.nnz <= limit:
         with run.attempt(name, SPLU):
             seconds, x = by_splu()
             residual = float(np.linalg.norm(b - S @ x) / np.linalg.norm(b))
             run.records.append(Record(name, "solution", "cpu", SPLU, SPLU, 1e3 * seconds, None, residual))
-    if peers:
+    if "spilu" in peers:
         with run.attempt(name, SPILU):
             found = cupy_spilu.run_apart(problem, longest)
             residual = found.get("relative_residual") if found.get("converged") else None
@@ -205,10 +206,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     parser.add_argument("--longest", type=float, default=LONGEST, help="seconds of a solve (default: %(default)s)")
     parser.add_argument("--limit", type=int, default=LIMIT, help="entries up to which splu runs (default: %(default)s)")
-    parser.add_argument("--peers", action="store_true", help="cuDSS, splu and CuPy's spilu too")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, help="other libraries too (default of the option: all)")
     options = parser.parse_args(argv)
+    peers = () if options.peers is None else options.peers or PEERS
     run = new_run("solve-gpu", gpu=True, machine_name=options.machine)
-    run.options = {"longest": options.longest, "threads": finelu.get_num_threads(), "peers": options.peers}
+    run.options = {"longest": options.longest, "threads": finelu.get_num_threads(), "peers": list(peers)}
     budget, complete = Budget(options.budget), True
     try:
         for problem in problems(options):
@@ -217,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             S = matrix_of(problem)
             run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz}
-            measure(run, problem, S, options.longest, options.limit, options.peers)
+            measure(run, problem, S, options.longest, options.limit, peers)
             release_gpu()
             run.save(options.out)
             shown = " ".join(cell(total(run, problem.name, v)) for v in (GPU, CPU))

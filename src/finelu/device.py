@@ -33,7 +33,7 @@ def _is_of_cupy(module: str) -> bool:
 
 def namespace(array: object) -> ModuleType:
     """numpy or cupy: the module whose functions take `array`."""
-    return import_module("cupy") if on_gpu(array) else np
+    return sys.modules["cupy"] if on_gpu(array) else np
 
 
 def to_host(array: Any) -> Any:
@@ -75,10 +75,11 @@ def require_gpu() -> ModuleType:
 def same_gpu(a: Array, b: Array) -> None:
     """A DeviceError if a and b are arrays of different GPUs, or not of the one that is current."""
     if on_gpu(a):
-        current = import_module("cupy").cuda.runtime.getDevice()
-        if not a.device.id == b.device.id == current:
+        current = namespace(a).cuda.runtime.getDevice()
+        ours, theirs = a.data.device_id, b.data.device_id
+        if not ours == theirs == current:
             raise DeviceError(
-                f"arrays of GPU {a.device.id} and GPU {b.device.id} met while GPU {current} is current; "
+                f"arrays of GPU {ours} and GPU {theirs} met while GPU {current} is current; "
                 "put them on one, and make it current (with cupy.cuda.Device(...))."
             )
 

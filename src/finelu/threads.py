@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from weakref import ref
@@ -28,10 +30,37 @@ _limit: Any = None  # what gives it its threads back
 
 
 def available_cores() -> int:
-    """The number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores that this process may run on; in a container no more than its share of their time."""
+    return max(1, min(_bound_cores(), math.ceil(min(_quota(), MOST_THREADS))))
+
+
+def bound() -> bool:
+    """Whether this process is bound to some of the machine's cores."""
+    return _bound_cores() < (os.cpu_count() or 1)
+
+
+def _bound_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# What a control group's time is limited by, of version 2, in one file, and of version 1, in two: quota and period.
+QUOTAS = (("/sys/fs/cgroup/cpu.max",), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+
+
+@cache
+def _quota() -> float:
+    """How many cores' time the container of this process gets; inf without a limit.
+
+    More threads than that are stopped together for most of each period, and those that wait for them wait as long.
+    """
+    for files in QUOTAS:
+        try:
+            quota, period = " ".join(Path(name).read_text() for name in files).split()
+            if quota not in ("max", "-1"):
+                return float(quota) / float(period)
+        except (OSError, ValueError):  # not there, or of another form
+            continue
+    return math.inf
 
 
 def set_num_threads(threads: int) -> None:

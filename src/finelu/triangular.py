@@ -8,6 +8,7 @@ systems when measured; on the CPU it begins with `sequential`, and looks once it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -202,17 +203,25 @@ class TriangularSolver:
 
     def apply(self, b: Any, out: Any = None) -> Any:
         """`solve` for callers that are `judged` themselves and have looked at b's device, shape and dtype."""
-        if not self._valid:
-            raise NoFactors(self)
-        b = self._xp.ascontiguousarray(b, dtype=self.dtype)
-        out = self._xp.empty(b.shape, self.dtype) if out is None else out
-        if b.size:
-            self._plan.solve(b, out)
-        return out
+        return solve_in_turn((self,), b, out)
 
     def __repr__(self) -> str:
         side = "lower" if self.lower else "upper"
         return f"TriangularSolver(n={self.n}, {side}, unit={self.unit}, trans={self.trans!r}, method={self.method!r})"
+
+
+def solve_in_turn(solvers: Sequence[TriangularSolver], b: Any, out: Any = None) -> Any:
+    """What each solver makes of what the one before has made, beginning with b (n,) or (n, k), as `apply`; between them
+    nothing waits. out : C-contiguous and of their dtype; it may be b if there are several."""
+    for solver in solvers:
+        if not solver._valid:
+            raise NoFactors(solver)
+    first = solvers[0]
+    b = first._xp.ascontiguousarray(b, dtype=first.dtype)
+    out = first._xp.empty(b.shape, first.dtype) if out is None else out
+    if b.size:
+        first._kernels.triangular.solve_in_turn([solver._plan for solver in solvers], b, out)
+    return out
 
 
 def levels(A: Any) -> tuple[int, int]:

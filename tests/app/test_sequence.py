@@ -192,8 +192,9 @@ def test_what_does_not_converge_is_said_and_forgotten():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
-def test_the_first_guess_combines_the_last_solutions(dtype):
+def test_the_first_guess_combines_the_last_solutions(monkeypatch, dtype):
     """b moves within a space of three dimensions: from the fourth step on the guess is x to about the tolerance."""
+    monkeypatch.setattr(module, "GUESSES", 0)  # however long it takes
     A = gallery.convection_diffusion(9).astype(dtype)
     parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
     sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
@@ -202,6 +203,16 @@ def test_the_first_guess_combines_the_last_solutions(dtype):
     assert steps[0].iterations > 4 and max(s.iterations for s in steps[3:]) <= 2
     other = sequence.step(A, values(A.shape[0], dtype, 9))  # of which the last four know nothing
     assert other.converged and other.iterations > 2
+
+
+def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
+    made = []
+    monkeypatch.setattr(module, "_combined", lambda product, known, b: made.append(len(known)) or known[0])
+    monkeypatch.setattr(module, "GUESSES", 1e9)
+    A, sequence = convection(), Sequence(rtol=1e-8, recipe="Jacobi")
+    for k in range(8):
+        assert sequence.step(A, values(N, "float64", k)).converged
+    assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
 
 
 def test_b_zero_columns_and_the_last_x():

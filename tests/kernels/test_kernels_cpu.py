@@ -910,6 +910,31 @@ def test_the_number_of_threads_comes_from_the_environment(monkeypatch):
             threads.set_num_threads(wrong)
 
 
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, np.inf),
+        ({"quota": "400000\n", "period": "100000\n"}, 4),
+        ({"quota": "-1\n", "period": "100000\n"}, np.inf),
+        ({"cpu.max": "a line of another form\n"}, np.inf),
+        ({}, np.inf),
+    ],
+)
+def test_a_container_gets_its_share_of_the_cores(monkeypatch, tmp_path, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    quotas = ((str(tmp_path / "cpu.max"),), (str(tmp_path / "quota"), str(tmp_path / "period")))
+    monkeypatch.setattr(threads, "QUOTAS", quotas)
+    monkeypatch.setattr(threads, "_bound_cores", lambda: 3)
+    threads._quota.cache_clear()
+    try:
+        assert threads._quota() == cores
+        assert threads.available_cores() == min(3, np.ceil(cores))
+    finally:
+        threads._quota.cache_clear()
+
+
 def test_fetch_min_keeps_the_smallest():
     array = np.array([9, 9], np.int64)
     _lower(array)

@@ -14,7 +14,7 @@ from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr, dense_numbers, norm, on_pattern
+from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7
@@ -92,7 +92,7 @@ class Factors:
         same_gpu(R, self.pattern.data)
         if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
             raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
-        wide = np.result_type(R.dtype, self.dtype)
+        wide = self.dtype if R.dtype == self.dtype else np.result_type(R.dtype, self.dtype)
         if out is not None:
             _require_room(out, R, wide)
             if wide != self.dtype:
@@ -119,7 +119,10 @@ class Factors:
         values break the factorization (the old factors are then no longer valid, and solve says so until an update
         succeeds). Threads take turns at update; no other thread may solve meanwhile.
         """
-        A = on_pattern(A, self.pattern) or as_csr(A, diagonal=self.pattern.missing == 0)
+        given = as_large(A, self.pattern)
+        if given is not None and given.dtype == self.dtype and self._updated_at_once(given):
+            return self
+        A = (given and on_pattern(given, self.pattern)) or as_csr(A, diagonal=self.pattern.missing == 0)
         if A.dtype.kind == "c" and self.dtype.kind != "c":
             raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
         A = as_csr(A, diagonal=False, dtype=self.pattern.dtype)
@@ -161,6 +164,13 @@ class Factors:
 
     def _refresh(self, A: CSR) -> None:
         raise NotImplementedError
+
+    def _updated_at_once(self, A: CSR) -> bool:
+        """`update` for an A of `as_large`, by a family that can look at A and refresh at the same time; else False.
+
+        False too, and nothing is changed, where A has entries elsewhere or a value that is not finite.
+        """
+        return False
 
     # SciPy's and CuPy's LinearOperator protocol
     def matvec(self, r: Any) -> Any:

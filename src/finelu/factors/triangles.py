@@ -10,7 +10,7 @@ from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors
 from finelu.factors.report import TriangularReport
 from finelu.kernels.operands import CSR
-from finelu.triangular import TriangularSolver
+from finelu.triangular import TriangularSolver, solve_in_turn
 
 
 class Solve(NamedTuple):
@@ -82,6 +82,22 @@ class TriangularFactors(Factors):
     def _refresh(self, A: CSR) -> None:
         self._assemble(A, self._numeric.factorize(A))
 
+    def _updated_at_once(self, A: CSR) -> bool:
+        queue = getattr(self._numeric, "queue", None)  # see preconditioners/elimination.py
+        if queue is None or self._probed:
+            return False
+        with self._lock:
+            valid, self._valid = self._valid, False
+            verdict = queue(A, self.pattern)
+            done = False
+            if verdict is not None:
+                self.updates += 1
+                for solver in self._solvers.values():  # while the device is at work
+                    solver.update(self._triangles.data)
+                done = verdict()
+            self._valid = done or valid
+        return done
+
     def _assemble(self, A: CSR, triangles: CSR) -> None:
         """Take triangles: the solves with them are analysed anew where their pattern is new."""
         start = perf_counter()
@@ -120,18 +136,14 @@ class TriangularFactors(Factors):
         conjugate = trans == self._conjugated
         R = R.conj() if conjugate else R
         R = R if self._arranged is None else self._arranged.gather_scaled(R, trans)
-        for solve in self.SOLVES[trans]:
-            R = self._solver(solve).apply(R)
+        R = solve_in_turn(self.solvers(trans), R)
         R = R if self._arranged is None else self._arranged.scatter_scaled(R, trans)
         return R.conj() if conjugate else R
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
         if not (self.only_solves(trans) and out.flags.c_contiguous):
             return super()._apply_into(R, trans, out)
-        *before, last = self.SOLVES[trans]
-        for solve in before:
-            R = self._solver(solve).apply(R)
-        self._solver(last).apply(R, out)
+        solve_in_turn(self.solvers(trans), R, out)
         return None
 
     @property

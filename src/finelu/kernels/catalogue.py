@@ -117,7 +117,7 @@ FAMILIES: dict[str, Family] = {
             "ic0_analysis": Kernel({"reference": NO_ANALYSIS}),
             "milu0_analysis": Kernel({"reference": NO_ANALYSIS}),
             "ilu0": Kernel(
-                arguments={"cpu": "plan a lu", "cuda": "plan a lu"},
+                arguments={"cpu": "plan a lu", "cuda": "plan a lu refusal"},
                 relation="plan = ilu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
             ),
             "ic0": Kernel(
@@ -125,11 +125,11 @@ FAMILIES: dict[str, Family] = {
                 relation="plan = ic0_analysis(L, variant, once), L of the pattern indptr, indices",
             ),
             "milu0": Kernel(
-                arguments={"cpu": "plan a relax lu", "cuda": "plan a relax lu"},
+                arguments={"cpu": "plan a relax lu", "cuda": "plan a relax lu refusal"},
                 relation="plan = milu0_analysis(A, variant, once), A of the pattern indptr, indices, diag",
             ),
         },
-        helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan"},
+        helpers={"cpu": "Elimination ModifiedElimination", "cuda": "EliminationPlan Refusal refusal"},
         uses={("cuda", "indices"): "where lists begin", ("cpu", "levels"): "rows that do not depend on each other"},
     ),
     "fill": Family(
@@ -153,6 +153,7 @@ FAMILIES: dict[str, Family] = {
         "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
         _all("inspect mirrored diagonal signs same alike")
         | _all("finite", cuda="`inspect` looks at all of a matrix there"),
+        helpers={"cuda": "queue_alike"},
     ),
     "levels": Family(
         "Level sets of a triangular pattern.",
@@ -273,7 +274,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "triangular": Family(
         "Triangular solves T x = b, exact and approximate.",
-        _all("triangular_plan"),
+        _all("triangular_plan solve_in_turn"),
         helpers={
             "reference": "rows_in_order value entries pivot first_bad_diagonal dense solve_triangular jacobi_sweeps "
             "isai Plan",

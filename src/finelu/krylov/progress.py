@@ -25,8 +25,10 @@ from finelu.validation import count, number
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
 # before, and up to twice as many iterations are queued after the last that counts. Where the host has to wait for that
 # copy, the device is behind, looks cost nothing, and the next comes twice as early; where it finds it there, twice as
-# late.
+# late, but so that no more than one of AHEAD iterations is queued for nothing, and one or two in any case: those take
+# the device as long as any other.
 LOOK_EVERY = {"numpy": 1, "cupy": 8}
+AHEAD = 4
 
 Callback = Callable[[Any], object] | None
 Watch = Callable[[int, float], object] | None
@@ -396,7 +398,8 @@ class Progress(Measures):
             snapshot = self.snapshots[(self.looks - 1) % 2]
         elif len(self.posted) == 2:
             snapshot = self.snapshots[self.looks % 2]
-            self.every = min(2 * self.every, self.longest) if snapshot.ready() else max(self.every // 2, 1)
+            later = min(2 * self.every, self.longest, 1 + self.launched // AHEAD)
+            self.every = later if snapshot.ready() else max(self.every // 2, 1)
         else:
             return
         cycle = self.posted.pop(0)

@@ -28,9 +28,15 @@ class Measures:
 
     def size(self, v: Any) -> float:
         """||v||_2 on the host, which waits for it."""
-        out = self.xp.zeros(1, v.real.dtype)
-        self.kernels.vectors.norm(v, out)
-        return float(out[0])
+        return self.sizes(v)[0]
+
+    def sizes(self, *vectors: Any) -> list[float]:
+        """||v||_2 of vectors of one precision, with one wait for all."""
+        out = self.xp.zeros(len(vectors), vectors[0].real.dtype)
+        for k, v in enumerate(vectors):
+            self.kernels.vectors.norm(v, out[k : k + 1])
+        found: list[float] = out.tolist()
+        return found
 
 
 class Residual(Measures):
@@ -79,7 +85,7 @@ class Residual(Measures):
 
     def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         bound, r = self._rounding(b, x)
-        size, self.noise = self.size(r), self.size(bound)
+        size, self.noise = self.sizes(r, bound)
         if self.noise <= max(tolerance, size / 100):
             return r, size
         A = self._entries

@@ -8,6 +8,7 @@ from finelu.device import sparse_module
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.door import (
     as_csr,
+    as_large,
     check_vector,
     full_csr,
     lower_triangle,
@@ -21,6 +22,7 @@ __all__ = [
     "INT32_LIMIT",
     "all_finite",
     "as_csr",
+    "as_large",
     "check_vector",
     "dense_numbers",
     "full_csr",

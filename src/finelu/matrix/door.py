@@ -16,6 +16,8 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import DTYPES, dense_numbers
 
+NATIVE = frozenset(map(np.dtype, DTYPES))
+
 
 @judged
 def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
@@ -77,28 +79,32 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     return result
 
 
-def on_pattern(A: Any, pattern: CSR) -> CSR | None:
-    """A as a CSR with the arrays of `pattern` but for its values; None where only `as_csr` can tell whether it is one.
+def on_pattern(given: CSR, pattern: CSR) -> CSR | None:
+    """`given`, of `as_large`, with the arrays of `pattern` but for its values; None where they differ, or a value is
+    not finite. Cost: one pass over pattern and values."""
+    arrays = given.indptr, given.indices, given.data, pattern.indptr, pattern.indices
+    return pattern.with_values(given.data) if kernels_for(pattern.data).inspection.alike(*arrays) else None
 
-    That is where A is no CSR of scipy.sparse, or of cupyx.scipy.sparse where `pattern` is on a GPU, with finite values
-    of one of finelu's dtypes, or has entries elsewhere, or its arrays are those of `pattern`, so that both may have
-    been changed. Cost: one pass over pattern and values.
+
+def as_large(A: Any, pattern: CSR) -> CSR | None:
+    """A as a CSR, not looked at, which has as many rows and entries as `pattern`, the places of whose diagonal it gets.
+
+    None, as then only `as_csr` can tell what A is, where A is no CSR of scipy.sparse, or of cupyx.scipy.sparse where
+    `pattern` is on a GPU, with values of one of finelu's dtypes, or its arrays are those of `pattern`, so that both may
+    have been changed.
     """
     given: Any = A
     if not sparse_module(pattern.data).issparse(A) or given.format != "csr" or given.shape != pattern.shape:
         return None
     indptr, indices, data = given.indptr, given.indices, given.data
-    if data.size != pattern.nnz or str(data.dtype) not in DTYPES or not data.flags.c_contiguous:
+    if data.size != pattern.nnz or data.dtype not in NATIVE or not data.flags.c_contiguous:
         return None
     indptr, indices, data = (as_any_other(array) for array in (indptr, indices, data))
-    theirs = pattern.indptr, pattern.indices
     share = namespace(pattern.data).may_share_memory
-    if share(indptr, theirs[0]) or share(indices, theirs[1]):
+    if share(indptr, pattern.indptr) or share(indices, pattern.indices):
         return None
     same_gpu(data, pattern.data)
-    if not kernels_for(pattern.data).inspection.alike(indptr, indices, data, *theirs):
-        return None
-    return pattern.with_values(data)
+    return CSR(indptr, indices, data, pattern.diag)
 
 
 def full_csr(indptr: Any, indices: Any, data: Any) -> CSR:

@@ -68,4 +68,7 @@ class _IC0Elimination(Elimination):
         values = kernels.vectors.gather(shifted(A, self.recipe.shift), self._places)
         bad = kernels.vectors.first_bad(kernels.elimination.ic0(self.plan, values, self.factors.data))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, "not a positive number", "a Cholesky factorization needs")
+            raise self._broken(bad)
+
+    def _broken(self, row: int) -> ZeroPivot:
+        return ZeroPivot(self.recipe, row, "not a positive number", "a Cholesky factorization needs")

@@ -69,4 +69,14 @@ class ILU0Elimination(Elimination):
         kernels, lu = kernels_for(A.data), self.factors
         bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self.plan, self._values(A), lu.data))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, lu.data[lu.diag[bad]])
+            raise self._broken(bad)
+
+    def _queue(self, A: CSR, refusal: Any) -> bool:
+        if self.recipe.shift != 0:  # its values wait for the device
+            return False
+        kernels_for(A.data).elimination.ilu0(self.plan, self._values(A), self.factors.data, refusal)
+        return True
+
+    def _broken(self, row: int) -> ZeroPivot:
+        lu = self.factors
+        return ZeroPivot(self.recipe, row, lu.data[lu.diag[row]])

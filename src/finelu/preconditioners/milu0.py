@@ -63,4 +63,15 @@ class _MILU0Elimination(Elimination):
         a = shifted(A, self.recipe.shift)
         bad = kernels.vectors.first_bad(kernels.elimination.milu0(self.plan, a, float(self.recipe.relax), lu.data))
         if bad >= 0:
-            raise ZeroPivot(self.recipe, bad, lu.data[lu.diag[bad]], advice=ADVICE)
+            raise self._broken(bad)
+
+    def _queue(self, A: CSR, refusal: Any) -> bool:
+        if self.recipe.shift != 0:  # its values wait for the device
+            return False
+        relax, lu = float(self.recipe.relax), self.factors
+        kernels_for(A.data).elimination.milu0(self.plan, A.data, relax, lu.data, refusal)
+        return True
+
+    def _broken(self, row: int) -> ZeroPivot:
+        lu = self.factors
+        return ZeroPivot(self.recipe, row, lu.data[lu.diag[row]], advice=ADVICE)

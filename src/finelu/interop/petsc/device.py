@@ -65,10 +65,9 @@ def share_cores() -> None:
     """Divide the cores of a machine among its processes, unless the user has set the number of threads."""
     if threads._wanted is not None or os.environ.get("FINELU_NUM_THREADS"):
         return
-    cores = threads.available_cores()
-    if cores == os.cpu_count():  # not bound to some of them, so that all processes share them
+    if not threads.bound():  # then all processes share them
         size = from_launcher(LOCAL_SIZE) or PETSc.COMM_WORLD.getSize()
-        threads.set_num_threads(max(cores // size, 1))
+        threads.set_num_threads(max(threads.available_cores() // size, 1))
 
 
 def from_launcher(names: Sequence[str]) -> int | None:

@@ -28,6 +28,15 @@ ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
 
 
+def solve_in_turn(plans, b, x) -> None:
+    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py."""
+    for plan in plans[:-1]:
+        between = np.empty_like(x)
+        plan.solve(b, between)
+        b = between
+    plans[-1].solve(b, x)
+
+
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     """The plan of one of TRIANGULAR_METHODS, or of the faster exact one for "auto"; `sweeps` is of jacobi and isai."""
     if method == "jacobi":

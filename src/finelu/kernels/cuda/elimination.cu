@@ -28,6 +28,32 @@ __global__ void __launch_bounds__(256) milu0(I n, const I* __restrict__ order, c
     eliminate_rows<T, I, LANES, PER_LANE, UPDATE, AHEAD, SHORT, false, true>(n, order, indptr, cols, diag, base, table, a, work, lu, inverse, bad, counter, relax, sums);
 }
 
+// All bits of `words` words of 4 bytes become 1; p is a multiple of 16.
+__device__ inline void make_all_pending(unsigned* p, long long words)
+{
+    const uint4 ones = {~0u, ~0u, ~0u, ~0u};
+    const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (long long q = first; q < words / 4; q += step) reinterpret_cast<uint4*>(p)[q] = ones;
+    if (first < words % 4) p[words / 4 * 4 + first] = ~0u;
+}
+
+// What an elimination needs before its launch, for a matrix that `alike` (inspection.cu) has looked at: unless that has
+// left `mark` in unlike, out, the inverses, sums, counter and bad become pending; else nothing but the counter changes,
+// which then gives the `rounds` blocks of the elimination numbers beyond the last row, so that they do nothing.
+// Launch: any 1-D grid.
+__global__ void pend_unless(int mark, const int* unlike, long long out_words, unsigned* out, long long inverse_words,
+                            unsigned* inverse, long long sums_words, unsigned* sums, unsigned rounds, unsigned* counter,
+                            unsigned* bad)
+{
+    const bool refused = *unlike == mark;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *counter = refused ? rounds : ~0u;
+    if (refused) return;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *bad = ~0u;
+    make_all_pending(out, out_words);
+    make_all_pending(inverse, inverse_words);
+    make_all_pending(sums, sums_words);
+}
+
 // The places that each row's part of the table may need; 0 for rows of more than `most` entries, which have none.
 // Launch: gridDim.x * blockDim.x >= n.
 template <typename I>

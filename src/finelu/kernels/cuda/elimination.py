@@ -10,12 +10,13 @@ import numpy as np
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.indices import pointers as pointers_of
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel, optional
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
 from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
 from finelu.kernels.operands import Triangle
 
 BLOCK = 128
+RESIDENT = 16  # thread blocks of a multiprocessor, for kernels that go over an array
 BATCH = 4  # as in elimination.cuh
 VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table
 TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 128 entries a row
@@ -37,7 +38,8 @@ class EliminationPlan:
     None if they were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  ahead : the next
     batch of reference rows is looked up early.  short : every row fits into the registers.  padding : bytes of shared
     memory that a block asks for, see padding_for.  base, table : where rows meet (variant "table").  inverse (n,) :
-    1 / pivot, counter, and bad : device place of the first bad row, all in words.  work : scratch of the kernel.
+    1 / pivot, counter, and bad : device place of the first bad row, all in words, of which the last says whether an
+    elimination was refused, see `Refusal`.  work : scratch of the kernel.
     sums (n,) : of MILU(0), of each row's entries above the diagonal.
     """
 
@@ -70,7 +72,7 @@ class EliminationPlan:
 
 def _parts(words, dtype):
     """(inverse, counter, bad) in one array of words, which are set pending together."""
-    return words[:-2].view(dtype), words[-2:-1], words[-1:].view(np.int32)
+    return words[:-3].view(dtype), words[-3:-2], words[-2:-1].view(np.int32)
 
 
 def _lower(A) -> Triangle:
@@ -165,7 +167,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     padding = BLOCK * A.indices.itemsize if by_warp else 0
     if depth is not None:
         padding = padding_for(8 * A.n / depth * lanes / 32, BLOCK)
-    words = cupy.empty(A.n * A.dtype.itemsize // 4 + 2, np.uint32)  # inverse, counter and bad, pending in one go
+    words = cupy.empty(A.n * A.dtype.itemsize // 4 + 3, np.uint32)  # inverse, counter and bad, pending in one go
     work = cupy.empty(0 if short else A.nnz, A.dtype)
     inverse, counter, bad = _parts(words, A.dtype)
     return EliminationPlan(
@@ -209,15 +211,58 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPla
     return _analysis("ic0", L, variant, IC0_VARIANTS, once)
 
 
-def _factor(stem: str, plan: EliminationPlan, a, out, *more):
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """By what an elimination with a plan may be refused: `queue_alike` leaves the mark in `unlike` (1,) int32.
+
+    told (2,) int32 : the first bad row, and `unlike`.
+    """
+
+    mark: int
+    told: Any
+
+    @property
+    def unlike(self):
+        return self.told[1:]
+
+    def verdict(self) -> tuple[int, bool]:
+        """The first bad row, or -1, and whether the elimination was refused: then all is as before. Waits."""
+        bad, unlike = self.told.get().tolist()
+        return bad, unlike == self.mark
+
+
+def refusal(plan: EliminationPlan, out, mark: int) -> Refusal | None:
+    """One of this mark, above 0; None where `out` does not lie as pend_unless wants it, or has too many rows for it."""
+    if plan.A.n >= 2**30 or out.data.ptr % 16:
+        return None
+    return Refusal(mark, plan.words[-2:].view(np.int32))
+
+
+def _pend(plan: EliminationPlan, out, sums, refusal: Refusal | None, rounds: int) -> None:
+    """Make all that an elimination writes pending, unless it is refused."""
+    if refusal is None:
+        for array in (out, plan.words, *([] if sums is None else [sums])):
+            set_pending(array)
+        return
+    ranges = [v for array in (out, plan.inverse, sums) for v in _range(array)]
+    grid = min(blocks(out.nbytes // 16, BLOCK), RESIDENT * device_limits()["processors"])
+    last = np.uint32(rounds), plan.counter, plan.bad
+    kernel("elimination", "pend_unless")((grid,), (BLOCK,), (np.int32(refusal.mark), refusal.unlike, *ranges, *last))
+
+
+def _range(array):
+    return (np.int64(0), NULL) if array is None else (np.int64(array.nbytes // 4), array)
+
+
+def _factor(stem: str, plan: EliminationPlan, a, out, *more, refusal: Refusal | None = None, sums=None):
     A = plan.A
     index = A.indices.dtype
-    set_pending(out)
-    set_pending(plan.words)
+    grid = blocks(A.n * plan.lanes, BLOCK)
+    _pend(plan, out, sums, refusal, grid)
     update = UPDATES[plan.variant]
     launch = kernel("elimination", stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead, plan.short)
     launch(
-        (blocks(A.n * plan.lanes, BLOCK),),
+        (grid,),
         (BLOCK,),
         (
             index.type(A.n),
@@ -240,16 +285,18 @@ def _factor(stem: str, plan: EliminationPlan, a, out, *more):
     return plan.bad
 
 
-def ilu0(plan: EliminationPlan, a, lu):
+def ilu0(plan: EliminationPlan, a, lu, refusal: Refusal | None = None):
     """ILU(0) of the values a (nnz,) into lu (nnz,), L below and U on and above the diagonal; returns the place of the
-    first bad row, see first_bad. Allocates nothing, waits for nothing."""
-    return _factor("ilu0", plan, a, lu)
+    first bad row, see first_bad. Allocates nothing, waits for nothing.
+
+    refusal : what may have refused it by the time it runs; it changes nothing then.
+    """
+    return _factor("ilu0", plan, a, lu, refusal=refusal)
 
 
-def milu0(plan: EliminationPlan, a, relax, lu):
+def milu0(plan: EliminationPlan, a, relax, lu, refusal: Refusal | None = None):
     """MILU(0) of the values a (nnz,) into lu (nnz,); returns the place of the first bad row. As `ilu0`."""
-    set_pending(plan.sums)
-    return _factor("milu0", plan, a, lu, np.float64(relax), plan.sums)
+    return _factor("milu0", plan, a, lu, np.float64(relax), plan.sums, refusal=refusal, sums=plan.sums)
 
 
 def ic0(plan: EliminationPlan, a, l):

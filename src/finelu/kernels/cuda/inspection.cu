@@ -201,16 +201,16 @@ __global__ void same(long long n, const I* __restrict__ a, const I* __restrict__
     if (i < n && a[i] != b[i]) *unlike = 1;
 }
 
-// Sets unlike where the places of two matrices differ (rows + 1 pointers, entries columns), or a value is not finite.
-// Launch: any 1-D grid.
+// Sets unlike to mark where the places of two matrices differ (rows + 1 pointers, entries columns), or a value is not
+// finite. Launch: any 1-D grid.
 template <typename T, typename I>
 __global__ void alike(long long pointers, long long entries, const I* __restrict__ indptr, const I* __restrict__ indices,
                       const T* __restrict__ data, const I* __restrict__ their_indptr, const I* __restrict__ their_indices,
-                      int* unlike)
+                      int mark, int* unlike)
 {
     const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     bool differs = false;
     for (long long p = first; p < entries; p += step) differs |= indices[p] != their_indices[p] || !is_finite(data[p]);
     for (long long i = first; i < pointers; i += step) differs |= indptr[i] != their_indptr[i];
-    if (differs) *unlike = 1;
+    if (differs) *unlike = mark;
 }

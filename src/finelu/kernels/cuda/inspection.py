@@ -88,15 +88,19 @@ def same(a, b) -> bool:
 def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
     """Whether a matrix has the places of another and finite values; see kernels/reference/inspection.py. One launch,
     and one number goes to the host."""
+    unlike = cupy.empty(1, np.int32)
+    set_zero(unlike)
+    return queue_alike(indptr, indices, data, pattern_indptr, pattern_indices, 1, unlike) and not unlike.item()
+
+
+def queue_alike(indptr, indices, data, pattern_indptr, pattern_indices, mark: int, unlike) -> bool:
+    """`alike` without a wait: `unlike` (1,) int32 becomes `mark` where not. False: not, and nothing was queued."""
     theirs = pattern_indptr, pattern_indices
     if any(a.size != b.size or a.dtype != b.dtype for a, b in zip((indptr, indices), theirs, strict=True)):
         return False
-    unlike = cupy.empty(1, np.int32)
-    set_zero(unlike)
     grid = min(blocks(max(indices.size, indptr.size), BLOCK), RESIDENT * device_limits()["processors"])
+    sizes = np.int64(indptr.size), np.int64(indices.size)
     kernel("inspection", "alike", data.dtype, indices.dtype)(
-        (grid,),
-        (BLOCK,),
-        (np.int64(indptr.size), np.int64(indices.size), indptr, indices, data, *theirs, unlike),
+        (grid,), (BLOCK,), (*sizes, indptr, indices, data, *theirs, np.int32(mark), unlike)
     )
-    return not unlike.item()
+    return True

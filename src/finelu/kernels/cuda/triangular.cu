@@ -190,8 +190,8 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
     }
 }
 
-// inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest i = rows[r] (or r if rows is null) whose reciprocal is not
-// finite. bad is set to 0xff bytes before the launch: no row.
+// inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest r whose reciprocal is not finite. bad is set to 0xff bytes
+// before the launch: no row; or null.
 template <typename T, typename I>
 __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
 {
@@ -199,7 +199,7 @@ __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place,
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
-    if (!is_finite(q)) atomicMin(bad, unsigned(r));
+    if (bad != nullptr && !is_finite(q)) atomicMin(bad, unsigned(r));
 }
 
 // One Jacobi sweep: y = D^-1 (b - N x). A thread a row; x and y are different arrays, so there is no race.

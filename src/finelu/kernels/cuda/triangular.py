@@ -52,8 +52,9 @@ class _Plan:
         self.values = self.inverse = None
 
     def load(self, values, check=True):
-        """Take new values; the first row whose diagonal has no finite reciprocal, as a device array for first_bad."""
-        bad = new_bad()
+        """Take new values; with `check` the first row whose diagonal has no finite reciprocal, as a device array for
+        first_bad."""
+        bad = new_bad() if check else None
         t = self.triangle
         if t.diag is not None:
             if self.inverse is None:
@@ -61,7 +62,7 @@ class _Plan:
             kernel("triangular", "invert_diagonal", values.dtype, self.index)(
                 (blocks(self.n, 256),),
                 (256,),
-                (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, bad),
+                (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)),
             )
         self._load(values)
         return bad
@@ -78,24 +79,27 @@ class _Plan:
     def _inverse(self):
         return optional(self.inverse)
 
-    def _prepare(self, x):
-        """Make x pending; a ticket counter for each of its columns, and how many columns there are."""
-        counters = cupy.empty(x.size // self.n, np.uint32)
-        set_pending(x)
-        set_pending(counters)
-        return counters, counters.size
-
     def solve(self, b, x) -> None:
         """x with T x = b, queued on the current stream; b and x (n,) or (n, k), C-contiguous, not overlapping."""
-        if x.size > MOST_COLUMNS * self.n:
-            raise ParameterError(f"{x.size // self.n} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
-        self._solve(b, x)
+        solve_in_turn((self,), b, x)
 
     def _solve(self, b, x) -> None:
         raise NotImplementedError
 
 
-class SyncFree(_Plan):
+class _Queued(_Plan):
+    """Solves that are one kernel each, for which arrays or their addresses serve."""
+
+    pending = True  # x, and a ticket counter for each of its columns, before the launch
+
+    def _solve(self, b, x) -> None:
+        _queue_in_turn((self,), b, x)
+
+    def _queue(self, b, x, counters, columns: int, dtype) -> None:
+        raise NotImplementedError
+
+
+class SyncFree(_Queued):
     """Natural order, no analysis."""
 
     method = "sync_free"
@@ -106,10 +110,9 @@ class SyncFree(_Plan):
         if triangle.n * self.lanes > 1_500_000:
             self.lanes = 1
 
-    def _solve(self, b, x):
+    def _queue(self, b, x, counters, columns, dtype):
         t, n = self.triangle, self.n
-        counters, columns = self._prepare(x)
-        kernel("triangular", "trsv_sync_free", x.dtype, self.index, self.lanes)(
+        kernel("triangular", "trsv_sync_free", dtype, self.index, self.lanes)(
             (blocks(n * self.lanes, BLOCK), columns),
             (BLOCK,),
             (
@@ -124,11 +127,11 @@ class SyncFree(_Plan):
                 x,
                 counters,
             ),
-            shared_mem=BLOCK // self.lanes * x.itemsize,
+            shared_mem=BLOCK // self.lanes * dtype.itemsize,
         )
 
 
-class _InLevelOrder(_Plan):
+class _InLevelOrder(_Queued):
     """Rows in level order, cut into jobs of a warp each."""
 
     per_lane = 0
@@ -165,11 +168,10 @@ class LevelPacked(_InLevelOrder):
         super().__init__(triangle, depth, packed)
         self.warps = 5 * warps_per_level(triangle, depth)
 
-    def _solve(self, b, x):
-        counters, columns = self._prepare(x)
+    def _queue(self, b, x, counters, columns, dtype):
         warps = self.warps * columns
         block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
-        kernel("triangular", "trsv_level_packed", x.dtype, self.index)(
+        kernel("triangular", "trsv_level_packed", dtype, self.index)(
             (blocks(self.jobs.shape[0] * 32, block), columns),
             (block,),
             (*self._operand(), b, x, counters),
@@ -179,17 +181,16 @@ class LevelPacked(_InLevelOrder):
 
 class OneBlock(_InLevelOrder):
     method = "one_block"
+    pending = False  # in shared memory
     per_lane = 8
     threads = 512
 
-    def _solve(self, b, x):
-        launch = kernel("triangular", "trsv_one_block", x.dtype, self.index)
-        shared = self.n * x.itemsize
-        launch(
-            (1, x.size // self.n),
+    def _queue(self, b, x, counters, columns, dtype):
+        kernel("triangular", "trsv_one_block", dtype, self.index)(
+            (1, columns),
             (self.threads,),
             (self.index.type(self.n), *self._operand(), b, x),
-            shared_mem=shared,
+            shared_mem=self.n * dtype.itemsize,
         )
 
 
@@ -259,6 +260,38 @@ class ISAI(_Plan):
         for _ in range(self.sweeps - 1):
             residual(grid, (256,), (*pattern, self.values, self._inverse(), b, x, r))
             apply(grid, (256,), (*pattern, self.w, self.w_diag, r, np.int32(1), x))
+
+
+def solve_in_turn(plans, b, x) -> None:
+    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py.
+    Queued on the current stream."""
+    columns = x.size // plans[0].n
+    if columns > MOST_COLUMNS:
+        raise ParameterError(f"{columns} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
+    if all(isinstance(plan, _Queued) for plan in plans):
+        _queue_in_turn(plans, b, x)
+        return
+    for plan in plans[:-1]:
+        between = cupy.empty_like(x)
+        plan._solve(b, between)
+        b = between
+    plans[-1]._solve(b, x)
+
+
+def _queue_in_turn(plans, b, x) -> None:
+    """`solve_in_turn` with the ticket counters, and the vectors between the solves, in one array."""
+    columns, last = x.size // plans[0].n, len(plans) - 1
+    counters, between = (-(-size // 16) * 16 for size in (4 * columns, x.nbytes))  # bytes, where 16 divide each place
+    space = cupy.empty(len(plans) * counters + last * between, np.uint8)
+    if any(plan.pending for plan in plans):
+        set_pending(space)
+    place = space.data.ptr
+    for number, plan in enumerate(plans):
+        if number == last and plan.pending:
+            set_pending(x)  # only now, as it may be b
+        tickets, target = np.uint64(place), x if number == last else np.uint64(place + counters)
+        plan._queue(b, target, tickets, columns, x.dtype)
+        b, place = target, place + counters + between
 
 
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):

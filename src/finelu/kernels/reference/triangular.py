@@ -89,6 +89,16 @@ def isai(triangle: Triangle, values):
     return W
 
 
+def solve_in_turn(plans, b, x) -> None:
+    """x = T_m^-1 ... T_1^-1 b with the plans of T_1, ..., T_m; b and x (n,) or (n, k), C-contiguous. They may overlap,
+    unless there is one plan."""
+    for plan in plans[:-1]:
+        between = np.empty_like(x)
+        plan.solve(b, between)
+        b = between
+    plans[-1].solve(b, x)
+
+
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     """A plan: load(values) takes values, solve(b, x) solves with them, as often as wanted.
 

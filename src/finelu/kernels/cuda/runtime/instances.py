@@ -168,7 +168,8 @@ INSTANCES: dict[str, list[str]] = {
     + _by_warp()
     + _eliminations("ic0", ("SEARCH", "TABLE"))
     + _eliminations("milu0", ("SEARCH", "TABLE"))
-    + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES),
+    + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES)
+    + ["pend_unless"],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
     + _over(
         [
