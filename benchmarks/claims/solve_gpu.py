@@ -5,14 +5,17 @@ A and b on the GPU, and then both on the host: matrices of 5000 rows or more of 
 ../shared/matrices), whatever their diagonals, and the gallery's. The first call, which compiles, is not counted; then
 the median of up to five is, from an idle device to an idle device. ||b - A x|| / ||b|| is computed apart, on the host.
 --peers adds cudss: cuDSS alone, where it is installed (`SparseLU(backend="cudss")`, plan included, and one solve);
-splu: SciPy's with its better ordering, up to --limit entries; spilu: CuPy's spilu(fill_factor=1) with its gmres, which
-runs apart and is stopped after --longest seconds. `--peers cudss splu` adds these two.
+splu: SciPy's with its better ordering, up to --limit entries; spilu: CuPy's spilu(fill_factor=1) with its gmres. Each
+is stopped after --longest seconds, which counts as a failure; splu and spilu run apart. `--peers cudss splu` adds these.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -27,7 +30,7 @@ from benchmarks.harness.options import add_options, command
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, names_of, rows, suite
 from benchmarks.harness.table import cell, mean, table
-from benchmarks.peers import cupy_spilu
+from benchmarks.peers import PeerError, cupy_spilu
 from benchmarks.peers.solvers import scipy_splu
 from finelu.preconditioners import cudss
 
@@ -37,6 +40,8 @@ ENOUGH, MOST = 1.0, 5  # seconds after which a call is not repeated; calls
 LIMIT = 2_000_000  # entries up to which splu is tried
 GPU, CPU, CUDSS, SPLU, SPILU = "solve, GPU", "solve, CPU", "cuDSS", "splu", "CuPy's spilu"
 PEERS = "cudss", "splu", "spilu"
+SPLU_SETTINGS: tuple[dict[str, Any], ...] = ({}, {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}})
+STARTS = 60.0  # seconds that a process may take until it begins
 
 
 def problems(options: argparse.Namespace) -> list[Problem]:
@@ -95,11 +100,8 @@ def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit:
         return lambda: finelu.solve(A, v, RTOL, time_limit=longest, verbose=False)
 
     def by_cudss() -> Any:
-        return finelu.SparseLU(backend="cudss").factor(on_gpu).solve(b_on_gpu)
-
-    def by_splu() -> Any:
-        settings = {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}}
-        return min((_clocked(S, b, s) for s in ({}, settings)), key=lambda found: found[0])
+        with ended_after(longest):
+            return finelu.SparseLU(backend="cudss").factor(on_gpu).solve(b_on_gpu)
 
     keep(GPU, solution(on_gpu, b_on_gpu), True, lambda found: found.x)
     keep(CPU, solution(S, b), False, lambda found: found.x)
@@ -107,7 +109,10 @@ def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit:
         keep(CUDSS, by_cudss, True, lambda x: x)
     if "splu" in peers and S.nnz <= limit:
         with run.attempt(name, SPLU):
-            seconds, x = by_splu()
+            found = [splu_apart(S, b, longest, settings) for settings in SPLU_SETTINGS]
+            if not any(found):
+                raise PeerError(f"stopped after {longest:.3g} s")
+            seconds, x = min((f for f in found if f is not None), key=lambda f: f[0])
             residual = float(np.linalg.norm(b - S @ x) / np.linalg.norm(b))
             run.records.append(Record(name, "solution", "cpu", SPLU, SPLU, 1e3 * seconds, None, residual))
     if "spilu" in peers:
@@ -117,10 +122,42 @@ def measure(run: Run, problem: Problem, S: sp.csr_matrix, longest: float, limit:
             run.records.append(Record(name, "solution", "gpu", SPILU, SPILU, found["ms"], None, residual))
 
 
-def _clocked(S: sp.csr_matrix, b: np.ndarray, settings: dict[str, Any]) -> tuple[float, Any]:
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """An error in the main thread once the block has taken that long."""
+
+    def end(*_: Any) -> None:
+        raise PeerError(f"stopped after {seconds:.3g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def splu_apart(S: sp.csr_matrix, b: np.ndarray, longest: float, settings: dict[str, Any]) -> tuple[float, Any] | None:
+    """(seconds, x) of SciPy's splu in a process of its own, as nothing else ends it; None where it took too long."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_splu, args=(S, b, settings, theirs), daemon=True)
+    child.start()
+    try:
+        return ours.recv() if ours.poll(STARTS) and ours.recv() and ours.poll(longest) else None
+    except EOFError:
+        raise PeerError("splu ended without an answer") from None
+    finally:
+        child.kill()
+        child.join()
+
+
+def _splu(S: sp.csr_matrix, b: np.ndarray, settings: dict[str, Any], pipe: Any) -> None:
+    pipe.send(True)
     start = perf_counter()
     x = scipy_splu(S, b, 0.0, **settings)["x"]
-    return perf_counter() - start, x
+    pipe.send((perf_counter() - start, x))
 
 
 def total(run: Run, name: str, variant: str) -> float | None:

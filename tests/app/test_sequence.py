@@ -1,5 +1,7 @@
 """Sequence: right answers whatever it decides, and decisions that follow from what happened."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,7 +10,10 @@ from checks import ON_GPU, one_line, perturbed, values
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.auto import sequence as module
+from finelu.auto.cost import counted_fill
+from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
+from finelu.matrix import as_csr
 
 N = 30 * 20
 pytestmark = pytest.mark.usefixtures("patient")
@@ -213,6 +218,78 @@ def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
     for k in range(8):
         assert sequence.step(A, values(N, "float64", k)).converged
     assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
+
+
+def as_on_a_gpu(monkeypatch, plan=0.0, step=0.0, broken=False):
+    """The decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the list of them."""
+    made = []
+
+    class Complete:
+        def __init__(self, backend):
+            assert backend == "cudss"
+
+        def factor(self, A):
+            made.append(finelu.SparseLU(backend="superlu").factor(A))
+            if broken:
+                raise MemoryError
+            return made[-1]
+
+    counted_fill(as_csr(gallery.poisson7(16)))  # its kernels are compiled
+    monkeypatch.setattr(module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(module.cudss, "missing", lambda: "")
+    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0))
+    monkeypatch.setattr(module, "SparseLU", Complete)
+    for name, value in (("STEP", step), ("ENTRY", 0.0), ("FLOP", 0.0)):
+        monkeypatch.setattr(module, name, value)
+    return made
+
+
+def test_complete_factors_take_over_once_they_pay(monkeypatch):
+    made = as_on_a_gpu(monkeypatch)
+    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
+    for k in range(5):
+        B, b = sp.csr_matrix(A * (1 + 0.01 * k)), values(A.shape[0], "float64", k)
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+    assert sequence.decisions[:2] == ["solve", "rebuild"] and "rebuild" not in sequence.decisions[2:]
+    assert len(made) == 1 and sequence._F is made[0]
+
+
+@pytest.mark.parametrize("change", [{"plan": 1e9}, {"step": 1e9}], ids=["plan", "step"])
+def test_complete_factors_that_take_too_long_are_not_made(monkeypatch, change):
+    made = as_on_a_gpu(monkeypatch, **change)
+    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
+    for k in range(4):
+        assert sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), values(A.shape[0], "float64", k)).converged
+    assert not made and "rebuild" not in sequence.decisions
+
+
+def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch):
+    made = as_on_a_gpu(monkeypatch, broken=True)
+    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
+    for k in range(4):
+        b = values(A.shape[0], "float64", k)
+        assert_solves(A, b, sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), b * (1 + 0.01 * k)))
+    assert len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
+
+
+@ON_GPU
+def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    if module.cudss.missing():
+        pytest.skip(module.cudss.missing())
+    monkeypatch.setattr(module, "STEP", 0.0)
+    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=0.0, cudss_row=0.0))
+    A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
+    counted_fill(as_csr(A))  # its kernels are compiled
+    for k in range(5):
+        b = values(A.shape[0], "float64", k)
+        solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
+        assert solution.converged
+        assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
+    assert "rebuild" in sequence.decisions and isinstance(sequence._F, module.cudss.CudssFactors)
 
 
 def test_b_zero_columns_and_the_last_x():

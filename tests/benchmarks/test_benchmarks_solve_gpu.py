@@ -1,10 +1,15 @@
 """The benchmark of `solve` on a GPU against the CPU of the machine: what it measures, and what its tables say."""
 
 import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 from checks import without_gpu
+
+import finelu
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -12,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import solve_gpu  # noqa: E402
 from benchmarks.claims.solve_gpu import CPU, CUDSS, GPU, SPLU  # noqa: E402
 from benchmarks.harness.record import Record, Run  # noqa: E402
+from benchmarks.peers import PeerError  # noqa: E402
 
 
 def record(name, variant, ms, error=1e-9, converged=True):
@@ -38,6 +44,16 @@ def test_calls_are_repeated_while_they_are_short():
     calls = []
     first, ms, last = solve_gpu.timed(lambda: calls.append(0) or len(calls), gpu=False)
     assert len(calls) == last == solve_gpu.MOST + 1 and first >= 0 and ms >= 0
+
+
+def test_a_peer_that_takes_too_long_is_stopped():
+    A = sp.csr_matrix(finelu.gallery.poisson7(6))
+    b = np.ones(A.shape[0])
+    seconds, x = solve_gpu.splu_apart(A, b, 60.0, {})
+    assert seconds > 0 and np.linalg.norm(A @ x - b) < 1e-10
+    assert solve_gpu.splu_apart(sp.csr_matrix(finelu.gallery.poisson7(60)), np.ones(60**3), 0.01, {}) is None
+    with pytest.raises(PeerError, match=r"stopped after 0\.05 s"), solve_gpu.ended_after(0.05):
+        threading.Event().wait(60)
 
 
 @pytest.mark.gpu

@@ -144,11 +144,16 @@ def sooner_on_host(A: MatrixTraits) -> str:
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
     if A.n < few and (without or A.nnz < FEW_ENTRIES):
         return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
-    if A.nnz < SHORT_LEVELS * A.levels:
+    if follows_chains(A):
         return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     if without and not A.diagonal.usable:
         return "the CPU makes its complete factors"
     return ""
+
+
+def follows_chains(A: MatrixTraits) -> bool:
+    """Whether rows of A need each other one by one, so that a GPU is slower than a CPU."""
+    return A.nnz < SHORT_LEVELS * A.levels
 
 
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:

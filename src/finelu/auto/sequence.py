@@ -13,8 +13,10 @@ import numpy as np
 from finelu import krylov
 from finelu.arithmetic import judged
 from finelu.auto.attempt import MAXITER
-from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.choose import follows_chains, method_asked, recipe_asked
+from finelu.auto.cost import counted_fill
 from finelu.auto.ladder import Ladder, precise
+from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError
@@ -25,11 +27,15 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
+from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
+# Seconds of a step with complete factors by cuDSS: of any, for each entry of the factors, and for each operation; more
+# than what was measured on an H100, so that there is less to lose.
+STEP, ENTRY, FLOP = 3e-3, 1e-9, 2e-12
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
 INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
 
@@ -44,13 +50,16 @@ class Sequence:
     - update them (`F.update`) with the values of A_k, if they cost more;
     - rebuild, where the pattern has changed;
     - solve as at first, where size, device or precision have.
+    On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
+    plan is expected to, if a step with it is expected to take less than half of the last: one more rebuild, after which
+    it factors new values in milliseconds.
     A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
     given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
     recipe. The first guess is the last x or, where making it takes less than a quarter of the iterations' time, the
     combination of the last four with the least residual, where that is smaller than b: P. F. Fischer: Projection
     techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six products with A,
     and eight vectors.
-    A and b on a GPU go to the CPU and x comes back where `solve` would do so.
+    A and b on a GPU go to the CPU and x comes back where `solve` would do so, until cuDSS takes over.
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
@@ -63,11 +72,14 @@ class Sequence:
         self._pattern: CSR | None = None
         self._method = ""
         self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
+        self._chains = False  # its rows form chains: complete factors would, too, and take more
         self._current = False  # whether the factors are those of the last A
         self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
         self._pace = 0.0  # seconds of an iteration
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
+        self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
+        self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __copy__(self) -> Sequence:
@@ -91,15 +103,10 @@ class Sequence:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self.rtol)
-        on_host = self._sooner_on_host(A)
-        if on_host:
-            A, v = A.on(np), to_host(v)
-        decision, why = self._decide(A)
-        solution = None
-        if decision != "solve":
-            solution, decision, why = self._with_factors(A, v, decision, why)
-        if solution is None:
-            decision, solution = "solve", self._from_the_beginning(A, v)
+        with compile_clock() as compiling:
+            solution, decision, why, on_host = self._solved(A, v)
+        self._taken = perf_counter() - start - compiling()
+        self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
         self.decisions.append(decision)
         seen = (*solution.seen, *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
@@ -110,13 +117,71 @@ class Sequence:
             timings={"solve": perf_counter() - start},
         )
 
+    def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
+        """The solution, what was done and why, and why on the CPU, "" where not."""
+        why = self._direct_pays(A)
+        if why and self._rebuilt_by_cudss(A):
+            decision = "rebuild"
+            solution, _, told = self._with_factors(A, b, "reuse", why)
+            if solution is not None:
+                return solution, decision, told, ""
+            self._F, self._looked_at = None, 0
+        on_host = self._sooner_on_host(A)
+        if on_host:
+            A, b = A.on(np), to_host(b)
+        decision, why = self._decide(A)
+        if decision != "solve":
+            solution, decision, why = self._with_factors(A, b, decision, why)
+            if solution is not None:
+                return solution, decision, why, on_host
+        return self._from_the_beginning(A, b), "solve", why, on_host
+
+    def _direct_pays(self, A: CSR) -> str:
+        """Why complete factors by cuDSS are to take the place of those there are; "" where they are not.
+
+        Their fill and work are counted on the host, once, in about the time that cuDSS takes to plan, or less.
+        """
+        ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
+        if not ready or self._direct_looked_at or isinstance(self._F, cudss.CudssFactors) or self._chains:
+            return ""
+        rates = current_on_gpu()
+        plan = rates.cudss_overhead + rates.cudss_row * A.n
+        if self._spent < plan or self._taken < 2 * STEP or cudss.missing() or self._pattern is None:
+            return ""
+        same = self._pattern.n == A.n and self._pattern.nnz == A.nnz  # what else there is to it costs more to see
+        if not same or not kernels_for(np.empty(0)).minimum_degree.is_compiled():
+            return ""
+        self._direct_looked_at = True
+        fill = counted_fill(A.on(np))
+        if fill is None:
+            return ""
+        step = STEP + ENTRY * fill.nnz + FLOP * fill.flops
+        if 2 * step > self._taken:
+            return ""
+        return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS about {step:.1g} s"
+
+    def _rebuilt_by_cudss(self, A: CSR) -> bool:
+        """Whether the factors are now complete ones of A by cuDSS."""
+        start = perf_counter()
+        try:
+            F = SparseLU(backend="cudss").factor(A)
+        except (FineluError, ArithmeticError, MemoryError):
+            return False
+        self._F, self._pattern, self._method, self._current = F, A, "gmres", True
+        self._looked_at, self._on_host = A.n, ""
+        self._made, self._updated, self._excess = perf_counter() - start, F.report.numeric_seconds or 0.0, 0.0
+        self._fresh, self._last = 1, 1
+        return True
+
     def _sooner_on_host(self, A: CSR) -> str:
         """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
         where the size has changed."""
         if not on_gpu(A.data) or not isinstance(self.recipe, str):
             return ""
         if self._looked_at != A.n:
-            self._looked_at, self._on_host = A.n, sooner_here_on_host(traits(A))
+            known = traits(A)
+            self._looked_at, self._on_host = A.n, sooner_here_on_host(known)
+            self._chains = follows_chains(known)
         return self._on_host
 
     def _decide(self, A: CSR) -> tuple[str, str]:

@@ -34,6 +34,7 @@ KINDS = {
 }
 REFINED = 2  # most steps of refinement in a solve
 ROUNDING = 1e3  # roundings up to which `probe` asks for no more refinement
+ALIKE = 10.0  # times by which `probe` may find more than for the last values, with as many steps
 GAINED = 0.1  # part of `probe` that a step of refinement leaves at most, if it is worth its time
 
 
@@ -142,7 +143,7 @@ class CudssFactors(Factors):
             for make in ([self._factor_again] if again else []) + [self._plan_and_factor]:
                 try:
                     if make(how):
-                        found[how] = self._refined()
+                        found[how] = self._refined(as_before=make == self._factor_again)
                 except FineluError as error:
                     failed = error
                 except MemoryError:
@@ -232,10 +233,16 @@ class CudssFactors(Factors):
             self._solver.close()
         self._solver = None
 
-    def _refined(self) -> float:
+    def _refined(self, *, as_before: bool = False) -> float:
         """What `probe` finds of S and these factors, with the steps of refinement that bring it to rounding, or as near
-        as they can; Inf where not even one solve is finite."""
+        as they can; Inf where not even one solve is finite.
+
+        as_before : the steps of the last factors are taken first, and no others where these do about as well."""
         enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0)
+        if as_before and self.report.probe is not None:
+            size, finite = probe(self._S, lambda v: self._apply(v, "N"))
+            if finite and size <= max(enough, ALIKE * self.report.probe):
+                return size
         for self._steps in range(REFINED + 1):
             size, finite = probe(self._S, lambda v: self._apply(v, "N"))
             size, before = (size if finite else np.inf), best[0]
