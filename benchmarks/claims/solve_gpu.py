@@ -6,7 +6,7 @@ A and b on the GPU, and then both on the host: matrices of 5000 rows or more of 
 the median of up to five is, from an idle device to an idle device. ||b - A x|| / ||b|| is computed apart, on the host.
 --peers adds cudss: cuDSS alone, where it is installed (`SparseLU(backend="cudss")`, plan included, and one solve);
 splu: SciPy's with its better ordering, up to --limit entries; spilu: CuPy's spilu(fill_factor=1) with its gmres. Each
-is stopped after --longest seconds, which counts as a failure; splu and spilu run apart. `--peers cudss splu` adds these.
+is stopped after --longest seconds, which counts as a failure; splu and spilu run apart. `--peers cudss splu` adds two.
 """
 
 from __future__ import annotations
