@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung, rungs
+from finelu.auto.choose import Rung
 from finelu.auto.rates import current, current_on_gpu
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
-from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import Begun, Fill
 from finelu.preconditioners import Schwarz
 from finelu.preconditioners.complete import is_mirrored
@@ -246,12 +246,3 @@ class Costs:
             return self.limit
         on_host = free_memory(np.empty(0))
         return USABLE * (min(free_memory(self.A.data), on_host) if self.traits.gpu else on_host)
-
-
-def counted_fill(A: CSR) -> Fill | None:
-    """The fill and the work of complete factors of an A on the host; None where they are not counted."""
-    known = traits(A)
-    costs = Costs(A, known, rungs(known), None, math.inf)
-    if not costs.counted:
-        costs.count_fill()
-    return costs.fill

@@ -14,7 +14,6 @@ from finelu import krylov
 from finelu.arithmetic import judged
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import follows_chains, method_asked, recipe_asked
-from finelu.auto.cost import counted_fill
 from finelu.auto.ladder import Ladder, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
@@ -27,6 +26,7 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
+from finelu.ordering import Begun
 from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
@@ -36,6 +36,7 @@ PAST = 4  # solutions that a first guess is made of
 # Seconds of a step with complete factors by cuDSS: of any, for each entry of the factors, and for each operation; more
 # than what was measured on an H100, so that there is less to lose.
 STEP, ENTRY, FLOP = 3e-3, 1e-9, 2e-12
+RETRY = 16  # updates in a row, after which it is seen again what old factors cost
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
 INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
 
@@ -46,8 +47,9 @@ class Sequence:
     A : the first matrix, or None to take that of the first step.  rtol, recipe, method : as in `solve`.
     The first step solves as `solve` does, and keeps what worked. Each later one decides first:
     - reuse the factors, if A has the pattern that was factored, and the iterations that were taken beyond those of the
-      first solve with these factors cost, all together, less time than an update;
-    - update them (`F.update`) with the values of A_k, if they cost more;
+      first solve with these factors cost, all together, less time than an update, and the first reuse after the last
+      update did, too;
+    - update them (`F.update`) with the values of A_k, if they cost more; after RETRY updates in a row a reuse is tried;
     - rebuild, where the pattern has changed;
     - solve as at first, where size, device or precision have.
     On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
@@ -77,10 +79,16 @@ class Sequence:
         self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
         self._pace = 0.0  # seconds of an iteration
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
+        self._first = 0.0  # those of the first reuse after fresh factors, the last time that there was one
+        self._unseen = 0  # updates since then
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
+        self._count: Begun | None = None  # of what they take
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_count": None}  # which is another thread's
 
     def __copy__(self) -> Sequence:
         """A deep copy: an update by one of two that share factors would change the other."""
@@ -121,10 +129,9 @@ class Sequence:
         """The solution, what was done and why, and why on the CPU, "" where not."""
         why = self._direct_pays(A)
         if why and self._rebuilt_by_cudss(A):
-            decision = "rebuild"
-            solution, _, told = self._with_factors(A, b, "reuse", why)
+            solution, _, why = self._with_factors(A, b, "reuse", why)
             if solution is not None:
-                return solution, decision, told, ""
+                return solution, "rebuild", why, ""
             self._F, self._looked_at = None, 0
         on_host = self._sooner_on_host(A)
         if on_host:
@@ -139,7 +146,7 @@ class Sequence:
     def _direct_pays(self, A: CSR) -> str:
         """Why complete factors by cuDSS are to take the place of those there are; "" where they are not.
 
-        Their fill and work are counted on the host, once, in about the time that cuDSS takes to plan, or less.
+        Their fill and work are counted once, on the host, while the steps go on.
         """
         ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
         if not ready or self._direct_looked_at or isinstance(self._F, cudss.CudssFactors) or self._chains:
@@ -149,12 +156,15 @@ class Sequence:
         if self._spent < plan or self._taken < 2 * STEP or cudss.missing() or self._pattern is None:
             return ""
         same = self._pattern.n == A.n and self._pattern.nnz == A.nnz  # what else there is to it costs more to see
-        if not same or not kernels_for(np.empty(0)).minimum_degree.is_compiled():
+        if not same or not Begun.possible():
+            return ""
+        if self._count is None:  # by another thread, as it may take long
+            self._count = Begun(A.on(np))
+            return ""
+        if not self._count.over:
             return ""
         self._direct_looked_at = True
-        fill = counted_fill(A.on(np))
-        if fill is None:
-            return ""
+        *_, fill = self._count.found()
         step = STEP + ENTRY * fill.nnz + FLOP * fill.flops
         if 2 * step > self._taken:
             return ""
@@ -169,8 +179,8 @@ class Sequence:
             return False
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
-        self._made, self._updated, self._excess = perf_counter() - start, F.report.numeric_seconds or 0.0, 0.0
-        self._fresh, self._last = 1, 1
+        self._made, self._updated = perf_counter() - start, F.report.numeric_seconds or 0.0
+        self._excess, self._first, self._fresh, self._last = 0.0, 0.0, 1, 1
         return True
 
     def _sooner_on_host(self, A: CSR) -> str:
@@ -197,6 +207,8 @@ class Sequence:
         price = self._updated or self._made
         if self._excess > price:
             return "update", f"old factors have cost {self._excess:.2g} s by now, an update takes {price:.2g} s"
+        if self._first > price and self._unseen < RETRY:
+            return "update", f"factors of one step before have cost {self._first:.2g} s, an update takes {price:.2g} s"
         return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self._excess:.2g} s by now"
 
     def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
@@ -229,8 +241,11 @@ class Sequence:
             solution = self._iterate(A, b, patience)
             if solution.converged:
                 if way != "reuse":
-                    self._fresh, self._excess = self._last, 0.0
-                self._excess += max(self._last - self._fresh, 0) * self._pace
+                    self._fresh, self._excess, self._unseen = self._last, 0.0, self._unseen + 1
+                excess = max(self._last - self._fresh, 0) * self._pace
+                if way == "reuse" and self._excess == 0 and not self._current:
+                    self._first, self._unseen = excess, 0
+                self._excess += excess
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
         return None, decision, why
@@ -290,7 +305,7 @@ class Sequence:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
-            self._current, self._excess = True, 0.0
+            self._current, self._excess, self._first = True, 0.0, 0.0
             self._made, self._updated = max(done.setup_seconds - compiling(), 0.0), 0.0
             self._fresh = self._last = done.iterations
             self._pace = max(done.seconds - compiling(), 0.0) / max(done.iterations, 1)

@@ -215,19 +215,19 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPla
 class Refusal:
     """By what an elimination with a plan may be refused: `queue_alike` leaves the mark in `unlike` (1,) int32.
 
-    told (2,) int32 : the first bad row, and `unlike`.
+    places (2,) int32 : of the first bad row, and of `unlike`.
     """
 
     mark: int
-    told: Any
+    places: Any
 
     @property
     def unlike(self):
-        return self.told[1:]
+        return self.places[1:]
 
     def verdict(self) -> tuple[int, bool]:
         """The first bad row, or -1, and whether the elimination was refused: then all is as before. Waits."""
-        bad, unlike = self.told.get().tolist()
+        bad, unlike = self.places.get().tolist()
         return bad, unlike == self.mark
 
 

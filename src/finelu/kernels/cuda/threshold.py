@@ -137,7 +137,7 @@ def ict(L, tau, fill, most) -> Factored:
     given = L.indptr, L.indices, L.data, *columns_of(L), tau, np.float64(fill)
     found = _factored(L, grow(launched, L.indices, L.n, L.dtype, most, *given))
     if found.rows < L.n:
-        return found
+        return found._replace(pivot=np.real(found.pivot))
     indptr, indices, places = columns_of(CSR(*found[3:]))
     return found._replace(indptr=indptr, indices=indices, data=gather(found.data, places), diag=shifted(indptr[1:], -1))
 
