@@ -212,10 +212,12 @@ class TriangularSolver:
 
 def solve_in_turn(solvers: Sequence[TriangularSolver], b: Any, out: Any = None) -> Any:
     """What each solver makes of what the one before has made, beginning with b (n,) or (n, k), as `apply`; between them
-    nothing waits. out : C-contiguous and of their dtype; it may be b if there are several."""
+    nothing waits. b, if there is no solver. out : C-contiguous and of their dtype; it may be b if there are several."""
     for solver in solvers:
         if not solver._valid:
             raise NoFactors(solver)
+    if not solvers:
+        return b
     first = solvers[0]
     b = first._xp.ascontiguousarray(b, dtype=first.dtype)
     out = first._xp.empty(b.shape, first.dtype) if out is None else out
