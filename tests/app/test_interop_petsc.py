@@ -554,14 +554,6 @@ def test_without_petsc4py_the_error_says_where_to_look(tmp_path):
 # On a GPU, with a PETSc that has its vectors on the host --------------------------------------------------------------
 
 
-@pytest.fixture
-def cupy():
-    try:
-        return require_gpu()
-    except DeviceError as error:
-        pytest.skip(str(error))
-
-
 def close(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12 * abs(want).max())
 

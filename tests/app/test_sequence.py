@@ -109,6 +109,23 @@ def test_updates_follow_each_other_where_a_reuse_costs_more(monkeypatch):
     assert sequence.decisions == ["solve", *["update"] * 3, *["reuse"] * 3]  # which cost nothing here
 
 
+def test_only_the_first_reuse_tells_what_factors_of_one_step_before_cost():
+    more = iter([0, 5, 0, 0])  # iterations beyond those with fresh factors
+
+    class Counted(Sequence):
+        def _iterate(self, A, b, patience):
+            solution = super()._iterate(A, b, patience)
+            self._last, self._pace = self._fresh + next(more), 1.0
+            return solution
+
+    sequence, b = Counted(recipe="ilu0"), values(N, "float64")
+    for k in range(5):
+        A = convection(1e-6 * k)
+        assert_solves(A, b, sequence.step(A, b))
+        sequence._made = sequence._updated = 3.0
+    assert sequence.decisions == ["solve", "reuse", "reuse", "update", "reuse"]
+
+
 def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
     b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
     sequence.step(convection(), b)
@@ -290,11 +307,13 @@ def test_complete_factors_that_take_too_long_are_not_made(monkeypatch, change):
 
 def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch):
     made = as_on_a_gpu(monkeypatch, broken=True)
-    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
+    A, sequence, said = gallery.poisson7(16), Sequence(rtol=1e-8), 0
     for k in range(4):
         b = values(A.shape[0], "float64", k)
-        assert_solves(A, b, sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), b * (1 + 0.01 * k)))
-    assert len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
+        solution = sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), b * (1 + 0.01 * k))
+        assert_solves(A, b, solution)
+        said += "no complete factors by cuDSS: MemoryError" in solution.explain()
+    assert said == len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
 
 
 @ON_GPU

@@ -33,8 +33,8 @@ from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
-# Seconds of a step with complete factors by cuDSS: of any, for each entry of the factors, and for each operation; more
-# than what was measured on an H100, so that there is less to lose.
+# Seconds of a step with complete factors by cuDSS: of any, for each entry of the factors, and for each operation. Not
+# fitted to measurements: meant to be on the safe side on an H100.
 STEP, ENTRY, FLOP = 3e-3, 1e-9, 2e-12
 RETRY = 16  # updates in a row, after which it is seen again what old factors cost
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
@@ -81,6 +81,7 @@ class Sequence:
         self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
         self._first = 0.0  # those of the first reuse after fresh factors, the last time that there was one
         self._unseen = 0  # updates since then
+        self._age = 0  # reuses since the factors were fresh, the A that was factored not counted
         self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
@@ -127,16 +128,19 @@ class Sequence:
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
         """The solution, what was done and why, and why on the CPU, "" where not."""
-        why = self._direct_pays(A)
-        if why and self._rebuilt_by_cudss(A):
-            solution, _, why = self._with_factors(A, b, "reuse", why)
-            if solution is not None:
-                return solution, "rebuild", why, ""
-            self._F, self._looked_at = None, 0
+        why, failed = self._direct_pays(A), ""
+        if why:
+            failed = self._rebuild_by_cudss(A)
+            if not failed:
+                solution, _, why = self._with_factors(A, b, "reuse", why)
+                if solution is not None:
+                    return solution, "rebuild", why, ""
+                self._F, self._looked_at, failed = None, 0, "; complete factors by cuDSS did not lead to x"
         on_host = self._sooner_on_host(A)
         if on_host:
             A, b = A.on(np), to_host(b)
         decision, why = self._decide(A)
+        why += failed
         if decision != "solve":
             solution, decision, why = self._with_factors(A, b, decision, why)
             if solution is not None:
@@ -170,18 +174,18 @@ class Sequence:
             return ""
         return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS about {step:.1g} s"
 
-    def _rebuilt_by_cudss(self, A: CSR) -> bool:
-        """Whether the factors are now complete ones of A by cuDSS."""
+    def _rebuild_by_cudss(self, A: CSR) -> str:
+        """Make complete factors of A by cuDSS the ones at hand; "", or why there are none, and nothing is changed."""
         start = perf_counter()
         try:
             F = SparseLU(backend="cudss").factor(A)
-        except (FineluError, ArithmeticError, MemoryError):
-            return False
+        except (FineluError, ArithmeticError, MemoryError) as error:
+            return f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
         self._made, self._updated = perf_counter() - start, F.report.numeric_seconds or 0.0
-        self._excess, self._first, self._fresh, self._last = 0.0, 0.0, 1, 1
-        return True
+        self._excess, self._first, self._age, self._fresh, self._last = 0.0, 0.0, 0, 1, 1
+        return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
         """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
@@ -199,6 +203,7 @@ class Sequence:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         known = self._pattern
         if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
+            self._direct_looked_at, self._count = False, None  # of another A
             return "solve", "A has another size, device or precision"
         if self._current:
             return "reuse", "A is the same"
@@ -241,10 +246,12 @@ class Sequence:
             solution = self._iterate(A, b, patience)
             if solution.converged:
                 if way != "reuse":
-                    self._fresh, self._excess, self._unseen = self._last, 0.0, self._unseen + 1
+                    self._fresh, self._excess, self._age, self._unseen = self._last, 0.0, 0, self._unseen + 1
                 excess = max(self._last - self._fresh, 0) * self._pace
-                if way == "reuse" and self._excess == 0 and not self._current:
-                    self._first, self._unseen = excess, 0
+                if not self._current:
+                    if self._age == 0:
+                        self._first, self._unseen = excess, 0
+                    self._age += 1
                 self._excess += excess
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
@@ -305,7 +312,7 @@ class Sequence:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
-            self._current, self._excess, self._first = True, 0.0, 0.0
+            self._current, self._excess, self._first, self._age = True, 0.0, 0.0, 0
             self._made, self._updated = max(done.setup_seconds - compiling(), 0.0), 0.0
             self._fresh = self._last = done.iterations
             self._pace = max(done.seconds - compiling(), 0.0) / max(done.iterations, 1)

@@ -34,7 +34,7 @@ KINDS = {
 }
 REFINED = 2  # most steps of refinement in a solve
 ROUNDING = 1e3  # roundings up to which `probe` asks for no more refinement
-ALIKE = 10.0  # times by which `probe` may find more than for the last values, with as many steps
+ALIKE = 10.0  # times by which `probe` may find more than when its steps were looked for, with as many
 GAINED = 0.1  # part of `probe` that a step of refinement leaves at most, if it is worth its time
 
 
@@ -94,6 +94,7 @@ class CudssFactors(Factors):
         self._unbound()
         self._made: How | None = None  # what the factors were made by
         self._steps, self._nnz = 0, 0
+        self._least = 0.0  # what `probe` found when the steps were last looked for
         self._S, self._places = with_diagonal(A)
         self._refresh(A)
 
@@ -239,9 +240,9 @@ class CudssFactors(Factors):
 
         as_before : the steps of the last factors are taken first, and no others where these do about as well."""
         enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0)
-        if as_before and self.report.probe is not None:
+        if as_before:
             size, finite = probe(self._S, lambda v: self._apply(v, "N"))
-            if finite and size <= max(enough, ALIKE * self.report.probe):
+            if finite and size <= max(enough, ALIKE * self._least):
                 return size
         for self._steps in range(REFINED + 1):
             size, finite = probe(self._S, lambda v: self._apply(v, "N"))
@@ -249,8 +250,8 @@ class CudssFactors(Factors):
             best = min(best, (size, self._steps))
             if size <= enough or (self._steps and size > GAINED * before):
                 break
-        self._steps = best[1]
-        return best[0]
+        self._least, self._steps = best
+        return self._least
 
     def _say(self, size: float) -> None:
         report = self.report

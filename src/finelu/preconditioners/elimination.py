@@ -62,7 +62,7 @@ class Elimination:
         was fine; else `factors` have the values that they had. It raises ZeroPivot. None: nothing was queued, as only
         `factorize` can do it.
         """
-        if not (on_gpu(A.data) and self._plan_serves):
+        if not (self._queues and on_gpu(A.data) and self._plan_serves):
             return None
         start, kernels = perf_counter(), kernels_for(A.data)
         self._looks = self._looks % MOST_LOOKS + 1
@@ -71,8 +71,7 @@ class Elimination:
         look = kernels.inspection.queue_alike
         if refusal is None or not look(A.indptr, A.indices, A.data, *theirs, refusal.mark, refusal.unlike):
             return None
-        if not self._queue(A, refusal):
-            return None
+        self._queue(A, refusal)
         self._factorizations += 1
 
         def verdict() -> bool:
@@ -90,9 +89,14 @@ class Elimination:
     def _eliminate(self, A: CSR) -> None:
         raise NotImplementedError
 
-    def _queue(self, A: CSR, refusal: Any) -> bool:
-        """Queue the elimination of A on a GPU, which may be refused; whether it was queued."""
+    @property
+    def _queues(self) -> bool:
+        """Whether there is a `_queue`, and nothing before it waits for the device."""
         return False
+
+    def _queue(self, A: CSR, refusal: Any) -> None:
+        """Queue the elimination of A on a GPU, which may be refused."""
+        raise NotImplementedError
 
     def _broken(self, row: int) -> ZeroPivot:
         raise NotImplementedError

@@ -71,11 +71,12 @@ class ILU0Elimination(Elimination):
         if bad >= 0:
             raise self._broken(bad)
 
-    def _queue(self, A: CSR, refusal: Any) -> bool:
-        if self.recipe.shift != 0:  # its values wait for the device
-            return False
+    @property
+    def _queues(self) -> bool:
+        return bool(self.recipe.shift == 0)  # shifted values wait for the device
+
+    def _queue(self, A: CSR, refusal: Any) -> None:
         kernels_for(A.data).elimination.ilu0(self.plan, self._values(A), self.factors.data, refusal)
-        return True
 
     def _broken(self, row: int) -> ZeroPivot:
         lu = self.factors

@@ -65,12 +65,13 @@ class _MILU0Elimination(Elimination):
         if bad >= 0:
             raise self._broken(bad)
 
-    def _queue(self, A: CSR, refusal: Any) -> bool:
-        if self.recipe.shift != 0:  # its values wait for the device
-            return False
+    @property
+    def _queues(self) -> bool:
+        return bool(self.recipe.shift == 0)  # shifted values wait for the device
+
+    def _queue(self, A: CSR, refusal: Any) -> None:
         relax, lu = float(self.recipe.relax), self.factors
         kernels_for(A.data).elimination.milu0(self.plan, A.data, relax, lu.data, refusal)
-        return True
 
     def _broken(self, row: int) -> ZeroPivot:
         lu = self.factors
