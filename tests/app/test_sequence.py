@@ -1,6 +1,8 @@
 """Sequence: right answers whatever it decides, and decisions that follow from what happened."""
 
-from dataclasses import replace
+import copy
+import gc
+from time import sleep
 
 import numpy as np
 import pytest
@@ -9,11 +11,9 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
+from finelu.auto import account, meanwhile
 from finelu.auto import sequence as module
-from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
-from finelu.matrix import as_csr
-from finelu.ordering import Begun
 
 N = 30 * 20
 pytestmark = pytest.mark.usefixtures("patient")
@@ -62,11 +62,11 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._made, sequence._excess = 1e-9, 1.0
+    sequence._account.made, sequence._account.excess = 1e-9, 1.0
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
-    sequence._updated, sequence._excess = 1e9, 1.0
+    sequence._account.updated, sequence._account.excess = 1e9, 1.0
     sequence.step(B, b)
     assert sequence.decisions[-1] == "reuse"
 
@@ -79,33 +79,33 @@ def test_what_old_factors_cost_adds_up_to_an_update(monkeypatch):
 
     def timed(self, *arguments):
         solution = iterate(self, *arguments)
-        self._pace = 1.0
+        self._account.pace = 1.0
         return solution
 
     monkeypatch.setattr(Sequence, "_iterate", timed)
-    sequence._made = sequence._updated = 10.0
-    fresh, steps, excess = sequence._fresh, 0, 0.0
+    sequence._account.made = sequence._account.updated = 10.0
+    fresh, steps, excess = sequence._account.fresh, 0, 0.0
     B = perturbed(convection())
     while sequence.decisions[-1] != "update":
-        assert (excess > 10.0) == (sequence._excess > 10.0)
+        assert (excess > 10.0) == (sequence._account.excess > 10.0)
         b = values(N, "float64", seed=steps)
         solution = sequence.step(B, b)
         assert_solves(B, b, solution)
-        sequence._updated = 10.0
+        sequence._account.updated = 10.0
         excess, steps = excess + max(solution.iterations - fresh, 0), steps + 1
         assert steps < 50
     assert steps > 2 and excess > 10.0
 
 
 def test_updates_follow_each_other_where_a_reuse_costs_more(monkeypatch):
-    monkeypatch.setattr(module, "RETRY", 3)
+    monkeypatch.setattr(account, "RETRY", 3)
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     for k in range(7):
         A = convection(1e-6 * k)
         assert_solves(A, b, sequence.step(A, b))
-        sequence._made = sequence._updated = 1.0
+        sequence._account.made = sequence._account.updated = 1.0
         if k == 0:
-            sequence._first = 2.0
+            sequence._account.first = 2.0
     assert sequence.decisions == ["solve", *["update"] * 3, *["reuse"] * 3]  # which cost nothing here
 
 
@@ -115,23 +115,23 @@ def test_only_the_first_reuse_tells_what_factors_of_one_step_before_cost():
     class Counted(Sequence):
         def _iterate(self, A, b, patience):
             solution = super()._iterate(A, b, patience)
-            self._last, self._pace = self._fresh + next(more), 1.0
+            self._account.last, self._account.pace = self._account.fresh + next(more), 1.0
             return solution
 
     sequence, b = Counted(recipe="ilu0"), values(N, "float64")
     for k in range(5):
         A = convection(1e-6 * k)
         assert_solves(A, b, sequence.step(A, b))
-        sequence._made = sequence._updated = 3.0
+        sequence._account.made = sequence._account.updated = 3.0
     assert sequence.decisions == ["solve", "reuse", "reuse", "update", "reuse"]
 
 
 def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
     b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
     sequence.step(convection(), b)
-    sequence._made = 1e9
+    sequence._account.made = 1e9
     assert_solves(convection(0.1), b, sequence.step(convection(0.1), b))
-    sequence._made, sequence._excess = 1e-9, 1.0
+    sequence._account.made, sequence._account.excess = 1e-9, 1.0
     assert_solves(convection(0.1), b, sequence.step(None, b))
     assert_solves(convection(0.1), b, sequence.step(None, b))
     assert sequence.decisions == ["solve", "reuse", "update", "reuse"]
@@ -191,13 +191,13 @@ def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice(monkeypatch
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     monkeypatch.setattr(type(sequence._F), "update", fails)
-    sequence._made, sequence._excess = 1e-9, 1.0
+    sequence._account.made, sequence._account.excess = 1e-9, 1.0
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
     monkeypatch.setattr(ILU0, "factor", fails)
-    sequence._made, sequence._excess = 1e-9, 1.0
+    sequence._account.made, sequence._account.excess = 1e-9, 1.0
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
         sequence.step(A, b)
     monkeypatch.undo()
@@ -249,91 +249,157 @@ def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
     assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
 
 
-class Here(Begun):
-    """It is over at once, whatever the threads do."""
-
-    def __init__(self, A):
-        super().__init__(A, aside=False)
-
-    @staticmethod
-    def possible():
-        return True
-
-
-def as_on_a_gpu(monkeypatch, plan=0.0, step=0.0, broken=False):
+def as_on_a_gpu(monkeypatch, gain=1e-9, broken=False):
     """The decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the list of them."""
     made = []
 
-    class Complete:
-        def __init__(self, backend):
-            assert backend == "cudss"
+    def factors(recipe, A, most, *, indefinite, host_threads, stop):
+        assert recipe.backend == "cudss" and most > 0 and host_threads >= 1 and stop.value == 0 and not indefinite
+        made.append(finelu.SparseLU(backend="superlu").factor(A))
+        if broken:
+            raise MemoryError
+        return made[-1]
 
-        def factor(self, A):
-            made.append(finelu.SparseLU(backend="superlu").factor(A))
-            if broken:
-                raise MemoryError
-            return made[-1]
-
-    Begun(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "Begun", Here)
+    monkeypatch.setattr(meanwhile, "CudssFactors", factors)
     monkeypatch.setattr(module, "on_gpu", lambda array: True)
     monkeypatch.setattr(module.cudss, "missing", lambda: "")
-    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0))
-    monkeypatch.setattr(module, "SparseLU", Complete)
-    for name, value in (("STEP", step), ("ENTRY", 0.0), ("FLOP", 0.0)):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "GAIN", gain)
+    monkeypatch.setattr(module, "ENTRY", 1e-30)
     return made
 
 
-def test_complete_factors_take_over_once_they_pay(monkeypatch):
-    made = as_on_a_gpu(monkeypatch)
-    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
-    for k in range(5):
+@pytest.fixture
+def at_once(monkeypatch):
+    """The other thread is waited for."""
+    begin = meanwhile.threads.begin
+
+    def begun(*args, **options):
+        task = begin(*args, **options)
+        task.wait()
+        return task
+
+    monkeypatch.setattr(meanwhile.threads, "begin", begun)
+
+
+def steps(sequence, count, A=None):
+    A = gallery.poisson7(16) if A is None else A
+    for k in range(count):
         B, b = sp.csr_matrix(A * (1 + 0.01 * k)), values(A.shape[0], "float64", k)
         solution = sequence.step(B, b)
         assert_solves(B, b, solution)
-    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [2]  # counted at 1
+        yield solution
+
+
+def test_complete_factors_take_over_once_they_pay(monkeypatch, at_once):
+    made, sequence = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8)
+    assert len(list(steps(sequence, 5))) == 5
+    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [2]  # begun at 1
     assert len(made) == 1 and sequence._F is made[0]
 
 
-@pytest.mark.parametrize("change", [{"plan": 1e9}, {"step": 1e9}], ids=["plan", "step"])
-def test_complete_factors_that_take_too_long_are_not_made(monkeypatch, change):
-    made = as_on_a_gpu(monkeypatch, **change)
-    A, sequence = gallery.poisson7(16), Sequence(rtol=1e-8)
-    for k in range(4):
-        assert sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), values(A.shape[0], "float64", k)).converged
+def test_steps_go_on_while_complete_factors_are_made(monkeypatch):
+    made, sequence, go_on = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8), []
+    factors = meanwhile.CudssFactors
+
+    def slow(*args, **options):
+        while not go_on:
+            sleep(1e-3)
+        return factors(*args, **options)
+
+    monkeypatch.setattr(meanwhile, "CudssFactors", slow)
+    assert len(list(steps(sequence, 4))) == 4
+    assert not made and "rebuild" not in sequence.decisions and not sequence._meanwhile.over
+    go_on.append(True)
+    sequence._meanwhile._task.wait()
+    assert all(s.converged for s in steps(sequence, 2))
+    assert sequence.decisions[4] == "rebuild" and sequence._F is made[0]
+
+
+def test_a_sequence_that_is_no_more_ends_the_other_thread(monkeypatch):
+    as_on_a_gpu(monkeypatch)
+    stops, sequence = [], Sequence(rtol=1e-8)
+
+    def until_the_end(recipe, A, most, *, stop, **_):
+        stops.append(stop)
+        while not stop.value:
+            sleep(1e-3)
+        raise MemoryError
+
+    monkeypatch.setattr(meanwhile, "CudssFactors", until_the_end)
+    list(steps(sequence, 2))
+    task = sequence._meanwhile._task
+    copied = copy.deepcopy(sequence)  # which has no thread of its own yet
+    assert copied._meanwhile is None and not task.done()
+    del sequence
+    gc.collect()
+    task.wait()
+    assert stops[0].value == 1
+
+
+def test_complete_factors_that_take_too_long_are_not_taken(monkeypatch, at_once):
+    made, sequence = as_on_a_gpu(monkeypatch, gain=1e-9), Sequence(rtol=1e-8)
+    monkeypatch.setattr(module, "OVERHEAD", 1e12)
+    sequence._may_begin = lambda A: sequence._F is not None and not sequence._settled
+    list(steps(sequence, 4))
+    assert len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
+
+
+def test_complete_factors_are_not_thought_of_where_steps_are_short(monkeypatch, at_once):
+    made, sequence = as_on_a_gpu(monkeypatch, gain=1e9), Sequence(rtol=1e-8)
+    list(steps(sequence, 4))
     assert not made and "rebuild" not in sequence.decisions
 
 
-def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch):
-    made = as_on_a_gpu(monkeypatch, broken=True)
-    A, sequence, said = gallery.poisson7(16), Sequence(rtol=1e-8), 0
-    for k in range(4):
-        b = values(A.shape[0], "float64", k)
-        solution = sequence.step(sp.csr_matrix(A * (1 + 0.01 * k)), b * (1 + 0.01 * k))
-        assert_solves(A, b, solution)
-        said += "no complete factors by cuDSS: MemoryError" in solution.explain()
+def test_complete_factors_of_another_pattern_are_not_taken(monkeypatch, at_once):
+    made, sequence, A = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8), gallery.poisson7(16)
+    list(steps(sequence, 2, A))
+    moved = A.copy()
+    moved.indices = moved.indices.copy()
+    row = slice(moved.indptr[100], moved.indptr[101])
+    moved.indices[row][0] = (moved.indices[row][0] + 3) % 100  # one entry elsewhere
+    moved.sort_indices()
+    assert moved.nnz == A.nnz and (moved != A).nnz
+    list(steps(sequence, 2, moved))
+    assert len(made) == 1 and sequence._F is not made[0]
+
+
+def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch, at_once):
+    made, sequence = as_on_a_gpu(monkeypatch, broken=True), Sequence(rtol=1e-8)
+    said = sum("no complete factors by cuDSS: MemoryError" in s.explain() for s in steps(sequence, 4))
     assert said == len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
 
 
 @ON_GPU
-def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
+def test_cudss_takes_over_in_a_sequence(backend, monkeypatch, at_once):
     import cupy
     import cupyx.scipy.sparse as csp
 
     if module.cudss.missing():
         pytest.skip(module.cudss.missing())
-    monkeypatch.setattr(module, "STEP", 0.0)
-    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=0.0, cudss_row=0.0))
+    monkeypatch.setattr(module, "GAIN", 1e-9)
+    monkeypatch.setattr(module, "ENTRY", 1e-30)
     A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
-    Begun(as_csr(A), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "Begun", Here)
     for k in range(5):
         b = values(A.shape[0], "float64", k)
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
         assert solution.converged
         assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
-    assert "rebuild" in sequence.decisions and isinstance(sequence._F, module.cudss.CudssFactors)
+    assert sequence.decisions[2] == "rebuild" and isinstance(sequence._F, module.cudss.CudssFactors)
+
+
+@ON_GPU
+def test_steps_on_the_gpu_go_on_while_cudss_is_at_work(backend, monkeypatch):
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    if module.cudss.missing():
+        pytest.skip(module.cudss.missing())
+    A, sequence = sp.csr_matrix(gallery.convection_diffusion(40)), Sequence(rtol=1e-8)
+    for k in range(60):
+        b = values(A.shape[0], "float64", k)
+        solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
+        assert solution.converged
+        assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
 
 
 def test_b_zero_columns_and_the_last_x():

@@ -12,12 +12,14 @@ import numpy as np
 
 from finelu import krylov
 from finelu.arithmetic import judged
+from finelu.auto.account import Account
 from finelu.auto.attempt import MAXITER
-from finelu.auto.choose import follows_chains, method_asked, recipe_asked
+from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.cost import INDEX, USABLE
 from finelu.auto.ladder import Ladder, precise
-from finelu.auto.rates import current_on_gpu
+from finelu.auto.meanwhile import Meanwhile
 from finelu.auto.solve import sooner_here_on_host
-from finelu.device import namespace, on_gpu, synchronize, to_host
+from finelu.device import free_memory, namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
@@ -26,17 +28,16 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
-from finelu.ordering import Begun
-from finelu.preconditioners import SparseLU, cudss
+from finelu.preconditioners import cudss
 from finelu.result import Solution, Status
+from finelu.threads import get_num_threads
 from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
-# Seconds of a step with complete factors by cuDSS: of any, for each entry of the factors, and for each operation. Not
-# fitted to measurements: meant to be on the safe side on an H100.
-STEP, ENTRY, FLOP = 3e-3, 1e-9, 2e-12
-RETRY = 16  # updates in a row, after which it is seen again what old factors cost
+GAIN = 1.25  # times by which a step with complete factors by cuDSS is to be faster than those before
+OVERHEAD = 2e-3  # s of such a step besides its update and one solve
+ENTRY = 4e-10  # s that an update takes at least for each entry of those factors, on an H100
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
 INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
 
@@ -49,12 +50,11 @@ class Sequence:
     - reuse the factors, if A has the pattern that was factored, and the iterations that were taken beyond those of the
       first solve with these factors cost, all together, less time than an update, and the first reuse after the last
       update did, too;
-    - update them (`F.update`) with the values of A_k, if they cost more; after RETRY updates in a row a reuse is tried;
+    - update them (`F.update`) with the values of A_k, if they cost more; after 16 updates in a row a reuse is tried;
     - rebuild, where the pattern has changed;
     - solve as at first, where size, device or precision have.
-    On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
-    plan is expected to, if a step with it is expected to take less than half of the last: one more rebuild, after which
-    it factors new values in milliseconds.
+    On a GPU with cuDSS, complete factors by it are made and timed by another thread, from the second step of one
+    pattern on, and take the place of the others where steps are faster with them: one rebuild more.
     A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
     given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
     recipe. The first guess is the last x or, where making it takes less than a quarter of the iterations' time, the
@@ -74,22 +74,16 @@ class Sequence:
         self._pattern: CSR | None = None
         self._method = ""
         self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
-        self._chains = False  # its rows form chains: complete factors would, too, and take more
         self._current = False  # whether the factors are those of the last A
-        self._fresh = self._last = 0  # iterations with fresh factors, and of the last solve
-        self._pace = 0.0  # seconds of an iteration
-        self._excess = 0.0  # seconds that iterations beyond the fresh ones have taken since
-        self._first = 0.0  # those of the first reuse after fresh factors, the last time that there was one
-        self._unseen = 0  # updates since then
-        self._age = 0  # reuses since the factors were fresh, the A that was factored not counted
-        self._made = self._updated = 0.0  # seconds to make the factors, and to update them, without compiling
+        self._account = Account()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
-        self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
-        self._count: Begun | None = None  # of what they take
+        self._meanwhile: Meanwhile | None = None  # complete factors by cuDSS, while another thread makes them
+        self._before = (0.0, 0)  # seconds and number of the steps before that
+        self._settled, self._failed = False, ""  # whether they have been thought of, and why there are none, this once
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_count": None}  # which is another thread's
+        return self.__dict__ | {"_meanwhile": None}  # which is another thread's
 
     def __copy__(self) -> Sequence:
         """A deep copy: an update by one of two that share factors would change the other."""
@@ -128,64 +122,64 @@ class Sequence:
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
         """The solution, what was done and why, and why on the CPU, "" where not."""
-        why, failed = self._direct_pays(A), ""
+        self._failed = ""
+        why = self._complete_factors_pay(A)
         if why:
-            failed = self._rebuild_by_cudss(A)
-            if not failed:
-                solution, _, why = self._with_factors(A, b, "reuse", why)
-                if solution is not None:
-                    return solution, "rebuild", why, ""
-                self._F, self._looked_at, failed = None, 0, "; complete factors by cuDSS did not lead to x"
+            solution, _, why = self._with_factors(A, b, "update", why)
+            if solution is not None:
+                return solution, "rebuild", why, ""
+            self._F, self._looked_at = None, 0
+            self._failed = "; complete factors by cuDSS did not lead to x"
         on_host = self._sooner_on_host(A)
         if on_host:
             A, b = A.on(np), to_host(b)
         decision, why = self._decide(A)
-        why += failed
+        why += self._failed
         if decision != "solve":
             solution, decision, why = self._with_factors(A, b, decision, why)
             if solution is not None:
                 return solution, decision, why, on_host
         return self._from_the_beginning(A, b), "solve", why, on_host
 
-    def _direct_pays(self, A: CSR) -> str:
-        """Why complete factors by cuDSS are to take the place of those there are; "" where they are not.
-
-        Their fill and work are counted once, on the host, while the steps go on.
-        """
-        ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
-        if not ready or self._direct_looked_at or isinstance(self._F, cudss.CudssFactors) or self._chains:
+    def _complete_factors_pay(self, A: CSR) -> str:
+        """Why complete factors by cuDSS, which another thread has made, take the place of those there are from now on;
+        "" where they do not. That thread is begun here."""
+        if self._meanwhile is None:
+            if self._may_begin(A):
+                threads = max(1, get_num_threads() // 2)  # as steps may be solved on the CPU
+                self._meanwhile = Meanwhile(A, self._room(A), host_threads=threads, timed=True)
+                self._before = self._spent, len(self.decisions)
             return ""
-        rates = current_on_gpu()
-        plan = rates.cudss_overhead + rates.cudss_row * A.n
-        if self._spent < plan or self._taken < 2 * STEP or cudss.missing() or self._pattern is None:
+        if not self._meanwhile.over:
             return ""
-        same = self._pattern.n == A.n and self._pattern.nnz == A.nnz  # what else there is to it costs more to see
-        if not same or not Begun.possible():
-            return ""
-        if self._count is None:  # by another thread, as it may take long
-            self._count = Begun(A.on(np))
-            return ""
-        if not self._count.over:
-            return ""
-        self._direct_looked_at = True
-        *_, fill = self._count.found()
-        step = STEP + ENTRY * fill.nnz + FLOP * fill.flops
-        if 2 * step > self._taken:
-            return ""
-        return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS about {step:.1g} s"
-
-    def _rebuild_by_cudss(self, A: CSR) -> str:
-        """Make complete factors of A by cuDSS the ones at hand; "", or why there are none, and nothing is changed."""
-        start = perf_counter()
+        meanwhile, self._meanwhile, self._settled = self._meanwhile, None, True
         try:
-            F = SparseLU(backend="cudss").factor(A)
+            F, seconds = meanwhile.found()
         except (FineluError, ArithmeticError, MemoryError) as error:
-            return f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
-        self._F, self._pattern, self._method, self._current = F, A, "gmres", True
+            self._failed = f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
+            return ""
+        spent, steps = self._before
+        before = (self._spent - spent) / max(len(self.decisions) - steps, 1)
+        if before < GAIN * (seconds + OVERHEAD) or not meanwhile.pattern.same_pattern(A):
+            return ""
+        self._F, self._pattern, self._method, self._current = F, A, "gmres", False
         self._looked_at, self._on_host = A.n, ""
-        self._made, self._updated = perf_counter() - start, F.report.numeric_seconds or 0.0
-        self._excess, self._first, self._age, self._fresh, self._last = 0.0, 0.0, 0, 1, 1
-        return ""
+        self._account = Account(updated=seconds, fresh=1, last=1)
+        return f"a step took {before:.2g} s, an update and a solve with complete factors by cuDSS take {seconds:.1g} s"
+
+    def _may_begin(self, A: CSR) -> bool:
+        """Whether complete factors by cuDSS may pay: a system of the same pattern comes for the second time."""
+        known = self._pattern
+        ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
+        if self._settled or not ready or known is None or isinstance(self._F, cudss.CudssFactors):
+            return False
+        alike = known.n == A.n and known.nnz == A.nnz  # what else there is to the pattern is seen when they are there
+        return alike and self._taken > GAIN * OVERHEAD and not cudss.missing()
+
+    def _room(self, A: CSR) -> float:
+        """Entries that complete factors may have: as many as find room, and as a step as long as the last allows."""
+        room = USABLE * free_memory(A.data) / (int(A.dtype.itemsize) + INDEX)
+        return min(room, self._taken / (GAIN * ENTRY))
 
     def _sooner_on_host(self, A: CSR) -> str:
         """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
@@ -193,9 +187,7 @@ class Sequence:
         if not on_gpu(A.data) or not isinstance(self.recipe, str):
             return ""
         if self._looked_at != A.n:
-            known = traits(A)
-            self._looked_at, self._on_host = A.n, sooner_here_on_host(known)
-            self._chains = follows_chains(known)
+            self._looked_at, self._on_host = A.n, sooner_here_on_host(traits(A))
         return self._on_host
 
     def _decide(self, A: CSR) -> tuple[str, str]:
@@ -203,22 +195,17 @@ class Sequence:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         known = self._pattern
         if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
-            self._direct_looked_at, self._count = False, None  # of another A
+            self._settled, self._meanwhile = False, None  # of another A
             return "solve", "A has another size, device or precision"
         if self._current:
             return "reuse", "A is the same"
         if not known.same_pattern(A):
             return "rebuild", "the pattern of A has changed"
-        price = self._updated or self._made
-        if self._excess > price:
-            return "update", f"old factors have cost {self._excess:.2g} s by now, an update takes {price:.2g} s"
-        if self._first > price and self._unseen < RETRY:
-            return "update", f"factors of one step before have cost {self._first:.2g} s, an update takes {price:.2g} s"
-        return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self._excess:.2g} s by now"
+        return self._account.decide()
 
     def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
         """The solution or None, what was done in the end, and why."""
-        ways = ("reuse", "update", "rebuild")
+        ways, account = ("reuse", "update", "rebuild"), self._account
         for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
             start = perf_counter()
             try:
@@ -238,21 +225,16 @@ class Sequence:
             self._current = self._current or way != "reuse"
             spent = max(perf_counter() - start - compiling(), 0.0)
             if way == "update":
-                self._updated = spent
+                account.updated = spent
             elif way == "rebuild":
-                self._made = spent
-            price = self._updated or self._made
-            patience = math.inf if way == "rebuild" else 2 * (self._fresh * self._pace + price) + PATIENCE
+                account.made = spent
+            patience = math.inf if way == "rebuild" else 2 * (account.fresh * account.pace + account.price) + PATIENCE
             solution = self._iterate(A, b, patience)
             if solution.converged:
                 if way != "reuse":
-                    self._fresh, self._excess, self._age, self._unseen = self._last, 0.0, 0, self._unseen + 1
-                excess = max(self._last - self._fresh, 0) * self._pace
-                if not self._current:
-                    if self._age == 0:
-                        self._first, self._unseen = excess, 0
-                    self._age += 1
-                self._excess += excess
+                    account.solved_afresh()
+                elif not self._current:
+                    account.solved_with_old()
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
         return None, decision, why
@@ -263,7 +245,7 @@ class Sequence:
         residual = Residual(product.matrix, product.__matmul__, b.dtype)
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
-        worth = GUESSES * self._guessing <= self._last * self._pace
+        worth = GUESSES * self._guessing <= self._account.last * self._account.pace
         for combine in (False, True) if known else ():
             if least > self.rtol * scale and (worth or not combine):
                 begin = perf_counter()
@@ -291,9 +273,9 @@ class Sequence:
         status = solution.status
         if status is Status.CONVERGED and not size <= self.rtol * scale:
             status = Status.STAGNATED
-        self._last = solution.iterations
+        self._account.last = solution.iterations
         if began and solution.iterations > began[0][0]:
-            self._pace = (end - began[0][1]) / (solution.iterations - began[0][0])
+            self._account.pace = (end - began[0][1]) / (solution.iterations - began[0][0])
         history = solution.history.copy()
         history[-1] = size
         return replace(solution, x=x, status=status, residual_norm=size, history=history)
@@ -312,10 +294,13 @@ class Sequence:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
-            self._current, self._excess, self._first, self._age = True, 0.0, 0.0, 0
-            self._made, self._updated = max(done.setup_seconds - compiling(), 0.0), 0.0
-            self._fresh = self._last = done.iterations
-            self._pace = max(done.seconds - compiling(), 0.0) / max(done.iterations, 1)
+            self._current = True
+            self._account = Account(
+                made=max(done.setup_seconds - compiling(), 0.0),
+                fresh=done.iterations,
+                last=done.iterations,
+                pace=max(done.seconds - compiling(), 0.0) / max(done.iterations, 1),
+            )
         return solution
 
 

@@ -175,17 +175,20 @@ class Solver:
         matching: int = OWN_MATCHING,
         deterministic: bool = False,
         threads: int = 1,
+        stop: Any = None,
     ):
         """indptr (n + 1,), indices (nnz,), values (nnz,) : by rows, sorted, on the GPU; kept, and read in each call.
         blank (n,) : memory of this dtype that stands for a right-hand side where there is none.
 
         kind : of the matrix; unless it is GENERAL, what is above the diagonal is read.  threads : of the host.
+        stop : of `new_stop`, for a caller that means to end what goes on.
         """
         self._calls, self._arrays = found.calls, (indptr, indices, values, blank)
         self._device, self._stream = _device(), _stream()
-        self._stop = _int(0)
+        self._stop = new_stop() if stop is None else stop
         self._made: list[tuple[Any, ...]] = []
-        kept = self._stop, self._arrays  # whose addresses the library has
+        self._streams = [_stream_object()]  # that it has seen: a stream that is destroyed meanwhile is a fault in it
+        kept = self._stop, self._arrays, self._streams  # whose addresses the library has
         weakref.finalize(self, _destroy, self._made, self._device, kept).atexit = False
         try:
             self._make(found, kind)
@@ -298,12 +301,12 @@ class Solver:
         if stream[0] == OF_THREAD:  # that of another thread is another
             _synchronize()
             stream = 0, 0
+        self._streams.append(_stream_object())
 
         def run() -> None:
             with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
                 self._execute(phase, stream, X, B)
 
-        self._stop.value = 0
         aside(run, self._end)
 
     def _end(self) -> None:
@@ -313,6 +316,7 @@ class Solver:
         if stream != self._stream:  # it keeps intermediate results in memory of its own
             _synchronize()
             self._stream = stream
+            self._streams.append(_stream_object())
         self._call("cudssSetStream", self._handle, stream[0])
         self._call("cudssExecute", self._handle, phase, self._config, self._data, self._matrix, X, B)
 
@@ -342,6 +346,11 @@ class Solver:
         if status != SUCCESS:
             why = STATUS.get(status, "for a reason that it does not name")
             raise FineluError(f"SparseLU: cuDSS gave up: {why} ({function}, status {status})")
+
+
+def new_stop() -> Any:
+    """A flag, `value` 0; once that is 1, the calls of those that have it end with an error."""
+    return _int(0)
 
 
 def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
@@ -413,6 +422,11 @@ def _stream() -> tuple[int, int]:
     """The address of the current stream; and the thread, where that is the default one of any thread, else 0."""
     address = int(import_module("cupy").cuda.get_current_stream().ptr)
     return address, threading.get_ident() if address == OF_THREAD else 0
+
+
+def _stream_object() -> Any:
+    """The current stream, which lives as long as this."""
+    return import_module("cupy").cuda.get_current_stream()
 
 
 def _synchronize() -> None:
