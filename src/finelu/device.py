@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -90,19 +88,6 @@ def synchronize(array: object) -> None:
     """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
     if "cupy" in sys.modules and on_gpu(array):
         import_module("cupy").cuda.get_current_stream().synchronize()
-
-
-@contextmanager
-def own_stream(array: object) -> Iterator[None]:
-    """Until it is left, this thread works on the GPU of `array`, in a stream of its own, and then waits for that
-    (nothing to do on the CPU)."""
-    if not on_gpu(array):
-        yield
-        return
-    cuda = namespace(array).cuda
-    with cuda.Device(array.data.device_id), cuda.Stream(non_blocking=True) as stream:  # type: ignore[attr-defined]
-        yield
-        stream.synchronize()
 
 
 def free_memory(array: object) -> int:

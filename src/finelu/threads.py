@@ -166,7 +166,6 @@ class Task:
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
-        self.halt: Callable[[], object] | None = None
 
     @classmethod
     def over_with(cls, result: Any) -> Task:
@@ -244,14 +243,10 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
         del task  # nothing is kept while it waits
 
 
-def begin(function: Callable[..., Any], *args: Any, halt: Callable[[], object] | None = None) -> Task:
-    """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one.
-
-    halt : asks it to come to an end, where the process does.
-    """
+def begin(function: Callable[..., Any], *args: Any) -> Task:
+    """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
     global _begun
     task = Task(function, args)
-    task.halt = halt
     with _lock:
         _begun = [*(old for old in _begun if _goes_on(old)), ref(task)]
     return _submit(task)
@@ -281,10 +276,6 @@ def _end_at_exit() -> None:
     """Leave no thread inside of a kernel while the process is taken down: before what was imported meanwhile ends."""
 
     def end() -> None:
-        for begun in _begun:
-            task = begun()
-            if task is not None and task.halt is not None:
-                task.halt()
         if _pool is not None:
             _pool.end()
             _pool.join(AT_EXIT)

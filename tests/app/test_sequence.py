@@ -1,8 +1,6 @@
 """Sequence: right answers whatever it decides, and decisions that follow from what happened."""
 
-import copy
-import gc
-from time import sleep
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +9,12 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import account, meanwhile
+from finelu.auto import account
 from finelu.auto import sequence as module
+from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
+from finelu.matrix import as_csr
+from finelu.ordering import Begun
 
 N = 30 * 20
 pytestmark = pytest.mark.usefixtures("patient")
@@ -249,40 +250,50 @@ def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
     assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
 
 
-def as_on_a_gpu(monkeypatch, gain=1e-9, broken=False):
+class Here(Begun):
+    """It is over at once, whatever the threads do."""
+
+    def __init__(self, A):
+        super().__init__(A, aside=False)
+
+    @staticmethod
+    def possible():
+        return True
+
+
+class Unwilling(Begun):
+    """Its kernels would have to be compiled first."""
+
+    @staticmethod
+    def possible():
+        return False
+
+
+def as_on_a_gpu(monkeypatch, plan=0.0, step=-1e9, entry=1e-30, broken=False, begun=Here):
     """The decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the list of them."""
     made = []
 
-    def factors(recipe, A, most, *, indefinite, host_threads, stop):
-        assert recipe.backend == "cudss" and most > 0 and host_threads >= 1 and stop.value == 0 and not indefinite
-        made.append(finelu.SparseLU(backend="superlu").factor(A))
-        if broken:
-            raise MemoryError
-        return made[-1]
+    class Complete:
+        def __new__(cls, recipe, A, most):
+            assert recipe.backend == "cudss" and most > 0
+            made.append(finelu.SparseLU(backend="superlu").factor(A))
+            if broken:
+                raise MemoryError
+            return made[-1]
 
-    monkeypatch.setattr(meanwhile, "CudssFactors", factors)
+    Begun(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
+    monkeypatch.setattr(module, "Begun", begun)
     monkeypatch.setattr(module, "on_gpu", lambda array: True)
     monkeypatch.setattr(module.cudss, "missing", lambda: "")
-    monkeypatch.setattr(module, "GAIN", gain)
-    monkeypatch.setattr(module, "ENTRY", 1e-30)
+    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0))
+    monkeypatch.setattr(module.cudss, "CudssFactors", Complete)
+    for name, value in (("STEP", step), ("ENTRY", entry)):
+        monkeypatch.setattr(module, name, value)
     return made
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """The other thread is waited for."""
-    begin = meanwhile.threads.begin
-
-    def begun(*args, **options):
-        task = begin(*args, **options)
-        task.wait()
-        return task
-
-    monkeypatch.setattr(meanwhile.threads, "begin", begun)
-
-
-def steps(sequence, count, A=None):
-    A = gallery.poisson7(16) if A is None else A
+def steps(sequence, count):
+    A = gallery.poisson7(16)
     for k in range(count):
         B, b = sp.csr_matrix(A * (1 + 0.01 * k)), values(A.shape[0], "float64", k)
         solution = sequence.step(B, b)
@@ -290,116 +301,56 @@ def steps(sequence, count, A=None):
         yield solution
 
 
-def test_complete_factors_take_over_once_they_pay(monkeypatch, at_once):
-    made, sequence = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8)
+@pytest.mark.parametrize("begun", [Here, Unwilling])
+def test_complete_factors_take_over_once_they_pay(monkeypatch, begun):
+    made, sequence = as_on_a_gpu(monkeypatch, begun=begun), Sequence(rtol=1e-8)
     assert len(list(steps(sequence, 5))) == 5
-    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [2]  # begun at 1
+    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [1]
     assert len(made) == 1 and sequence._F is made[0]
 
 
-def test_steps_go_on_while_complete_factors_are_made(monkeypatch):
-    made, sequence, go_on = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8), []
-    factors = meanwhile.CudssFactors
-
-    def slow(*args, **options):
-        while not go_on:
-            sleep(1e-3)
-        return factors(*args, **options)
-
-    monkeypatch.setattr(meanwhile, "CudssFactors", slow)
-    assert len(list(steps(sequence, 4))) == 4
-    assert not made and "rebuild" not in sequence.decisions and not sequence._meanwhile.over
-    go_on.append(True)
-    sequence._meanwhile._task.wait()
-    assert all(s.converged for s in steps(sequence, 2))
-    assert sequence.decisions[4] == "rebuild" and sequence._F is made[0]
-
-
-def test_a_sequence_that_is_no_more_ends_the_other_thread(monkeypatch):
-    as_on_a_gpu(monkeypatch)
-    stops, sequence = [], Sequence(rtol=1e-8)
-
-    def until_the_end(recipe, A, most, *, stop, **_):
-        stops.append(stop)
-        while not stop.value:
-            sleep(1e-3)
-        raise MemoryError
-
-    monkeypatch.setattr(meanwhile, "CudssFactors", until_the_end)
-    list(steps(sequence, 2))
-    task = sequence._meanwhile._task
-    copied = copy.deepcopy(sequence)  # which has no thread of its own yet
-    assert copied._meanwhile is None and not task.done()
-    del sequence
-    gc.collect()
-    task.wait()
-    assert stops[0].value == 1
-
-
-def test_complete_factors_that_take_too_long_are_not_taken(monkeypatch, at_once):
-    made, sequence = as_on_a_gpu(monkeypatch, gain=1e-9), Sequence(rtol=1e-8)
-    monkeypatch.setattr(module, "OVERHEAD", 1e12)
-    sequence._may_begin = lambda A: sequence._F is not None and not sequence._settled
-    list(steps(sequence, 4))
-    assert len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
-
-
-def test_complete_factors_are_not_thought_of_where_steps_are_short(monkeypatch, at_once):
-    made, sequence = as_on_a_gpu(monkeypatch, gain=1e9), Sequence(rtol=1e-8)
-    list(steps(sequence, 4))
+@pytest.mark.parametrize("change", [{"plan": 1e9}, {"step": 1e9}, {"entry": 1e15}], ids=["plan", "step", "fill"])
+def test_complete_factors_that_take_too_long_are_not_made(monkeypatch, change):
+    made, sequence = as_on_a_gpu(monkeypatch, **change), Sequence(rtol=1e-8)
+    assert all(s.converged for s in steps(sequence, 4))
     assert not made and "rebuild" not in sequence.decisions
 
 
-def test_complete_factors_of_another_pattern_are_not_taken(monkeypatch, at_once):
-    made, sequence, A = as_on_a_gpu(monkeypatch), Sequence(rtol=1e-8), gallery.poisson7(16)
-    list(steps(sequence, 2, A))
-    moved = A.copy()
-    moved.indices = moved.indices.copy()
-    row = slice(moved.indptr[100], moved.indptr[101])
-    moved.indices[row][0] = (moved.indices[row][0] + 3) % 100  # one entry elsewhere
-    moved.sort_indices()
-    assert moved.nnz == A.nnz and (moved != A).nnz
-    list(steps(sequence, 2, moved))
-    assert len(made) == 1 and sequence._F is not made[0]
+def test_steps_go_on_while_the_fill_is_counted(monkeypatch):
+    class Slow(Here):
+        over = False
+
+    made, sequence = as_on_a_gpu(monkeypatch, begun=Slow), Sequence(rtol=1e-8)
+    assert len(list(steps(sequence, 3))) == 3 and not made
+    Slow.over = True
+    assert len(list(steps(sequence, 2))) == 2
+    assert sequence.decisions[3] == "rebuild" and sequence._F is made[0]
 
 
-def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch, at_once):
+def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch):
     made, sequence = as_on_a_gpu(monkeypatch, broken=True), Sequence(rtol=1e-8)
     said = sum("no complete factors by cuDSS: MemoryError" in s.explain() for s in steps(sequence, 4))
     assert said == len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
 
 
 @ON_GPU
-def test_cudss_takes_over_in_a_sequence(backend, monkeypatch, at_once):
+def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
     import cupy
     import cupyx.scipy.sparse as csp
 
     if module.cudss.missing():
         pytest.skip(module.cudss.missing())
-    monkeypatch.setattr(module, "GAIN", 1e-9)
-    monkeypatch.setattr(module, "ENTRY", 1e-30)
+    monkeypatch.setattr(module, "STEP", -1e9)
+    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=0.0, cudss_row=0.0))
     A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
+    Begun(as_csr(A), aside=False)  # its kernels are compiled
+    monkeypatch.setattr(module, "Begun", Here)
     for k in range(5):
         b = values(A.shape[0], "float64", k)
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
         assert solution.converged
         assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
-    assert sequence.decisions[2] == "rebuild" and isinstance(sequence._F, module.cudss.CudssFactors)
-
-
-@ON_GPU
-def test_steps_on_the_gpu_go_on_while_cudss_is_at_work(backend, monkeypatch):
-    import cupy
-    import cupyx.scipy.sparse as csp
-
-    if module.cudss.missing():
-        pytest.skip(module.cudss.missing())
-    A, sequence = sp.csr_matrix(gallery.convection_diffusion(40)), Sequence(rtol=1e-8)
-    for k in range(60):
-        b = values(A.shape[0], "float64", k)
-        solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
-        assert solution.converged
-        assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
+    assert sequence.decisions[1] == "rebuild" and isinstance(sequence._F, module.cudss.CudssFactors)
 
 
 def test_b_zero_columns_and_the_last_x():

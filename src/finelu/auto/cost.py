@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.choose import Rung
-from finelu.auto.meanwhile import Meanwhile
 from finelu.auto.rates import current, current_on_gpu
 from finelu.device import free_memory
 from finelu.errors import SingularMatrix, StructurallySingular
@@ -31,7 +30,6 @@ from finelu.preconditioners.direct import (
     may_be_by_blocks,
     needs_matching,
 )
-from finelu.threads import get_num_threads
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -42,7 +40,6 @@ ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not 
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
-LAST = 0.1  # part of the time of factors by cuDSS that is left at least, where another thread has made them
 COMPILES = 3.0  # s to compile the kernels of the count
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
@@ -56,7 +53,6 @@ class Costs:
     likewise.  analysis : of the direct solve, once
     `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
     direct solve would take.  begun : that, by another thread.
-    meanwhile : the factors by cuDSS, likewise.
     short : rows are so short that factors with columns ordered alone stay sparse.
     fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
@@ -77,7 +73,6 @@ class Costs:
         self.counted = self.by_columns or self.quick
         self.no_room = False
         self.begun: Begun | None = None
-        self.meanwhile: Meanwhile | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
     @cached_property
@@ -116,21 +111,6 @@ class Costs:
         if self.begun is not None and not self.begun.over:
             self.begun.end()
             self.begun = None
-
-    def begin_plan(self) -> None:
-        """Let another thread make complete factors by cuDSS, for the rung of that name."""
-        if self.meanwhile is None:
-            threads, definite = max(1, get_num_threads() - 1), self.traits.definite
-            self.meanwhile = Meanwhile(self.A, self.most_entries, host_threads=threads, indefinite=not definite)
-
-    def end_plan(self) -> None:
-        """That thread is asked to end, which nobody waits for."""
-        self.meanwhile = None
-
-    @property
-    def planning(self) -> bool:
-        """Whether another thread is still at work on factors by cuDSS."""
-        return self.meanwhile is not None and not self.meanwhile.over
 
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
@@ -187,15 +167,7 @@ class Costs:
         if not self.fits(self.room(rung)) or (rung == "direct" and self.no_room):
             return math.inf
         if rung == "cudss":  # which counts in its plan
-            whole = current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
-            spent = (
-                0.0
-                if self.meanwhile is None
-                else whole
-                if self.meanwhile.over
-                else perf_counter() - self.meanwhile.began
-            )
-            return max(whole - spent, LAST * whole)
+            return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
         if rung == "threshold" and self.traits.gpu:
             return self.gpu_pace * (current_on_gpu().threshold_overhead + current_on_gpu().threshold * nnz)
         if rung == "direct":

@@ -142,7 +142,6 @@ class Ladder:
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
-            self.costs.end_plan()
         return self._solution(column, left)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
@@ -267,9 +266,7 @@ class Ladder:
         outcome, chosen, costs = "", self.rungs[rung], self.costs
         for recipe in chosen.recipes:
             try:
-                if rung == "cudss" and costs.meanwhile is not None:
-                    self.factors[rung], _ = costs.meanwhile.found()
-                elif rung == "cudss":
+                if rung == "cudss":
                     indefinite = not self.traits.definite
                     self.factors[rung] = cudss.CudssFactors(recipe, self.A, costs.most_entries, indefinite=indefinite)
                 elif rung == "direct" and isinstance(recipe, SparseLU):

@@ -14,7 +14,6 @@ from finelu.result import Status
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
 BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
-ASIDE = 0.5  # part of their time that complete factors by cuDSS are taken to cost where another thread makes them
 LEAST = 3  # iterations before anything is expected
 
 Listener = Callable[..., Any] | None
@@ -107,15 +106,8 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
     The fill of the direct solve is counted once its ordering costs little compared with the rest, by another thread
-    where that leaves the iterations as fast as they are; until that is over, no other rung takes its place. Complete
-    factors by cuDSS are begun by another thread once half of their time would be worth it.
+    where that leaves the iterations as fast as they are; until that is over, no other rung takes its place.
     """
-    if (
-        "cudss" in left
-        and worth(ASIDE * costs.seconds("cudss"), elapsed, rest)
-        and costs.in_time(costs.seconds("cudss"))
-    ):
-        costs.begin_plan()
     uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
     if uncounted and worth(analysis, elapsed, rest):
         analysis += costs.pace * costs.compile_seconds
@@ -130,7 +122,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     if rung is None or not worth(found[rung], elapsed, rest):
         return None
     counting = uncounted and costs.begun is not None and not costs.begun.over
-    return None if counting or (rung == "cudss" and costs.planning) else rung
+    return None if counting else rung
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:

@@ -15,11 +15,10 @@ from finelu.arithmetic import judged
 from finelu.auto.account import Account
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
-from finelu.auto.cost import INDEX, USABLE
 from finelu.auto.ladder import Ladder, precise
-from finelu.auto.meanwhile import Meanwhile
+from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
-from finelu.device import free_memory, namespace, on_gpu, synchronize, to_host
+from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
@@ -28,16 +27,17 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
-from finelu.preconditioners import cudss
+from finelu.ordering import Begun
+from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
-from finelu.threads import get_num_threads
 from finelu.validation import number
 
 PATIENCE = 0.05  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
-GAIN = 1.25  # times by which a step with complete factors by cuDSS is to be faster than those before
-OVERHEAD = 2e-3  # s of such a step besides its update and one solve
-ENTRY = 4e-10  # s that an update takes at least for each entry of those factors, on an H100
+# Seconds of a step with complete factors by cuDSS, of any and for each entry of L and U. On an H100 an update took 3 ms
+# and 0.3 to 2.5 ns for each of up to 3e8 entries, and a step takes some 2 ms besides.
+STEP, ENTRY = 5e-3, 1e-9
+GAIN = 1.5  # times by which such a step is to be faster than the last
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
 INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
 
@@ -53,8 +53,9 @@ class Sequence:
     - update them (`F.update`) with the values of A_k, if they cost more; after 16 updates in a row a reuse is tried;
     - rebuild, where the pattern has changed;
     - solve as at first, where size, device or precision have.
-    On a GPU with cuDSS, complete factors by it are made and timed by another thread, from the second step of one
-    pattern on, and take the place of the others where steps are faster with them: one rebuild more.
+    On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
+    plan is expected to, if a step with it is expected to take less than two thirds of the last: one more rebuild, after
+    which it factors new values in milliseconds.
     A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
     given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
     recipe. The first guess is the last x or, where making it takes less than a quarter of the iterations' time, the
@@ -77,13 +78,12 @@ class Sequence:
         self._current = False  # whether the factors are those of the last A
         self._account = Account()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
-        self._meanwhile: Meanwhile | None = None  # complete factors by cuDSS, while another thread makes them
-        self._before = (0.0, 0)  # seconds and number of the steps before that
-        self._settled, self._failed = False, ""  # whether they have been thought of, and why there are none, this once
+        self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
+        self._count: Begun | None = None  # of what they take
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_meanwhile": None}  # which is another thread's
+        return self.__dict__ | {"_count": None}  # which is another thread's
 
     def __copy__(self) -> Sequence:
         """A deep copy: an update by one of two that share factors would change the other."""
@@ -122,64 +122,61 @@ class Sequence:
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
         """The solution, what was done and why, and why on the CPU, "" where not."""
-        self._failed = ""
-        why = self._complete_factors_pay(A)
+        why, failed = self._direct_pays(A), ""
         if why:
-            solution, _, why = self._with_factors(A, b, "update", why)
-            if solution is not None:
-                return solution, "rebuild", why, ""
-            self._F, self._looked_at = None, 0
-            self._failed = "; complete factors by cuDSS did not lead to x"
+            failed = self._rebuild_by_cudss(A)
+            if not failed:
+                solution, _, why = self._with_factors(A, b, "reuse", why)
+                if solution is not None:
+                    return solution, "rebuild", why, ""
+                self._F, self._looked_at, failed = None, 0, "; complete factors by cuDSS did not lead to x"
         on_host = self._sooner_on_host(A)
         if on_host:
             A, b = A.on(np), to_host(b)
         decision, why = self._decide(A)
-        why += self._failed
+        why += failed
         if decision != "solve":
             solution, decision, why = self._with_factors(A, b, decision, why)
             if solution is not None:
                 return solution, decision, why, on_host
         return self._from_the_beginning(A, b), "solve", why, on_host
 
-    def _complete_factors_pay(self, A: CSR) -> str:
-        """Why complete factors by cuDSS, which another thread has made, take the place of those there are from now on;
-        "" where they do not. That thread is begun here."""
-        if self._meanwhile is None:
-            if self._may_begin(A):
-                threads = max(1, get_num_threads() // 2)  # as steps may be solved on the CPU
-                self._meanwhile = Meanwhile(A, self._room(A), host_threads=threads, timed=True)
-                self._before = self._spent, len(self.decisions)
-            return ""
-        if not self._meanwhile.over:
-            return ""
-        meanwhile, self._meanwhile, self._settled = self._meanwhile, None, True
-        try:
-            F, seconds = meanwhile.found()
-        except (FineluError, ArithmeticError, MemoryError) as error:
-            self._failed = f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
-            return ""
-        spent, steps = self._before
-        before = (self._spent - spent) / max(len(self.decisions) - steps, 1)
-        if before < GAIN * (seconds + OVERHEAD) or not meanwhile.pattern.same_pattern(A):
-            return ""
-        self._F, self._pattern, self._method, self._current = F, A, "gmres", False
-        self._looked_at, self._on_host = A.n, ""
-        self._account = Account(updated=seconds, fresh=1, last=1)
-        return f"a step took {before:.2g} s, an update and a solve with complete factors by cuDSS take {seconds:.1g} s"
+    def _direct_pays(self, A: CSR) -> str:
+        """Why complete factors by cuDSS are to take the place of those there are; "" where they are not.
 
-    def _may_begin(self, A: CSR) -> bool:
-        """Whether complete factors by cuDSS may pay: a system of the same pattern comes for the second time."""
-        known = self._pattern
+        Their fill is counted once, on the host, while the steps go on, if no kernels are to be compiled for that.
+        """
         ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
-        if self._settled or not ready or known is None or isinstance(self._F, cudss.CudssFactors):
-            return False
-        alike = known.n == A.n and known.nnz == A.nnz  # what else there is to the pattern is seen when they are there
-        return alike and self._taken > GAIN * OVERHEAD and not cudss.missing()
+        if not ready or self._direct_looked_at or isinstance(self._F, cudss.CudssFactors) or self._pattern is None:
+            return ""
+        rates, alike = current_on_gpu(), self._pattern.n == A.n and self._pattern.nnz == A.nnz
+        plan = rates.cudss_overhead + rates.cudss_row * A.n
+        if self._spent < plan or not alike or self._most_entries() <= 0 or cudss.missing():
+            return ""
+        if self._count is None and Begun.possible():  # by another thread, as it may take long
+            self._count = Begun(A.on(np))
+        if self._count is not None and not self._count.over:
+            return ""
+        self._direct_looked_at = True
+        if self._count is not None and self._count.found()[2].nnz > self._most_entries():
+            return ""
+        return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS is expected to take less"
 
-    def _room(self, A: CSR) -> float:
-        """Entries that complete factors may have: as many as find room, and as a step as long as the last allows."""
-        room = USABLE * free_memory(A.data) / (int(A.dtype.itemsize) + INDEX)
-        return min(room, self._taken / (GAIN * ENTRY))
+    def _most_entries(self) -> float:
+        """Of L and U by cuDSS, with which a step is expected to be faster than the last."""
+        return (self._taken / GAIN - STEP) / ENTRY
+
+    def _rebuild_by_cudss(self, A: CSR) -> str:
+        """Make complete factors of A by cuDSS the ones at hand; "", or why there are none, and nothing is changed."""
+        start = perf_counter()
+        try:
+            F = cudss.CudssFactors(SparseLU(backend="cudss"), A, self._most_entries())
+        except (FineluError, ArithmeticError, MemoryError) as error:
+            return f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
+        self._F, self._pattern, self._method, self._current = F, A, "gmres", True
+        self._looked_at, self._on_host = A.n, ""
+        self._account = Account(perf_counter() - start, F.report.numeric_seconds or 0.0, fresh=1, last=1)
+        return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
         """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
@@ -195,7 +192,7 @@ class Sequence:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         known = self._pattern
         if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
-            self._settled, self._meanwhile = False, None  # of another A
+            self._direct_looked_at, self._count = False, None  # of another A
             return "solve", "A has another size, device or precision"
         if self._current:
             return "reuse", "A is the same"

@@ -75,7 +75,7 @@ class CudssFactors(Factors):
     The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
     """
 
-    _bound = ("_lock", "_library", "_turns", "_solver", "_transposed", "_stop")
+    _bound = ("_lock", "_library", "_turns", "_solver", "_transposed")
     report: CudssReport
 
     def __init__(
@@ -85,12 +85,9 @@ class CudssFactors(Factors):
         most: float = math.inf,
         *,
         indefinite: bool = False,
-        host_threads: int | None = None,
-        stop: Any = None,
     ):
         """most : entries that the factors may have; more are a MemoryError, before they are made.
         indefinite : A is known not to be positive definite.
-        host_threads : for each plan; None: all.  stop : of `new_stop`, by which another thread ends this.
 
         Raises ParameterError where cuDSS is not installed, or does not offer what the recipe asks for, DeviceError
         for an A on the host."""
@@ -101,22 +98,19 @@ class CudssFactors(Factors):
             )
         self.report.factored_on = self.report.applied_on = "GPU"
         self._asked = _asked(recipe)
-        self._most, self._indefinite, self._host_threads = most, indefinite, host_threads
+        self._most, self._indefinite = most, indefinite
         self._unbound()
-        self._stop: Any = stop
         self._made: How | None = None  # what the factors were made by
         self._steps, self._nnz = 0, 0
         self._least = 0.0  # what `probe` found when the steps were last looked for
         self._S, self._places = with_diagonal(A)
         self._refresh(A)
-        self._stop = None  # the next plans have flags of their own
 
     def _unbound(self) -> None:
         self._library = _library()
         self._turns = threading.Lock()  # a solve works in memory of the factors
         self._solver: Solver | None = None
         self._transposed: Any = None  # S^T by rows, once it is needed
-        self._stop = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -221,8 +215,7 @@ class CudssFactors(Factors):
             ordering=how.ordering,
             matching=how.matching,
             deterministic=self.recipe.deterministic,
-            threads=self._host_threads or get_num_threads(),
-            stop=self._stop,
+            threads=get_num_threads(),
         )
         self._solver.plan()
         if self._most < math.inf and (entries := self._solver.planned) > self._most:

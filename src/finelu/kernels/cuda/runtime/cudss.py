@@ -175,17 +175,15 @@ class Solver:
         matching: int = OWN_MATCHING,
         deterministic: bool = False,
         threads: int = 1,
-        stop: Any = None,
     ):
         """indptr (n + 1,), indices (nnz,), values (nnz,) : by rows, sorted, on the GPU; kept, and read in each call.
         blank (n,) : memory of this dtype that stands for a right-hand side where there is none.
 
         kind : of the matrix; unless it is GENERAL, what is above the diagonal is read.  threads : of the host.
-        stop : of `new_stop`, for a caller that means to end what goes on.
         """
         self._calls, self._arrays = found.calls, (indptr, indices, values, blank)
         self._device, self._stream = _device(), _stream()
-        self._stop = new_stop() if stop is None else stop
+        self._stop = _int(0)
         self._made: list[tuple[Any, ...]] = []
         self._streams = [_stream_object()]  # that it has seen: a stream that is destroyed meanwhile is a fault in it
         kept = self._stop, self._arrays, self._streams  # whose addresses the library has
@@ -307,6 +305,7 @@ class Solver:
             with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
                 self._execute(phase, stream, X, B)
 
+        self._stop.value = 0
         aside(run, self._end)
 
     def _end(self) -> None:
@@ -346,11 +345,6 @@ class Solver:
         if status != SUCCESS:
             why = STATUS.get(status, "for a reason that it does not name")
             raise FineluError(f"SparseLU: cuDSS gave up: {why} ({function}, status {status})")
-
-
-def new_stop() -> Any:
-    """A flag, `value` 0; once that is 1, the calls of those that have it end with an error."""
-    return _int(0)
 
 
 def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
