@@ -201,6 +201,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(runtime, "_device", lambda: 0)
     monkeypatch.setattr(runtime, "_on", lambda device: nullcontext())
     monkeypatch.setattr(runtime, "_stream", lambda: (device["stream"], 0))
+    monkeypatch.setattr(runtime, "_stream_object", lambda: None)
     monkeypatch.setattr(runtime, "_synchronize", lambda: device.update(waits=device["waits"] + 1))
     monkeypatch.setattr(runtime, "free_idle_memory", lambda: device.update(freed=device["freed"] + 1))
     monkeypatch.setattr(runtime, "_at", lambda array: array.ctypes.data)
@@ -588,6 +589,26 @@ def test_ctrl_c_ends_a_plan(fake, heard):
     assert ctypes.c_int.from_address(fake.stop) and fake.alive == {}
     fake.waits = False
     assert SparseLU(backend="cudss").factor(of_kind("general")).report.plans == 1
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_new_values_are_factored_here_where_nobody_would_notice(fake, monkeypatch, noticed):
+    monkeypatch.setattr(runtime, "UNNOTICED", 0.0 if noticed else 1e9)
+    threads, aside = [], runtime.aside
+    monkeypatch.setattr(runtime, "aside", lambda run, end: threads.append(run) or aside(run, end))
+    A = of_kind("general")
+    F = SparseLU(backend="cudss").factor(A)
+    assert len(threads) == 2  # the plan and the first factorization, however short
+    F.update(sp.csr_matrix(2 * A))
+    assert len(threads) == (3 if noticed else 2)
+    assert close(2 * A, F.solve(np.ones(210)), np.ones(210))
+
+
+def test_a_matrix_that_is_known_to_be_indefinite_is_planned_once(fake):
+    A = fl.as_csr(of_kind("positive definite"))
+    for indefinite, kind in ((False, "positive definite"), (True, "symmetric")):
+        F = cudss.CudssFactors(SparseLU(backend="cudss"), A, indefinite=indefinite)
+        assert F.report.kind == kind and F.report.plans == 1
 
 
 def test_an_exception_before_the_thread_has_begun(monkeypatch):

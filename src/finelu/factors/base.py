@@ -13,11 +13,13 @@ from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7
+LEAST_NORM = 1e-15  # far above where squares of single precision are lost
 USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less was harmful
 
 
@@ -209,23 +211,35 @@ def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
-def probe(A: CSR, apply: Callable[[Any], Any]) -> tuple[float, bool]:
+def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
     """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
     v is in the range of A, so that factors of a singular A may pass; apply(v) is M^-1 v, of A's dtype. Inf where
-    A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
+    A M^-1 v, or the norm, is not finite; 0 for v = 0.  y : of `probing`, for who probes often. Cost: two products with
+    A and one application.
     """
-    xp, S = namespace(A.data), A.tosparse()
-    most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
-    y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype)
+    kernels, S = kernels_for(A.data), A.tosparse()
+    y = probing(A) if y is None else y
     with np.errstate(all="ignore"):
-        v = S @ xp.asarray(y)
-        size = abs(v).max()
-        if not size > 0:
-            return 0.0, True
-        x = apply(v)
-        found = norm((S @ x - v) / size) / norm(v / size)
-        return found if found < np.inf else np.inf, bool(xp.isfinite(x).all())
+        v = kernels.products.subtract_product(S, y)
+        size = norm(v)
+        if not LEAST_NORM < size < np.inf:  # its squares leave the range
+            largest = abs(v).max()
+            if not largest > 0:
+                return 0.0, True
+            x = apply(v)
+            found = norm((S @ x - v) / largest) / norm(v / largest)
+        else:
+            x = apply(v)
+            found = norm(kernels.products.subtract_product(S, x, v)) / size
+        return found if found < np.inf else np.inf, kernels.vectors.first_not_finite(x) < 0
+
+
+def probing(A: CSR) -> Any:
+    """The y (n,) of `probe`, of A's dtype and on its device."""
+    most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
+    y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
+    return namespace(A.data).asarray(y)
 
 
 def unstable(size: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
 from finelu.factors import Factors, Report
-from finelu.factors.base import probe, unstable
+from finelu.factors.base import probe, probing, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
@@ -75,7 +75,7 @@ class CudssFactors(Factors):
     The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
     """
 
-    _bound = ("_lock", "_library", "_turns", "_solver", "_transposed")
+    _bound = ("_lock", "_library", "_turns", "_solver", "_transposed", "_y")
     report: CudssReport
 
     def __init__(
@@ -111,6 +111,7 @@ class CudssFactors(Factors):
         self._turns = threading.Lock()  # a solve works in memory of the factors
         self._solver: Solver | None = None
         self._transposed: Any = None  # S^T by rows, once it is needed
+        self._y: Any = None  # what `probe` takes
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -187,9 +188,12 @@ class CudssFactors(Factors):
         S, complex_values = self._S, self.dtype.kind == "c"
         if is_mirrored(S):
             indefinite, definite = (HERMITIAN, HPD) if complex_values else (SYMMETRIC, SPD)
-            was_indefinite = self._indefinite or (self._made is not None and self._made.kind == indefinite)
-            may_be_definite = not was_indefinite and bool((S.data[S.diag].real > 0).all())
-            return [definite, indefinite] if may_be_definite else [indefinite]
+            made = None if self._made is None else self._made.kind
+            if self._indefinite or made == indefinite:
+                return [indefinite]
+            if made == definite or bool((S.data[S.diag].real > 0).all()):  # else the factorization finds out
+                return [definite, indefinite]
+            return [indefinite]
         if complex_values and is_mirrored(S, conjugated=False):
             return [SYMMETRIC]
         return [GENERAL]
@@ -231,7 +235,9 @@ class CudssFactors(Factors):
         if call() or self._solver is None:  # the row of a pivot that is 0, or not positive
             self._drop()
             return False
-        self._made, self._nnz = how, self._solver.nnz
+        if how != self._made or not self._nnz:
+            self._nnz = self._solver.nnz
+        self._made = how
         self.report.kind, self.report.replaced = KINDS[how.kind], self._solver.replaced
         self.report.version = self._library.version
         return True
@@ -249,17 +255,22 @@ class CudssFactors(Factors):
         as_before : the steps of the last factors are taken first, and no others where these do about as well."""
         enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0)
         if as_before:
-            size, finite = probe(self._S, lambda v: self._apply(v, "N"))
+            size, finite = self._probed()
             if finite and size <= max(enough, ALIKE * self._least):
                 return size
         for self._steps in range(REFINED + 1):
-            size, finite = probe(self._S, lambda v: self._apply(v, "N"))
+            size, finite = self._probed()
             size, before = (size if finite else np.inf), best[0]
             best = min(best, (size, self._steps))
             if size <= enough or (self._steps and size > GAINED * before):
                 break
         self._least, self._steps = best
         return self._least
+
+    def _probed(self) -> tuple[float, bool]:
+        if self._y is None:
+            self._y = probing(self._S)
+        return probe(self._S, lambda v: self._apply(v, "N"), self._y)
 
     def _say(self, size: float) -> None:
         report = self.report

@@ -17,6 +17,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from finelu.errors import FineluError
@@ -43,6 +44,7 @@ DEFAULT_ORDER, AMD, DISSECTION, GIVEN = 0, 3, 4, 5  # cudssReorderingAlg_t
 NO_MATCHING, PRODUCT, OWN_MATCHING = 0, 5, 6  # cudssMatchingAlg_t, the last is the default
 MODES = {"N": 0, "T": 1, "H": 2}  # cudssSolveMode_t
 TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5, "int32": 10, "int64": 24}  # cudaDataType_t
+UNNOTICED = 0.05  # s that a factorization may take on the thread that hears of signals
 LOOKS = 0.1  # s after which a thread that waits for another looks for signals
 OF_THREAD = 2  # the address of what is the default stream of whichever thread asks
 LAYER = f"libcudss_mtlayer_gomp.so.{VERSION}"
@@ -225,7 +227,7 @@ class Solver:
 
     def _set_up(self, found: Library, ordering: int, matching: int, deterministic: bool, threads: int) -> None:
         """Set what is not the library's default; it works without threads and without a folder for its kernels, too."""
-        self._mode = "N"
+        self._mode, self._numeric = "N", 0.0
         chosen = (
             (ORDERING, ordering, DEFAULT_ORDER),
             (MATCHING, matching, OWN_MATCHING),
@@ -249,13 +251,18 @@ class Solver:
 
     def factor(self) -> int:
         """Factor, after `plan`; 0, or the row, from 1 on, in the order of the library, where that was not possible."""
-        self._aside(FACTORIZATION)
-        return self._read(INFO)
+        return self._numbers(FACTORIZATION)
 
     def refactor(self) -> int:
         """Factor other values, after `factor`, with matching and order as they are; what it returns is the same."""
-        self._aside(REFACTORIZATION)
-        return self._read(INFO)
+        return self._numbers(REFACTORIZATION)
+
+    def _numbers(self, phase: int) -> int:
+        start = perf_counter()
+        self._aside(phase)
+        row = self._read(INFO)
+        self._numeric = perf_counter() - start
+        return row
 
     def solve(self, b: Any, x: Any, trans: str = "N") -> None:
         """x = A^-1 b, A^-T b ("T") or A^-H b ("H"); queued in the current stream.
@@ -294,8 +301,15 @@ class Solver:
     # the calls
 
     def _aside(self, phase: int) -> None:
-        """A phase on another thread, so that this one hears of Ctrl-C; the library looks at the flag now and then."""
+        """A phase on another thread, so that this one hears of Ctrl-C; the library looks at the flag now and then.
+
+        New values are factored here where the last ones took less time than anybody notices.
+        """
         stream, blank = _stream(), self._arrays[-1]
+        if phase == REFACTORIZATION and self._numeric < UNNOTICED:
+            with self._dense(blank) as X, self._dense(blank) as B:
+                self._execute(phase, stream, X, B)
+            return
         if stream[0] == OF_THREAD:  # that of another thread is another
             _synchronize()
             stream = 0, 0
