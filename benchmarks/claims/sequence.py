@@ -153,8 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.options = {"longest": options.longest, "threads": finelu.get_num_threads()}
     budget, complete = Budget(options.budget), True
     if options.gpu and not cudss.missing():  # which compiles in its first use in a process
-        A, b = moved(systems(finelu.gallery.problem("poisson5:20"), 1), gpu=True)[0]
-        finelu.SparseLU(backend="cudss").factor(A).solve(b)
+        S = sp.csr_matrix(finelu.gallery.problem("poisson5:20"))
+        shifted, wind = S - 3.0 * sp.identity(S.shape[0]), finelu.gallery.problem("convection_diffusion:8")
+        for values in (S, shifted, wind, shifted + 1j * sp.identity(S.shape[0])):  # of each kind
+            (A, b), (B, _) = moved(systems(sp.csr_matrix(values), 2), gpu=True)
+            finelu.SparseLU(backend="cudss").factor(A).update(B).solve(b)
     try:
         for problem in problems(options):
             if budget.over():

@@ -91,6 +91,9 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(monkeypatch, missing):
     assert sooner(FLOW, n=24_999, coupled=0.9, m_matrix=False)  # as oscillating or systems of equations may be
     assert sooner(MESH, nnz=199_999) and sooner(MESH, nnz=200_000) is missing  # cuDSS takes less for more entries
     assert sooner(SADDLE, n=10**6) is missing  # complete factors come first
+    network = {"kind": "general", "mean_row": 5.0}
+    assert sooner(SADDLE, n=99_999, **network) and sooner(SADDLE, n=100_000, **network) is missing
+    assert sooner(SADDLE, n=99_999, kind="general", mean_row=12.5) is missing  # long rows fill
     assert sooner(CHAIN, n=10**6) and not sooner(CHAIN, n=10**6, levels=1.0)  # rows one after the other
     assert not sooner(CHAIN, n=10**6, coupled=0.9)
 

@@ -157,6 +157,31 @@ def test_factors_that_no_longer_help_are_replaced(monkeypatch):
     assert sequence.decisions == ["solve", "update"] and "reuse did not converge" in solution.explain()
 
 
+def test_old_factors_that_were_given_up_are_not_tried_again_at_once(monkeypatch):
+    monkeypatch.setattr(account, "RETRY", 3)
+    sequence, b, tried = Sequence(recipe="ilu0"), values(N, "float64"), []
+    sequence.step(convection(), b)
+    iterate = Sequence._iterate
+
+    def impatient(self, A, b, patience):
+        solution = iterate(self, A, b, patience)
+        tried.append(self._current)
+        return solution if self._current else replace(solution, status=finelu.Status.INTERRUPTED)
+
+    monkeypatch.setattr(Sequence, "_iterate", impatient)
+    sequence._account.made, sequence._account.updated = 1e-9, 1e-9
+    for k in range(5):
+        assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
+    assert sequence.decisions == ["solve", *["update"] * 5]
+    assert tried == [False, True, True, True, False, True, True]  # with old factors again after RETRY updates
+
+
+def test_the_values_alone_are_what_an_update_is_expected_to_take():
+    sequence = Sequence(recipe="sparse_lu")
+    sequence.step(convection(), values(N, "float64"))
+    assert 0 < sequence._account.updated == min(sequence._F.report.numeric_seconds, sequence._account.made)
+
+
 def test_a_new_pattern_is_factored_anew():
     A, b = convection(), values(N, "float64")
     sequence = Sequence(A)

@@ -11,7 +11,8 @@ RETRY = 16  # updates in a row, after which it is seen again what old factors co
 class Account:
     """Iterations and seconds, without what compiling took, since factors were made.
 
-    made, updated : seconds to make the factors, and to update them, 0 until that is known.
+    made, updated : seconds to make the factors, and to update them: at first, those of the values alone when they were
+    made, 0 where that is not known.
     fresh, last : iterations with fresh factors, and of the last solve.  pace : seconds of an iteration.
     excess : seconds that the iterations beyond the fresh ones have taken since the factors were fresh.
     first : those of the first reuse after fresh factors, the last time that there was one.
@@ -45,6 +46,10 @@ class Account:
     def solved_afresh(self) -> None:
         """The last solve was with factors that were new."""
         self.fresh, self.excess, self.reuses, self.unseen = self.last, 0.0, 0, self.unseen + 1
+
+    def gave_up(self, seconds: float) -> None:
+        """Those of other values did not lead to x in that time."""
+        self.first, self.unseen = max(self.first, seconds), 0
 
     def solved_with_old(self) -> None:
         """It was with those of other values."""

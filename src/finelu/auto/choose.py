@@ -43,6 +43,9 @@ COUPLED, NEARLY_COUPLED = 0.5, 0.85
 # Rows below which a system on a GPU is solved sooner by the CPU, the copies there and back included: of an A
 # that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
 FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
+# Rows up to which complete factors whose rows are to be permuted are made by the CPU, where they are short and A is not
+# symmetric: the network of 59,070 rows that this was seen with took it 56 ms, and cuDSS 95. No larger one was measured.
+FEW_PERMUTED = 100_000
 # Entries a level below which the CPU solves with factors sooner: at its shipped rate these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
@@ -148,6 +151,8 @@ def sooner_on_host(A: MatrixTraits) -> str:
         return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     if without and not A.diagonal.usable:
         return "the CPU makes its complete factors"
+    if not A.diagonal.usable and A.kind == "general" and A.mean_row <= SHORT and A.n < FEW_PERMUTED:
+        return "its rows are short and are to be permuted, which takes the CPU less time than cuDSS"
     return ""
 
 

@@ -32,7 +32,7 @@ from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
 
-PATIENCE = 0.05  # seconds that old factors get in any case
+PATIENCE = 0.01  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
 # Seconds of a step with complete factors by cuDSS, of any and for each entry of L and U. On an H100 an update took 3 ms
 # and 0.3 to 2.5 ns for each of up to 3e8 entries, and a step takes some 2 ms besides.
@@ -234,6 +234,8 @@ class Sequence:
                     account.solved_with_old()
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
+            if way == "reuse":
+                account.gave_up(perf_counter() - start)
         return None, decision, why
 
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
@@ -292,8 +294,11 @@ class Sequence:
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
+            made = max(done.setup_seconds - compiling(), 0.0)
+            numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
             self._account = Account(
-                made=max(done.setup_seconds - compiling(), 0.0),
+                made=made,
+                updated=min(numeric or 0.0, made),
                 fresh=done.iterations,
                 last=done.iterations,
                 pace=max(done.seconds - compiling(), 0.0) / max(done.iterations, 1),

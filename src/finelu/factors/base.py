@@ -218,20 +218,21 @@ def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bo
     A M^-1 v, or the norm, is not finite; 0 for v = 0.  y : of `probing`, for who probes often. Cost: two products with
     A and one application.
     """
-    kernels, S = kernels_for(A.data), A.tosparse()
+    kernels = kernels_for(A.data)
+    product = kernels.products.subtract_product
     y = probing(A) if y is None else y
     with np.errstate(all="ignore"):
-        v = kernels.products.subtract_product(S, y)
+        v = product(A, y)
         size = norm(v)
         if not LEAST_NORM < size < np.inf:  # its squares leave the range
             largest = abs(v).max()
             if not largest > 0:
                 return 0.0, True
             x = apply(v)
-            found = norm((S @ x - v) / largest) / norm(v / largest)
+            found = norm(product(A, x, v) / largest) / norm(v / largest)
         else:
             x = apply(v)
-            found = norm(kernels.products.subtract_product(S, x, v)) / size
+            found = norm(product(A, x, v)) / size
         return found if found < np.inf else np.inf, kernels.vectors.first_not_finite(x) < 0
 
 

@@ -311,7 +311,7 @@ class CudssFactors(Factors):
         """r - S x, r - S^T x or r - S^H x."""
         subtract = kernels_for(r).products.subtract_product
         if trans == "N":
-            return subtract(self._S.tosparse(), x, r)
+            return subtract(self._S, x, r)
         if self._transposed is None:
             transposed = self._S.tosparse().T.tocsr()
             synchronize(transposed.data)  # another thread may use it on another stream

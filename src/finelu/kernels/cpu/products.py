@@ -10,6 +10,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import dot
+from finelu.kernels.operands import CSR
 
 
 class Product:
@@ -120,7 +121,8 @@ def _times(state, done, items, indptr, indices, data, x, y):
 
 
 def subtract_product(M, x, y=None):
-    """y - M x, or M x; see kernels/reference/products.py. M : scipy.sparse CSR."""
+    """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or scipy.sparse's."""
+    M = M.tosparse() if isinstance(M, CSR) else M
     return M @ x if y is None else y - M @ x
 
 

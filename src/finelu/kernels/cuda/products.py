@@ -74,7 +74,7 @@ def residual_twice(indptr, indices, data, x, b, factor, r):
 
 
 def subtract_product(M, x, y=None):
-    """y - M x, or M x; see kernels/reference/products.py. M : cupyx.scipy.sparse CSR."""
+    """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or cupyx's."""
     n = M.shape[0]
     out, grid, columns = by_columns(n, x)
     index, lanes = M.indices.dtype, lanes_for(M.nnz / max(n, 1))
