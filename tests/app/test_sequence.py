@@ -176,6 +176,24 @@ def test_old_factors_that_were_given_up_are_not_tried_again_at_once(monkeypatch)
     assert tried == [False, True, True, True, False, True, True]  # with old factors again after RETRY updates
 
 
+def test_old_factors_that_were_good_for_long_are_tried_again(monkeypatch):
+    sequence, b, steps = Sequence(recipe="ilu0"), values(N, "float64"), []
+    iterate = Sequence._iterate
+
+    def jumps(self, A, b, patience):
+        solution = iterate(self, A, b, patience)
+        steps.append(self._current)
+        return replace(solution, status=finelu.Status.BREAKDOWN) if len(steps) == 4 else solution
+
+    sequence.step(convection(), b)
+    sequence._account.made = sequence._account.updated = 1e9
+    monkeypatch.setattr(Sequence, "_iterate", jumps)
+    for k in range(6):
+        assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
+        sequence._account.updated = 1e9
+    assert sequence.decisions == ["solve", *["reuse"] * 3, "update", *["reuse"] * 2]
+
+
 def test_the_values_alone_are_what_an_update_is_expected_to_take():
     sequence = Sequence(recipe="sparse_lu")
     sequence.step(convection(), values(N, "float64"))
@@ -299,7 +317,7 @@ def as_on_a_gpu(monkeypatch, plan=0.0, step=-1e9, entry=1e-30, broken=False, beg
     made = []
 
     class Complete:
-        def __new__(cls, recipe, A, most):
+        def __new__(cls, recipe, A, most, *, indefinite):
             assert recipe.backend == "cudss" and most > 0
             made.append(finelu.SparseLU(backend="superlu").factor(A))
             if broken:
@@ -330,7 +348,7 @@ def steps(sequence, count):
 def test_complete_factors_take_over_once_they_pay(monkeypatch, begun):
     made, sequence = as_on_a_gpu(monkeypatch, begun=begun), Sequence(rtol=1e-8)
     assert len(list(steps(sequence, 5))) == 5
-    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [1]
+    assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [2]  # 0 tells nothing
     assert len(made) == 1 and sequence._F is made[0]
 
 
@@ -375,7 +393,7 @@ def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))
         assert solution.converged
         assert np.linalg.norm(A @ solution.x.get() * (1 + 0.01 * k) - b) <= 2e-8 * np.linalg.norm(b)
-    assert sequence.decisions[1] == "rebuild" and isinstance(sequence._F, module.cudss.CudssFactors)
+    assert sequence.decisions[2] == "rebuild" and isinstance(sequence._F, module.cudss.CudssFactors)
 
 
 def test_b_zero_columns_and_the_last_x():

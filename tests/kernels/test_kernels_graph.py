@@ -32,6 +32,23 @@ def test_transposed(dtype, A):
     np.testing.assert_array_equal(sp.csr_matrix((got[2], got[1], got[0]), A.shape).toarray(), A.toarray().T)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 2**16))
+def test_a_block(dtype, A, seed):
+    A, rng = A.astype(dtype), np.random.default_rng(seed)
+    n = A.shape[0]
+    rows, columns = (rng.permutation(n)[: rng.integers(0, n + 1)] for _ in range(2))
+    place = np.full(n, -1)
+    place[columns] = np.arange(columns.size)
+    got, want = (form.graph.block(A.indptr, A.indices, A.data, rows, place) for form in (cpu, reference))
+    for mine, its in zip(got, want, strict=True):
+        assert mine.dtype == its.dtype
+        np.testing.assert_array_equal(mine, its)
+    found = sp.csr_matrix((got[2], got[1], got[0]), (rows.size, columns.size)).toarray()
+    np.testing.assert_array_equal(found, A.toarray()[rows][:, columns])
+
+
 def graph_of(form, A, index="int32"):
     starts, columns = np.full(A.shape[0] + 1, -1, index), np.empty(2 * A.nnz, index)
     form.graph.symmetric_graph(A.indptr.astype(index), A.indices.astype(index), starts, columns)

@@ -732,9 +732,24 @@ def test_factors_that_find_no_room_are_not_made(where, monkeypatch):
         monkeypatch.setattr(runtime.Solver, "planned", F.nnz)
     recipe, C = SparseLU(backend="cudss"), fl.as_csr(where.move(A), diagonal=False)
     assert cudss.CudssFactors(recipe, C, most=F.nnz).nnz == F.nnz
-    with pytest.raises(MemoryError, match="entries; there is room for") as error:
+    with pytest.raises(MemoryError, match="entries, more than the") as error:
         cudss.CudssFactors(recipe, C, most=F.nnz - 1)
     one_line(error)
+
+
+def test_a_plan_with_too_many_entries_is_not_made_again(fake, monkeypatch):
+    monkeypatch.setattr(runtime.Solver, "planned", 10**6)
+    with pytest.raises(MemoryError):
+        cudss.CudssFactors(SparseLU(backend="cudss"), fl.as_csr(of_kind("general")), most=10)
+    assert fake.plans == 1 and fake.device["freed"] == 0
+
+
+def test_new_values_that_are_not_definite_are_planned_once_more(fake):
+    A = of_kind("positive definite")
+    F = SparseLU(backend="cudss").factor(A)
+    F.update(sp.csr_matrix(-A))
+    assert F.report.plans == 2 and F.report.kind == "symmetric"
+    assert close(-A, F.solve(np.ones(216)), np.ones(216))
 
 
 @pytest.mark.gpu

@@ -48,8 +48,9 @@ class Account:
         self.fresh, self.excess, self.reuses, self.unseen = self.last, 0.0, 0, self.unseen + 1
 
     def gave_up(self, seconds: float) -> None:
-        """Those of other values did not lead to x in that time."""
-        self.first, self.unseen = max(self.first, seconds), 0
+        """Those of other values did not lead to x in that time, and an update came on top."""
+        if self.reuses == 0:
+            self.first, self.unseen = self.price + seconds, 0
 
     def solved_with_old(self) -> None:
         """It was with those of other values."""

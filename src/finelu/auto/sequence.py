@@ -55,7 +55,7 @@ class Sequence:
     - solve as at first, where size, device or precision have.
     On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
     plan is expected to, if a step with it is expected to take less than two thirds of the last: one more rebuild, after
-    which it factors new values in milliseconds.
+    which new values take a numerical factorization.
     A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
     given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
     recipe. The first guess is the last x or, where making it takes less than a quarter of the iterations' time, the
@@ -80,6 +80,7 @@ class Sequence:
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: Begun | None = None  # of what they take
+        self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,10 +156,13 @@ class Sequence:
             return ""
         if self._count is None and Begun.possible():  # by another thread, as it may take long
             self._count = Begun(A.on(np))
-        if self._count is not None and not self._count.over:
-            return ""
-        self._direct_looked_at = True
-        if self._count is not None and self._count.found()[2].nnz > self._most_entries():
+        if self.decisions[-1:] in ([], ["solve"]) or (self._count is not None and not self._count.over):
+            return ""  # the last step made factors, and so it does not tell what one takes
+        self._direct_looked_at, count, self._count = True, self._count, None
+        try:
+            if count is not None and count.found()[2].nnz > self._most_entries():
+                return ""
+        except MemoryError:
             return ""
         return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS is expected to take less"
 
@@ -170,12 +174,14 @@ class Sequence:
         """Make complete factors of A by cuDSS the ones at hand; "", or why there are none, and nothing is changed."""
         start = perf_counter()
         try:
-            F = cudss.CudssFactors(SparseLU(backend="cudss"), A, self._most_entries())
+            most, indefinite = self._most_entries(), self._indefinite
+            F = cudss.CudssFactors(SparseLU(backend="cudss"), A, most, indefinite=indefinite)
         except (FineluError, ArithmeticError, MemoryError) as error:
             return f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
-        self._account = Account(perf_counter() - start, F.report.numeric_seconds or 0.0, fresh=1, last=1)
+        made = perf_counter() - start
+        self._account = Account(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
         return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
@@ -197,6 +203,7 @@ class Sequence:
         if self._current:
             return "reuse", "A is the same"
         if not known.same_pattern(A):
+            self._count = None
             return "rebuild", "the pattern of A has changed"
         return self._account.decide()
 
@@ -226,7 +233,10 @@ class Sequence:
             elif way == "rebuild":
                 account.made = spent
             patience = math.inf if way == "rebuild" else 2 * (account.fresh * account.pace + account.price) + PATIENCE
-            solution = self._iterate(A, b, patience)
+            begin = perf_counter()
+            with compile_clock() as compiling:
+                solution = self._iterate(A, b, patience)
+            spent = max(perf_counter() - begin - compiling(), 0.0)
             if solution.converged:
                 if way != "reuse":
                     account.solved_afresh()
@@ -235,7 +245,7 @@ class Sequence:
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
             if way == "reuse":
-                account.gave_up(perf_counter() - start)
+                account.gave_up(spent)
         return None, decision, why
 
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
@@ -294,6 +304,7 @@ class Sequence:
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
+            self._indefinite = not ladder.traits.definite
             made = max(done.setup_seconds - compiling(), 0.0)
             numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
             self._account = Account(

@@ -19,7 +19,7 @@ from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 PROBE_SEED = 7
-LEAST_NORM = 1e-15  # far above where squares of single precision are lost
+SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
 USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less was harmful
 
 
@@ -224,7 +224,7 @@ def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bo
     with np.errstate(all="ignore"):
         v = product(A, y)
         size = norm(v)
-        if not LEAST_NORM < size < np.inf:  # its squares leave the range
+        if not 0 < size < SAFE_NORM:
             largest = abs(v).max()
             if not largest > 0:
                 return 0.0, True

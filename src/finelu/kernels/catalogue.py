@@ -142,8 +142,8 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "graph": Family(
-        "Transposes; matrices in another order, by columns; the graph of A + A^T.",
-        _all("transposed arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
+        "Transposes; blocks; matrices in another order, by columns; the graph of A + A^T.",
+        _all("transposed block arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
     ),
     "indices": Family(
         "Lists of integers, of which analyses are made: their places, lengths, starts and inverses.",

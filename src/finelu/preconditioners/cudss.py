@@ -38,6 +38,10 @@ ALIKE = 10.0  # times by which `probe` may find more than when its steps were lo
 GAINED = 0.1  # part of `probe` that a step of refinement leaves at most, if it is worth its time
 
 
+class TooMany(MemoryError):
+    """The factors would have more entries than they may."""
+
+
 @dataclass(frozen=True)
 class How:
     """What cuDSS is asked for, in its numbers."""
@@ -86,7 +90,7 @@ class CudssFactors(Factors):
         *,
         indefinite: bool = False,
     ):
-        """most : entries that the factors may have; more are a MemoryError, before they are made.
+        """most : entries that the first factors may have; more are a MemoryError, before they are made.
         indefinite : A is known not to be positive definite.
 
         Raises ParameterError where cuDSS is not installed, or does not offer what the recipe asks for, DeviceError
@@ -105,6 +109,7 @@ class CudssFactors(Factors):
         self._least = 0.0  # what `probe` found when the steps were last looked for
         self._S, self._places = with_diagonal(A)
         self._refresh(A)
+        self._most = math.inf
 
     def _unbound(self) -> None:
         self._library = _library()
@@ -129,7 +134,7 @@ class CudssFactors(Factors):
         return float(np.finfo(self.dtype).eps ** 0.5)
 
     def _refresh(self, A: CSR) -> None:
-        start, plans = perf_counter(), self.report.plans
+        start, self._planned = perf_counter(), 0.0  # seconds of all plans that are made here
         self.report.warning = None
         try:
             _take_values(self._S, self._places, A, self.recipe.shift)
@@ -140,8 +145,7 @@ class CudssFactors(Factors):
         except BaseException:  # Ctrl-C, too: what is left is of no use
             self._drop()
             raise
-        planned = self.report.get("analysis_seconds", 0.0) if self.report.plans > plans else 0.0
-        self.report.numeric_seconds = perf_counter() - start - planned
+        self.report.numeric_seconds = perf_counter() - start - self._planned
         self._say(size)
 
     def _compute(self, A: CSR) -> float:
@@ -154,6 +158,8 @@ class CudssFactors(Factors):
                 try:
                     if make(how):
                         found[how] = self._refined(as_before=make == self._factor_again)
+                    elif make == self._factor_again and KINDS[how.kind] == "positive definite":
+                        break  # it is not any more, whatever the order
                 except FineluError as error:
                     failed = error
                 except MemoryError:
@@ -204,6 +210,8 @@ class CudssFactors(Factors):
             self._drop()
             try:
                 return self._begun(how)
+            except TooMany:
+                raise
             except MemoryError:
                 if second:
                     raise
@@ -223,9 +231,11 @@ class CudssFactors(Factors):
         )
         self._solver.plan()
         if self._most < math.inf and (entries := self._solver.planned) > self._most:
-            raise MemoryError(f"{self.recipe!r}: {entries} entries; there is room for {self._most:.3g}")
+            raise TooMany(f"{self.recipe!r}: {entries} entries, more than the {self._most:.3g} that they may have")
+        self._nnz = 0  # until it is asked for
         self.report.plans += 1
         self.report.analysis_seconds = perf_counter() - start
+        self._planned += self.report.analysis_seconds
         return self._made_by(self._solver.factor, how)
 
     def _factor_again(self, how: How) -> bool:
@@ -235,8 +245,7 @@ class CudssFactors(Factors):
         if call() or self._solver is None:  # the row of a pivot that is 0, or not positive
             self._drop()
             return False
-        if how != self._made or not self._nnz:
-            self._nnz = self._solver.nnz
+        self._nnz = self._nnz or self._solver.nnz
         self._made = how
         self.report.kind, self.report.replaced = KINDS[how.kind], self._solver.replaced
         self.report.version = self._library.version

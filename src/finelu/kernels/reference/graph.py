@@ -1,4 +1,4 @@
-"""Transposes; matrices in another order, by columns; the graph of A + A^T. The specification."""
+"""Transposes; blocks; matrices in another order, by columns; the graph of A + A^T. The specification."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ def transposed(indptr, indices, data):
     starts = np.cumsum([0, *(len(column) for column in columns)])
     rows, values = ([entry[part] for column in columns for entry in column] for part in (0, 1))
     return starts.astype(np.int64), np.array(rows, indices.dtype), np.array(values, data.dtype)
+
+
+def block(indptr, indices, data, rows, place):
+    """(indptr, indices, data) of some rows of a matrix, with the entries in those columns that have a place.
+
+    rows (m,) : the rows that are wanted, in that order.  place (n,) : of each column, or -1. Entries keep the order
+    that they have in their rows; indptr is int64.
+    """
+    found = [[p for p in range(indptr[i], indptr[i + 1]) if place[indices[p]] >= 0] for i in rows]
+    places = [p for row in found for p in row]
+    starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    columns = [place[indices[p]] for p in places]
+    return starts, np.array(columns, indices.dtype), np.array([data[p] for p in places], data.dtype)
 
 
 def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_scale, starts, places, values):

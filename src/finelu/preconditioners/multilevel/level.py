@@ -208,11 +208,8 @@ def _places(n: int, rows: Any) -> tuple[Any, int]:
 
 def _block(indptr: Any, indices: Any, data: Any, pivots: Any, place: Any, width: int) -> Any:
     """The entries of rows of pivots in the columns that have a place, by rows."""
-    columns = place[indices]
-    kept = columns >= 0
-    counts = np.concatenate([[0], np.cumsum(kept)])
-    starts = counts[indptr[np.append(pivots, indptr.size - 1)]]
-    return sp.csr_matrix((data[kept], columns[kept], starts), shape=(pivots.size, width))
+    starts, columns, values = kernels_for(data).graph.block(indptr, indices, data, pivots, place)
+    return sp.csr_matrix((values, columns, starts), shape=(pivots.size, width))
 
 
 def inverse_of(d: Any, e: Any, hermitian: bool) -> Any:

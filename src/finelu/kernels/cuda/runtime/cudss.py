@@ -187,7 +187,7 @@ class Solver:
         self._device, self._stream = _device(), _stream()
         self._stop = _int(0)
         self._made: list[tuple[Any, ...]] = []
-        self._streams = [_stream_object()]  # that it has seen: a stream that is destroyed meanwhile is a fault in it
+        self._streams = {self._stream[0]: _stream_object()}  # that it has seen: one that is destroyed is a fault in it
         kept = self._stop, self._arrays, self._streams  # whose addresses the library has
         weakref.finalize(self, _destroy, self._made, self._device, kept).atexit = False
         try:
@@ -313,7 +313,7 @@ class Solver:
         if stream[0] == OF_THREAD:  # that of another thread is another
             _synchronize()
             stream = 0, 0
-        self._streams.append(_stream_object())
+        self._streams[stream[0]] = _stream_object()
 
         def run() -> None:
             with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
@@ -329,7 +329,7 @@ class Solver:
         if stream != self._stream:  # it keeps intermediate results in memory of its own
             _synchronize()
             self._stream = stream
-            self._streams.append(_stream_object())
+            self._streams[stream[0]] = _stream_object()
         self._call("cudssSetStream", self._handle, stream[0])
         self._call("cudssExecute", self._handle, phase, self._config, self._data, self._matrix, X, B)
 
