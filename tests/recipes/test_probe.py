@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import in_dtype
+from checks import in_dtype, values
 from conftest import real_matrix
 
 import finelu as fl
@@ -95,7 +95,11 @@ def test_fidapex6_is_solved_by_multilevel_factors():
     A = real_matrix("fidapex6")
     b = A @ np.ones(A.shape[0])
     F = MultilevelILU().factor(A)
-    assert F.report["probe"] < 0.1 and F.report["matching"] is False and "without it" in F.report["warning"]
+    assert (
+        F.report["probe"] < 0.1
+        and F.report["matching"] is False
+        and "without the matching, which" in F.report["warning"]
+    )
     solution = krylov.gmres(A, b, M=F)
     assert solution.converged and solution.iterations <= 6
     F.update(A)
@@ -132,25 +136,72 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     made = []
 
     def fails(self, A):
-        made.append(self._matching)
-        if not self._matching:
+        made.append((self._way.matching, self._way.limits.drop_tol))
+        if len(made) > 1:
             self._levels, self._last = [], {}
             raise error("no room" if error is MemoryError else "")
         plain(self, A)
 
     plain = multilevel.MultilevelFactors._make
     monkeypatch.setattr(multilevel, "USELESS", -1.0)
+    monkeypatch.setattr(multilevel, "POOR", -1.0)
     monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
     if error is RecursionError:  # which is none that a factorization has
         with pytest.raises(RecursionError):
             MultilevelILU(dense_size=10).factor(A)
         return
     F = MultilevelILU(dense_size=10).factor(A)
-    assert made == [True, False] and F.report["matching"] is True
+    assert made == [(True, 1e-3), (True, 1e-5), (False, 1e-3), (False, 1e-5)]
+    assert F.report["matching"] is True and F.report["drop_tol"] == 1e-3
     assert "without the matching there are none: " in F.report["warning"]
+    assert "with the matching and drop_tol=1e-05 there are none: " in F.report["warning"]
     assert ("no room" if error is MemoryError else "LinAlgError") in F.report["warning"]
     b = np.ones(A.shape[0])
     np.testing.assert_array_equal(F.solve(b), want.solve(b))
+
+
+@pytest.mark.parametrize("name", ["ng_maxwell_eddy", "hypre_ams_mfem_A", "lp_stocfor3_aug", "ccx_rotor"])
+def test_poor_factors_are_made_again_with_a_smaller_drop_tol(name):
+    A = real_matrix(name)
+    b = A @ values(A.shape[0], "float64")
+    F = MultilevelILU().factor(A)
+    assert F.report["drop_tol"] == 1e-5 and F.report["probe"] < 0.2
+    assert "drop_tol=1e-05, which were taken" in F.report["warning"]
+    solution = krylov.gmres(A, b, M=F)
+    assert solution.converged and solution.iterations <= 40
+
+
+def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
+    monkeypatch.setattr(multilevel, "POOR", 1e-6)
+    A, made = sp.csr_matrix(gallery.poisson5(31, 33)), []
+    plain = multilevel.MultilevelFactors._make
+    monkeypatch.setattr(
+        multilevel.MultilevelFactors, "_make", lambda F, A: made.append(F._way.limits.drop_tol) or plain(F, A)
+    )
+    F = MultilevelILU(dense_size=10).factor(A)
+    assert made == [1e-3, 1e-5] and F.report["probe"] < 1e-6
+    F.update(sp.csr_matrix(2 * A))
+    assert made[2:] == [1e-5] and "warning" not in F.report
+
+
+@pytest.mark.parametrize("given", [{"drop_tol": 1e-3}, {"drop_tol": 1e-3, "fill": 10.0}, {"fill": 5.0}])
+def test_what_is_kept_is_what_was_asked_for(monkeypatch, given):
+    monkeypatch.setattr(multilevel, "POOR", -1.0)
+    ways = [
+        (way.limits.drop_tol, way.limits.fill) for way in MultilevelILU(**given).factor(gallery.poisson5(9))._ways()
+    ]
+    fill = given.get("fill", 10.0)
+    assert ways == ([(1e-3, fill)] * 2 if "drop_tol" in given else [(1e-3, fill), (1e-5, fill)] * 2)
+
+
+def test_factors_that_may_find_no_room_are_not_tried(monkeypatch):
+    monkeypatch.setattr(multilevel, "POOR", -1.0)
+    monkeypatch.setattr(multilevel, "USELESS", 0.0)
+    monkeypatch.setattr(multilevel, "ROOM", 1e30)
+    F = MultilevelILU().factor(gallery.poisson5(40, 30))
+    assert F.report["drop_tol"] == 1e-3
+    text = F.report["warning"]
+    assert "drop_tol=1e-05 was not tried, as it may take more memory than is free" in text or F.report["probe"] == 0
 
 
 def test_errors_of_unstable_factors_name_the_recipe_that_was_given():

@@ -41,6 +41,7 @@ USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
 COMPILES = 3.0  # s to compile the kernels of the count
+LEVELS_FILL = 10.0  # entries of `MultilevelILU`, which asks by itself for the room of more, for each of A's
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -212,7 +213,8 @@ class Costs:
         the `fill` of the recipe allows."""
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
-            return self.entry * nnz * max(1.0, *(float(getattr(r, "fill", 1.0)) for r in self.rungs[rung].recipes))
+            fills = [getattr(recipe, "fill", 1.0) for recipe in self.rungs[rung].recipes]
+            return self.entry * nnz * max(1.0, *(LEVELS_FILL if fill is None else float(fill) for fill in fills))
         if self.quick:
             return self.entry * n**2
         if self.by_columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,32 +26,40 @@ SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: 
 ORDERED_ROWS = 28_000  # of a triangle on a GPU: beyond, its own order was up to 3 times as fast as level order
 
 
+class Limits(NamedTuple):
+    """What is kept of a row or column: see `MultilevelILU`."""
+
+    drop_tol: float
+    fill: float
+
+
 def factored(
     recipe: MultilevelILU,
     S: CSR,
     kind: str,
     order: Order,
     powers: tuple[Any, Any],
+    limits: Limits,
     condest: float,
     numbers: Any,
     low_memory: bool,
 ) -> tuple[Level | None, CSR, Any]:
     """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
     A = permuted(S, order, powers)
-    most = A.n if np.isinf(recipe.fill) else int(min(np.ceil(recipe.fill * A.nnz / A.n), A.n))
-    room, limits = np.full(A.n, most), (recipe.drop_tol, condest, PIVOT_TOL)
-    interface, tolerance = int(order.starts[-1]), SCHUR_TOL * recipe.drop_tol
+    most = A.n if np.isinf(limits.fill) else int(min(np.ceil(limits.fill * A.nnz / A.n), A.n))
+    room, bounds = np.full(A.n, most), (limits.drop_tol, condest, PIVOT_TOL)
+    interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
-        made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *limits, room, room)
+        made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *bounds, room, room)
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0
         rows = left.rows
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
-        made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *limits, room, hermitian)
+        made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *bounds, room, hermitian)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
         facts["pairs"] = made.pairs_taken

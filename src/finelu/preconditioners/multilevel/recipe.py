@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, synchronize, to_host
+from finelu.device import free_memory, namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.recorded import Applications
@@ -30,14 +30,32 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
 from finelu.preconditioners.multilevel.dense import dense_inverse, is_last, magnitude_of_inverse
-from finelu.preconditioners.multilevel.level import Level, factored
+from finelu.preconditioners.multilevel.level import Level, Limits, factored
 from finelu.preconditioners.multilevel.order import Order, advice, kind_of, order_of, transposed
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
+POOR = 0.05  # of `probe`: of 77 real matrices, those with less converge, and some with more do not
+ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
+
+
+LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
+
+
+class Way(NamedTuple):
+    """How a factorization is made."""
+
+    matching: bool
+    limits: Limits
+
+    def __str__(self) -> str:
+        matching = f"{'with' if self.matching else 'without'} the matching"
+        return (
+            f"{matching} and drop_tol={self.limits.drop_tol:g}" if self.limits.drop_tol == TIGHT.drop_tol else matching
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -45,11 +63,13 @@ class MultilevelILU(Recipe):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
 
     drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
-        its row or column, is at most drop_tol. 0 drops nothing.
+        its row or column, is at most drop_tol. 0 drops nothing. None: 1e-3 and, where ||A M^-1 v - v|| is then more
+        than 0.05 ||v|| for a random v = A y, also 1e-5, with ten times the fill; the better is taken, as the report
+        says.
     condest : a row and column is deferred to the next level where its estimated norm in the inverse factors is larger.
         float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
-        float("inf"): no limit.
+        float("inf"): no limit. None: 10; 100 with the smaller drop_tol of None.
     ordering : of each level: "amd" (approximate minimum degree), which "auto" is; "mmd" (minimum degree of SciPy's
         SuperLU), "nd" (nested dissection, needs pymetis), "rcm", or None.
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
@@ -76,9 +96,9 @@ class MultilevelILU(Recipe):
     full_diagonal = False
     factored_on = ON_CPU
 
-    drop_tol: float = 1e-3
-    condest: float = 5.0
-    fill: float = 10.0
+    drop_tol: float | None = None
+    condest: float = 20.0
+    fill: float | None = None
     ordering: str | None = "auto"
     matching: bool = True
     symmetric: bool | None = None
@@ -101,9 +121,11 @@ class MultilevelILU(Recipe):
 
 
 def _checked(recipe: MultilevelILU, A: Any) -> CSR:
-    number("drop_tol", recipe.drop_tol, of=recipe)
+    if recipe.drop_tol is not None:
+        number("drop_tol", recipe.drop_tol, of=recipe)
     number("condest", recipe.condest, 1, infinite=True, of=recipe)
-    number("fill", recipe.fill, infinite=True, of=recipe)
+    if recipe.fill is not None:
+        number("fill", recipe.fill, infinite=True, of=recipe)
     number("shift", recipe.shift, of=recipe)
     for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
         count(name, getattr(recipe, name), least, of=recipe)
@@ -131,7 +153,7 @@ class MultilevelReport(Report):
     kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
     seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
     of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, the factors without the matching are tried
-    too.  matching : whether those that were taken have it; a warning says so where the recipe asked for the other.
+    too.  matching, drop_tol : of those that were taken; a warning says so where they are not those of the first try.
     """
 
     kind: str | None = None
@@ -141,6 +163,7 @@ class MultilevelReport(Report):
     fill: float | None = None
     probe: float | None = None
     matching: bool | None = None
+    drop_tol: float | None = None
     seconds: float | None = None
 
 
@@ -160,7 +183,7 @@ class MultilevelFactors(Factors):
         super().__init__(recipe, A, report=MultilevelReport())
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         self._first: Order | None = None
-        self._matching = recipe.matching
+        self._way = self._ways()[0]
         self._refresh(A)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -168,46 +191,69 @@ class MultilevelFactors(Factors):
         self._recorded = Applications()
 
     def _refresh(self, A: CSR) -> None:
-        """Levels with the matching that the last ones had; where the probe finds them useless, without it, or with it
-        again, and the better of the two."""
-        begin, asked = perf_counter(), self.recipe.matching
+        """Levels made in the way of the last ones; where the probe finds them poor, in the others, and the best."""
+        begin, tried, other = perf_counter(), self._way, ""
         self._absolute = False  # what is probed is M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
-        first, tried, other = size, self._matching, ""
-        if not size <= USELESS and asked:
+        first = size
+        for way in self._ways():
+            enough = POOR if way.matching == self._way.matching else USELESS
+            if way == tried or (size <= enough and finite):
+                continue
+            if way.limits.drop_tol == TIGHT.drop_tol and not self._has_room(A):
+                other += f"; {way} was not tried, as it may take more memory than is free"
+                continue
             if not finite:  # of no use, whatever comes
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
-            self._first, self._matching = None, not self._matching
+            self._first, self._way = (self._first if way.matching == self._way.matching else None), way
             try:
                 self._make(A)
-                size, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+                found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
             except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
-                size, found_finite = np.inf, False
-                other = f"; {_with(not tried)} the matching there are none: {str(error) or type(error).__name__}"
-            if size < first or (found_finite and not finite):
-                finite = found_finite
+                found, found_finite = np.inf, False
+                other += f"; {way} there are none: {str(error) or type(error).__name__}"
+            if found < size or (found_finite and not finite):
+                size, finite = found, found_finite
             else:
                 self.__dict__.update(state)
-                size = first
         if not finite:
             raise UnstableFactors(self.recipe, advice(self.recipe))
-        self.report.probe, self.report.matching, self.report.seconds = size, self._matching, perf_counter() - begin
-        if self._matching != tried:
-            self.report.warn(
-                f"{_with(tried)} the matching ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the "
-                f"factors {_with(self._matching)} it, which were taken, it is {size:.1e}"
+        report = self.report
+        report.probe, report.seconds = size, perf_counter() - begin
+        report.matching, report.drop_tol = self._way.matching, self._way.limits.drop_tol
+        if self._way != tried:
+            report.warn(
+                f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the factors {self._way}, "
+                f"which were taken, it is {size:.1e}"
             )
         elif size > USELESS:
-            self.report.warn(unstable(size) + other)
+            report.warn(unstable(size) + other)
         if self.recipe.definite:
             self._last = {"N": namespace(A.data).asarray(magnitude_of_inverse(to_host(self._last["N"])))}
             self._absolute, self._recorded = True, Applications()
 
+    def _ways(self) -> list[Way]:
+        """Those in which A may be factored, in the order in which they are tried."""
+        recipe = self.recipe
+        fixed = recipe.drop_tol is not None  # a drop_tol that was asked for is kept
+        given = [recipe.fill if recipe.fill is not None else limits.fill for limits in (LOOSE, TIGHT)]
+        limits = (
+            [Limits(recipe.drop_tol, given[0])]
+            if fixed
+            else [LOOSE._replace(fill=given[0]), TIGHT._replace(fill=given[1])]
+        )
+        matchings = (True, False) if recipe.matching else (False,)
+        return [Way(matching, limit) for matching in matchings for limit in limits]
+
+    def _has_room(self, A: CSR) -> bool:
+        """Whether so much memory is free as factors with TIGHT limits may be expected to take while they are made."""
+        return ROOM * A.nnz * int(A.dtype.itemsize + A.indices.dtype.itemsize) <= free_memory(np.empty(0))
+
     def _make(self, A: CSR) -> None:
-        recipe = replace(self.recipe, matching=self._matching)
+        recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits
         S = on_host(A, recipe.shift)
         if not np.isfinite(S.data).all():
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
@@ -224,7 +270,7 @@ class MultilevelFactors(Factors):
             level_begin = perf_counter()
             order, scales = order_of(recipe, S, kind, rows, not facts, None if facts else self._first)
             self._first = self._first or order
-            level, S, left = factored(recipe, S, kind, order, scales, condest, rows, self._low_memory)
+            level, S, left = factored(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory)
             if level is None:
                 break
             rows = rows[order.rows[left]]
@@ -296,7 +342,3 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
-
-
-def _with(matching: bool) -> str:
-    return "with" if matching else "without"
