@@ -207,7 +207,7 @@ def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(monkeypa
     assert len(rows) == sum(map(len, calls.PEERS.values())) and [row.front for row in rows].count(True) == 3
     assert all(row.found == {"a": 3.0, "b": 1.5} for row in rows)
     front, called, kernels = figures.tables().values()
-    assert front.count("](benchmarks/results/") == 11 and front.count("calls-box") == 3
+    assert front.count("](benchmarks/results/") == 10 and front.count("calls-box") == 3
     assert called.count("`calls-box`") == len(rows) and "calls-box" not in kernels
     labels = [label for label, _ in measured["speed_rows"]()]
     assert sum("2 cores, as called" in label for label in labels) == 3
