@@ -232,6 +232,8 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
                 "precision": ("float32", "float32"),
                 "ordering": ("rcm", "rcm"),
                 "initial": ("scaled", "scaled"),
+                "drop_tol": ("0.25", 0.25),
+                "fill": ("2.5", 2.5),
             }.get(field.name, ("3", 3))
             if field.name in ("symmetric", "low_memory", "matching"):
                 text, want = "no", False
