@@ -227,10 +227,12 @@ class MultilevelFactors(Factors):
         if self._way != tried:
             report.warn(
                 f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the factors {self._way}, "
-                f"which were taken, it is {size:.1e}"
+                f"which were taken, it is {size:.1e}{other}"
             )
         elif size > USELESS:
             report.warn(unstable(size) + other)
+        elif other:
+            report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
         if self.recipe.definite:
             self._last = {"N": namespace(A.data).asarray(magnitude_of_inverse(to_host(self._last["N"])))}
             self._absolute, self._recorded = True, Applications()
