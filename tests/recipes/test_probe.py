@@ -98,7 +98,7 @@ def test_fidapex6_is_solved_by_multilevel_factors():
     assert (
         F.report["probe"] < 0.1
         and F.report["matching"] is False
-        and "without the matching, which" in F.report["warning"]
+        and "without the matching and drop_tol=0.001, which" in F.report["warning"]
     )
     solution = krylov.gmres(A, b, M=F)
     assert solution.converged and solution.iterations <= 6
@@ -153,7 +153,7 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     F = MultilevelILU(dense_size=10).factor(A)
     assert made == [(True, 1e-3), (True, 1e-5), (False, 1e-3), (False, 1e-5)]
     assert F.report["matching"] is True and F.report["drop_tol"] == 1e-3
-    assert "without the matching there are none: " in F.report["warning"]
+    assert "without the matching and drop_tol=0.001 there are none: " in F.report["warning"]
     assert "with the matching and drop_tol=1e-05 there are none: " in F.report["warning"]
     assert ("no room" if error is MemoryError else "LinAlgError") in F.report["warning"]
     b = np.ones(A.shape[0])
@@ -199,7 +199,10 @@ def test_factors_that_may_find_no_room_are_not_tried(monkeypatch):
     monkeypatch.setattr(multilevel, "ROOM", 1e30)
     F = MultilevelILU().factor(gallery.poisson5(40, 30))
     assert F.report["drop_tol"] == 1e-3
-    assert "drop_tol=1e-05 was not tried, as it may take more memory than is free" in F.report["warning"]
+    text = "; with the matching and drop_tol=1e-05 there are none: factors with a smaller drop_tol take "
+    assert text in F.report["warning"]
+    fixed = MultilevelILU(drop_tol=1e-5, fill=100.0).factor(gallery.poisson5(40, 30))  # which asks for no room
+    assert fixed.report["drop_tol"] == 1e-5 and "there are none" not in fixed.report.get("warning", "")
 
 
 def test_errors_of_unstable_factors_name_the_recipe_that_was_given():

@@ -35,7 +35,7 @@ class Account:
         return self.updated or self.made
 
     def decide(self) -> tuple[str, str]:
-        """ "reuse" or "update", and why."""
+        """What the next step is to do, "reuse" or "update", and why."""
         price = self.price
         if self.excess > price:
             return "update", f"old factors have cost {self.excess:.2g} s by now, an update takes {price:.2g} s"

@@ -44,7 +44,7 @@ COUPLED, NEARLY_COUPLED = 0.5, 0.85
 # that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
 FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
 # Rows up to which complete factors whose rows are to be permuted are made by the CPU, where they are short and A is not
-# symmetric: the network of 59,070 rows that this was seen with took it 56 ms, and cuDSS 95. No larger one was measured.
+# symmetric: networks of 13,436 and 59,070 rows took it 49 and 55 ms, and cuDSS 180 and 100. No larger one was measured.
 FEW_PERMUTED = 100_000
 # Entries a level below which the CPU solves with factors sooner: at its shipped rate these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.

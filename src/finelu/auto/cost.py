@@ -30,6 +30,7 @@ from finelu.preconditioners.direct import (
     may_be_by_blocks,
     needs_matching,
 )
+from finelu.preconditioners.multilevel.recipe import LOOSE
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -41,7 +42,6 @@ USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
 COMPILES = 3.0  # s to compile the kernels of the count
-LEVELS_FILL = 10.0  # entries of `MultilevelILU`, which asks by itself for the room of more, for each of A's
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -214,7 +214,7 @@ class Costs:
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
             fills = [getattr(recipe, "fill", 1.0) for recipe in self.rungs[rung].recipes]
-            return self.entry * nnz * max(1.0, *(LEVELS_FILL if fill is None else float(fill) for fill in fills))
+            return self.entry * nnz * max(1.0, *(LOOSE.fill if fill is None else float(fill) for fill in fills))
         if self.quick:
             return self.entry * n**2
         if self.by_columns:

@@ -35,7 +35,7 @@ from finelu.validation import number
 PATIENCE = 0.01  # seconds that old factors get in any case
 PAST = 4  # solutions that a first guess is made of
 # Seconds of a step with complete factors by cuDSS, of any and for each entry of L and U. On an H100 an update took 3 ms
-# and 0.3 to 2.5 ns for each of up to 3e8 entries, and a step takes some 2 ms besides.
+# and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for all else.
 STEP, ENTRY = 5e-3, 1e-9
 GAIN = 1.5  # times by which such a step is to be faster than the last
 GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
@@ -156,7 +156,7 @@ class Sequence:
             return ""
         if self._count is None and Begun.possible():  # by another thread, as it may take long
             self._count = Begun(A.on(np))
-        if self.decisions[-1:] in ([], ["solve"]) or (self._count is not None and not self._count.over):
+        if self.decisions[-1:] == ["solve"] or (self._count is not None and not self._count.over):
             return ""  # the last step made factors, and so it does not tell what one takes
         self._direct_looked_at, count, self._count = True, self._count, None
         try:

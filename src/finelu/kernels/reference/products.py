@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from finelu.kernels.operands import CSR
 from finelu.kernels.reference.vectors import dot
 
 
@@ -70,8 +71,8 @@ def residual_twice(indptr, indices, data, x, b, factor, r):
 
 
 def subtract_product(M, x, y=None):
-    """y - M x, or M x where y is None. M : a sparse matrix."""
-    product = M.toarray() @ x
+    """y - M x, or M x where y is None. M : a sparse matrix, or a CSR."""
+    product = (M.tosparse() if isinstance(M, CSR) else M).toarray() @ x
     return product if y is None else y - product
 
 

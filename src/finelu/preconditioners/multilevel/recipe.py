@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finelu.device import free_memory, namespace, on_gpu, synchronize, to_host
+from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.recorded import Applications
@@ -40,8 +40,7 @@ SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singu
 POOR = 0.05  # of `probe`: of 77 real matrices, those with less converge, and some with more do not
 ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
-
-
+# Of drop_tol=None: at first, and where that was poor.
 LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
 
 
@@ -52,10 +51,7 @@ class Way(NamedTuple):
     limits: Limits
 
     def __str__(self) -> str:
-        matching = f"{'with' if self.matching else 'without'} the matching"
-        return (
-            f"{matching} and drop_tol={self.limits.drop_tol:g}" if self.limits.drop_tol == TIGHT.drop_tol else matching
-        )
+        return f"{'with' if self.matching else 'without'} the matching and drop_tol={self.limits.drop_tol:g}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -192,17 +188,14 @@ class MultilevelFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         """Levels made in the way of the last ones; where the probe finds them poor, in the others, and the best."""
-        begin, tried, other = perf_counter(), self._way, ""
+        begin, ways, tried, other = perf_counter(), self._ways(), self._way, ""
         self._absolute = False  # what is probed is M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
         first = size
-        for way in self._ways():
+        for way in ways:
             enough = POOR if way.matching == self._way.matching else USELESS
             if way == tried or (size <= enough and finite):
-                continue
-            if way.limits.drop_tol == TIGHT.drop_tol and not self._has_room(A):
-                other += f"; {way} was not tried, as it may take more memory than is free"
                 continue
             if not finite:  # of no use, whatever comes
                 self._levels, self._last = [], {}
@@ -210,6 +203,9 @@ class MultilevelFactors(Factors):
             self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
             self._first, self._way = (self._first if way.matching == self._way.matching else None), way
             try:
+                if way.limits != ways[0].limits:
+                    room = ROOM * A.nnz * (A.dtype.itemsize + A.indices.dtype.itemsize)
+                    require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
                 self._make(A)
                 found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
             except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
@@ -239,20 +235,11 @@ class MultilevelFactors(Factors):
 
     def _ways(self) -> list[Way]:
         """Those in which A may be factored, in the order in which they are tried."""
-        recipe = self.recipe
-        fixed = recipe.drop_tol is not None  # a drop_tol that was asked for is kept
-        given = [recipe.fill if recipe.fill is not None else limits.fill for limits in (LOOSE, TIGHT)]
-        limits = (
-            [Limits(recipe.drop_tol, given[0])]
-            if fixed
-            else [LOOSE._replace(fill=given[0]), TIGHT._replace(fill=given[1])]
-        )
-        matchings = (True, False) if recipe.matching else (False,)
-        return [Way(matching, limit) for matching in matchings for limit in limits]
-
-    def _has_room(self, A: CSR) -> bool:
-        """Whether so much memory is free as factors with TIGHT limits may be expected to take while they are made."""
-        return ROOM * A.nnz * int(A.dtype.itemsize + A.indices.dtype.itemsize) <= free_memory(np.empty(0))
+        drop_tol, fill, matching = self.recipe.drop_tol, self.recipe.fill, self.recipe.matching
+        limits = [LOOSE, TIGHT] if drop_tol is None else [LOOSE._replace(drop_tol=drop_tol)]
+        if fill is not None:
+            limits = [limit._replace(fill=fill) for limit in limits]
+        return [Way(which, limit) for which in ((True, False) if matching else (False,)) for limit in limits]
 
     def _make(self, A: CSR) -> None:
         recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits

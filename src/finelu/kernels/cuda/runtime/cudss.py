@@ -306,11 +306,8 @@ class Solver:
         New values are factored here where the last ones took less time than anybody notices.
         """
         stream, blank = _stream(), self._arrays[-1]
-        if phase == REFACTORIZATION and self._numeric < UNNOTICED:
-            with self._dense(blank) as X, self._dense(blank) as B:
-                self._execute(phase, stream, X, B)
-            return
-        if stream[0] == OF_THREAD:  # that of another thread is another
+        here = phase == REFACTORIZATION and self._numeric < UNNOTICED
+        if stream[0] == OF_THREAD and not here:  # that of another thread is another
             _synchronize()
             stream = 0, 0
         self._streams[stream[0]] = _stream_object()
@@ -320,7 +317,10 @@ class Solver:
                 self._execute(phase, stream, X, B)
 
         self._stop.value = 0
-        aside(run, self._end)
+        if here:
+            run()
+        else:
+            aside(run, self._end)
 
     def _end(self) -> None:
         self._stop.value = 1
