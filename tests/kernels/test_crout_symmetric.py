@@ -100,7 +100,7 @@ def problems(draw, dtype, largest=18):
     rng = np.random.default_rng(seed)
     hermitian = draw(st.booleans())
     M = symmetric(n, draw(st.sampled_from([0.05, 0.2, 0.5, 1.0])), dtype, hermitian, seed)
-    parts = np.unique([0, *draw(st.lists(st.integers(0, n), max_size=4))])
+    parts = np.array([0, *sorted(draw(st.lists(st.integers(0, n), min_size=1, max_size=4)))])
     return uncoupled(M, parts), random_pairs(parts, n, rng), parts, hermitian
 
 
@@ -152,12 +152,11 @@ def test_what_is_kept_is_a_where_a_pivot_is_and_the_schur_complement_elsewhere(d
     noise = 2000 * np.finfo(dtype).eps * max(1.0, (abs(U_T) @ abs(D) @ abs(U)).max(initial=0), abs(M).max(initial=0))
     assert abs((U_T @ D @ U)[B] - M[B]).max(initial=0) <= noise
     S = schur_complement_symmetric(A, F, 0.0, hermitian)
-    np.testing.assert_array_equal(S.numbers, C)
+    np.testing.assert_array_equal(S.rows, C)
     want = M[np.ix_(C, C)] - (U_T @ D @ U)[np.ix_(C, C)]
     got = sp.csr_matrix((S.data, S.indices, S.indptr), shape=(C.size, C.size)).toarray()
     assert abs(got - want).max(initial=0) <= noise
     np.testing.assert_array_equal(got, got.conj().T if hermitian else got.T)
-    assert S.dropped == 0
     if B.size:  # the true Schur complement, too
         inner = np.linalg.svd(M[np.ix_(B, B)], compute_uv=False)
         if C.size and inner[-1] > 1e-3:
@@ -201,7 +200,7 @@ def test_a_positive_definite_matrix_has_positive_pivots(problem):
         F = factored(A, None, np.array([0, n_off]), hermitian=True)
         S = schur_complement_symmetric(A, F, 0.0, True)
         rest = factored(CSR(S.indptr.astype(A.indices.dtype), S.indices, S.data, None), hermitian=True)
-        assert S.numbers.size == A.n - n_off and (rest.d > 0).all()
+        assert S.rows.size == A.n - n_off and (rest.d > 0).all()
 
 
 # Pairs
@@ -311,7 +310,7 @@ def test_small_entries_of_the_schur_complement_are_dropped():
     m = abs(whole).max(axis=1)
     keep = (abs(whole) > 0.01 * np.minimum.outer(m, m)) | np.eye(m.size, dtype=bool)
     np.testing.assert_array_equal(dense(CSR(*S[:3], None)), np.where(keep, whole, 0))
-    assert S.data.size == keep.sum() and S.dropped == exact.data.size - S.data.size > 0
+    assert S.data.size == keep.sum() < exact.data.size
 
 
 def test_the_diagonal_of_the_schur_complement_is_stored_where_it_is_zero():
@@ -345,7 +344,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads, dtype):
         seen.append([np.asarray(getattr(F, field.name)).tobytes() for field in fields(F)])
         seen[-1] += [np.asarray(part).tobytes() for part in S]
     assert F.pairs_taken > 0 and F.deferred_by_estimate > 0 and F.deferred_by_pivot > 0
-    assert S.numbers.size > 40 and F.dropped_by_fill_limit > 0
+    assert S.rows.size > 40 and F.dropped_by_fill_limit > 0
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -378,7 +377,8 @@ def test_extreme_values_give_no_nan(dtype, pivot_tol, seed, span):
     for x in (F.d, F.e, F.data):
         assert np.isfinite(x).all()
     S = schur_complement_symmetric(A, F, 0.0, False)
-    assert np.isfinite(S.data).all() and S.first_bad == -1
+    beyond = abs(S.data.astype("complex128")).max() > np.finfo(dtype).max  # finite parts may have a larger magnitude
+    assert np.isfinite(S.data).all() and (S.first_bad == -1) == (not beyond)
 
 
 def test_an_overflow_in_the_schur_complement_is_named():
@@ -397,7 +397,7 @@ def test_an_overflow_in_the_schur_complement_is_named():
 def test_what_couples_two_parts_is_named():
     M = np.eye(6)
     M[1, 4] = M[4, 1] = 1
-    with pytest.raises(MatrixError, match="row 1, column 4") as error:
+    with pytest.raises(MatrixError, match="row 1 and column 4, between parts 0 and 1") as error:
         factored(stored(M), parts=np.array([0, 3, 6]))
     one_line(error)
     factored(stored(M), parts=np.array([0, 3, 4]))  # 4 is of the interface
@@ -435,13 +435,13 @@ def test_a_hermitian_matrix_has_a_real_diagonal():
 
 def test_an_interface_alone_and_empty_parts_are_possible():
     A = stored(in_dtype(gallery.poisson5(4), "complex64"), "complex64")
-    F = factored(A, parts=np.array([0]), hermitian=True)
+    F = factored(A, parts=np.array([0, 0]), hermitian=True)
     S = schur_complement_symmetric(A, F, 0.0, True)
     np.testing.assert_array_equal(dense(CSR(*S[:3], None)), dense(A))
     F = factored(A, parts=np.array([0, 0, A.n, A.n]), hermitian=True)
     assert not F.deferred.any()
     S = schur_complement_symmetric(A, F, 0.0, True)
-    assert S.numbers.size == S.data.size == 0 and S.indptr.tolist() == [0]
+    assert S.rows.size == S.data.size == 0 and S.indptr.tolist() == [0]
 
 
 def test_the_estimate_sees_what_grows_by_signs_that_differ():

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import types
 import weakref
 from dataclasses import replace
 
@@ -493,6 +494,20 @@ def never_compiled(monkeypatch):
     monkeypatch.setattr(schedule, "ready", lambda kernel: False)
     monkeypatch.setattr(schedule, "_forgone", 0.0)
     return lambda seconds: monkeypatch.setattr(schedule, "COMPILES", 1e9 * seconds)
+
+
+@pytest.mark.parametrize("gone", ["module", "name"])
+def test_an_index_that_names_a_type_of_an_earlier_version_is_as_none(tmp_path, monkeypatch, gone):
+    module = types.ModuleType("finelu_earlier")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.Row = type("Row", (), {"__module__": module.__name__, "__qualname__": "Row"})
+    file = jit._File(cache_path=str(tmp_path), filename_base="kernel", source_stamp=0)
+    file._save_index({module.Row: "kernel.nbc"})
+    assert file._load_index() == {module.Row: "kernel.nbc"}
+    monkeypatch.delitem(sys.modules, module.__name__) if gone == "module" else monkeypatch.delattr(module, "Row")
+    assert file._load_index() == {}
+    file._save_index({"another": "kernel.nbc"})
+    assert file._load_index() == {"another": "kernel.nbc"}
 
 
 def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_long(never_compiled):

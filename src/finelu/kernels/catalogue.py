@@ -89,18 +89,15 @@ FAMILIES: dict[str, Family] = {
         _all("crout schur_complement", cuda=SEQUENTIAL),
         helpers={
             "reference": "farthest ahead usable",
-            "cpu": "CroutFactors SchurComplement Factor Row Bitmap first_coupling shared_out farthest feed",
+            "cpu": "CroutFactors",
         },
         uses={("reference", "sweeps"): "rows of A", ("reference", "threshold"): "the largest entries of a row"},
     ),
     "crout_symmetric": Family(
         "The same for symmetric and Hermitian matrices, with pivots of one or two rows.",
         _all("crout_symmetric schur_complement_symmetric", cuda=SEQUENTIAL),
-        helpers={"cpu": "SymmetricCroutFactors SchurComplement"},
-        uses={
-            ("reference", "crout"): "the signs of the estimates",
-            ("cpu", "crout"): "the same, and the check that parts are not coupled",
-        },
+        helpers={"cpu": "SymmetricCroutFactors"},
+        uses={("reference", "crout"): "the signs of the estimates, and what is a pivot"},
     ),
     "cycle": Family(
         "Where a cycle of a Krylov method begins, what it records, and what it keeps.",

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from finelu.kernels.reference.crout import ahead, farthest
+from finelu.kernels.reference.crout import ahead, farthest, usable
 
 
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian):
@@ -15,11 +15,13 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
     many entries were dropped by tolerance and by the fill limit.
     """
-    n, kind = A.indptr.size - 1, A.data.dtype.type
+    n, kind, real = A.indptr.size - 1, A.data.dtype.type, A.data.real.dtype.type
+    with np.errstate(over="ignore"):
+        drop_tol, condest, pivot_tol = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol)
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, kind), np.zeros(n, kind)
     U, nu = [{} for _ in range(n)], np.zeros(n, kind)
     largest, dropped = 0.0, [0, 0]
-    most = 1 / pivot_tol if pivot_tol > 0 else np.inf
+    most = real(1) / pivot_tol if pivot_tol > 0 else real(np.inf)
 
     def conj(x):
         return np.conj(x) if hermitian else x
@@ -48,11 +50,12 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     def finite(*x):
         return all(np.isfinite(abs(y)) for y in x)
 
-    def keep(k, row, estimate, stop):
-        tau = drop_tol / max(1.0, estimate)
-        large = sorted((j for j in row if float(abs(row[j])) > tau), key=lambda j: (-abs(row[j]), j))
-        U[k] = {j: row[j] for j in sorted(large[: room[k]])}
-        dropped[0] += sum(row[j] != 0 for j in row) - len(large)
+    def keep(k, row, pivot, estimate, stop):
+        """Row k of U is what is large enough of row / pivot."""
+        x, weight = {j: row[j] / pivot for j in row}, max(real(1), estimate)
+        large = sorted((j for j in x if abs(x[j]) * weight > drop_tol), key=lambda j: (-abs(x[j]), j))
+        U[k] = {j: x[j] for j in sorted(large[: room[k]])}
+        dropped[0] += sum(row[j] != 0 for j in row.keys() - set(large))
         dropped[1] += len(large) - len(U[k])
         xi = ahead(nu, k, U[k], stop)
         for j in U[k]:
@@ -70,41 +73,34 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         u = {j: p * z.get(j, kind(0)) - q * w.get(j, kind(0)) for j in columns}
         v = {j: r * w.get(j, kind(0)) - conj(q) * z.get(j, kind(0)) for j in columns}
         top = max((abs(x) for row in (u, v) for x in row.values()), default=0 * s)
-        good = finite(p, q, r, *u.values(), *v.values(), s * top * top) and float(top) <= most
+        good = finite(p, q, r, *u.values(), *v.values(), s * top * top) and top <= most
         return ((a, b, c), u, v) if good else None
-
-    def as_one(k, z):
-        """The multipliers of row k, or None."""
-        others, pivot = {j: x for j, x in z.items() if j != k}, abs(z[k])
-        top = max((abs(x) for x in others.values()), default=pivot - pivot)
-        good = finite(*z.values(), type(pivot)(1) / pivot, 2 * top / pivot * (2 * top))
-        return {j: x / z[k] for j, x in others.items()} if good and float(pivot) > pivot_tol * float(top) else None
 
     for start, stop in pairwise(parts):
         k = int(start)
         while k < stop:
-            pair, z, row = None, None, None
-            estimate = float(abs(farthest(nu[k])))
-            if np.isfinite(estimate) and estimate <= condest:
+            pair, z = None, None
+            estimate = abs(farthest(nu[k]))
+            if estimate <= condest:
                 z = remaining(k, start)
-                row = as_one(k, z)
             if z and pairs[k] and z.get(k + 1, 0) != 0:
-                common = max(estimate, float(abs(farthest(nu[k + 1]))))
-                if np.isfinite(common) and common <= condest:
+                common = max(estimate, abs(farthest(nu[k + 1])))
+                if common <= condest:
                     pair = as_pair(k, start, z)
             if pair:
                 (d[k], e[k], d[k + 1]), u, v = pair
-                keep(k, u, common, stop)
-                keep(k + 1, v, common, stop)
-                largest = max(largest, common)
+                keep(k, u, kind(1), common, stop)
+                keep(k + 1, v, kind(1), common, stop)
+                largest = max(largest, float(common))
                 k += 2
                 continue
-            if row is None:
+            others = [x for j, x in z.items() if j != k] if z else []
+            if not z or not usable(z[k], others, others, pivot_tol):
                 deferred[k] = 2 if z else 1
             else:
-                d[k] = z[k]
-                keep(k, row, estimate, stop)
-                largest = max(largest, estimate)
+                d[k] = z.pop(k)
+                keep(k, z, d[k], estimate, stop)
+                largest = max(largest, float(estimate))
             k += 1
     return deferred, d, e, U, largest, *dropped
 
@@ -114,10 +110,11 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
 
     The upper triangle is computed, zeros off the diagonal left out; of it s_ij is dropped, off the diagonal, where
     |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
-    Returns indptr, indices, data, the number in A of each row, how many entries of S were dropped, and the first row
-    with an entry in its upper triangle that is not finite, or -1.
+    Returns indptr, indices, data, the number in A of each row, and the first row with an entry in its upper triangle
+    that is not finite, or -1.
     """
     n, kind, (d, e) = factors.d.size, A.data.dtype.type, (factors.d, factors.e)
+    drop_tol = A.data.real.dtype.type(drop_tol)
     numbers = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]
     number = {i: r for r, i in enumerate(numbers)}
 
@@ -150,10 +147,10 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
                 row[i] = kind(row[i].real)
     S = [{j: v for j, v in row.items() if j == i or v != 0} for i, row in enumerate(S)]
     bad = [i for i, row in enumerate(S) if not np.isfinite([abs(v) for v in row.values()]).all()]
-    size = [float(abs(row[i])) for i, row in enumerate(S)]
+    size = [abs(row[i]) for i, row in enumerate(S)]
     for i, row in enumerate(S):
         for j, v in row.items():
-            size[i], size[j] = max(size[i], float(abs(v))), max(size[j], float(abs(v)))
+            size[i], size[j] = max(size[i], abs(v)), max(size[j], abs(v))
     kept = [
         {j: v for j, v in row.items() if j == i or not abs(v) <= drop_tol * min(size[i], size[j])}
         for i, row in enumerate(S)
@@ -165,5 +162,4 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
     indptr = np.cumsum([0, *(len(row) for row in both)])
     indices = np.array([j for row in both for j in sorted(row)], A.indices.dtype)
     data = np.array([row[j] for row in both for j in sorted(row)], A.data.dtype)
-    dropped = 2 * sum(len(full) - len(row) for full, row in zip(S, kept))
-    return indptr.astype(np.int64), indices, data, np.array(numbers, np.int64), dropped, bad[0] if bad else -1
+    return indptr.astype(np.int64), indices, data, np.array(numbers, np.int64), bad[0] if bad else -1

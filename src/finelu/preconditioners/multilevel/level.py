@@ -56,14 +56,13 @@ def factored(
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0
-        rows = left.rows
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *bounds, room, hermitian)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
         facts["pairs"] = made.pairs_taken
-        rows = left.numbers
+    rows = left.rows
     facts["dropped"] = made.dropped_by_tolerance, made.dropped_by_fill_limit
     facts["put_off"] = made.deferred_by_estimate, made.deferred_by_pivot
     if left.first_bad >= 0:

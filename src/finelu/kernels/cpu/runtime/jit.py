@@ -77,6 +77,16 @@ def _sources() -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
 
 
+class _File(IndexDataCacheFile):
+    """An index that names types of arguments which are no more is of an earlier version."""
+
+    def _load_index(self):
+        try:
+            return super()._load_index()
+        except (ImportError, AttributeError):
+            return {}
+
+
 class Cache(FunctionCache):
     """Numba's cache on the disk, but what cannot be written there is used all the same, and processes take turns.
 
@@ -90,12 +100,12 @@ class Cache(FunctionCache):
         super().__init__(py_func)
         self._cache_file = self._file_of(self._impl.locator)
 
-    def _file_of(self, locator) -> IndexDataCacheFile:
+    def _file_of(self, locator) -> _File:
         """In which code counts as made from the kernels of today, or is made again.
 
         Numba looks at the one file of the function, though what it calls and the constants of other files are in it.
         """
-        return IndexDataCacheFile(
+        return _File(
             cache_path=locator.get_cache_path(),
             filename_base=self._impl.filename_base,
             source_stamp=(locator.get_source_stamp(), _sources()),
@@ -114,7 +124,7 @@ class Cache(FunctionCache):
         return None
 
     @cached_property
-    def _others(self) -> list[IndexDataCacheFile]:
+    def _others(self) -> list[_File]:
         source = inspect.getfile(self._py_func)
         found = (kind.from_function(self._py_func, source) for kind in READ_ONLY)
         return [

@@ -1,0 +1,387 @@
+"""What both forms of Crout's elimination do: rows in the making, rows that are kept, and the estimates of their growth.
+
+The general form (`crout`) makes rows of U and columns of L, the symmetric one (`crout_symmetric`) rows of U. Parts of
+the matrix that do not depend on each other are factored by the threads, each part by one of them. What a part reads and
+writes does not depend on the others, and sums run in ascending order of the eliminated unknown: so the bits are the
+same on any number of threads. What steps write is written without branches where these would be mispredicted often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.claims import wait_until_done
+from finelu.kernels.cpu.runtime.crew import run
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.prefetch import prefetch
+from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
+
+ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
+BEGIN, FRONT, NEXT, END = range(4)  # see Factor
+ONE = np.uint64(1)
+
+
+class Factor(NamedTuple):
+    """What is known of the rows of U, or the columns of L, while they are made; each part uses its own slice.
+
+    places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were deferred,
+        FRONT..NEXT in columns whose turn is over, NEXT..END, sorted, in those to come.
+    head, follower (n,) : lists, as in Crout's ILUT: that of column j holds the rows whose entry at NEXT is in column j.
+    nu (n,) : what the entries of a column add to its estimate.
+    """
+
+    places: np.ndarray
+    head: np.ndarray
+    follower: np.ndarray
+    nu: np.ndarray
+
+
+class Row(NamedTuple):
+    """A thread's memory for a row, or column, in the making.
+
+    x (n,) : its values, 0 between steps.  touched (n + 1,) : the places that are in use.  seen (n,) : the last step
+    that touched a place.  sources (n,) : the earlier rows in a list.  terms, factors (n,) : those to subtract, and how
+    often.  size (n,) float64.
+    words (n / 64,), pages (n / 4096,) : to sort places in, zero between uses.
+    """
+
+    x: np.ndarray
+    touched: np.ndarray
+    seen: np.ndarray
+    sources: np.ndarray
+    terms: np.ndarray
+    factors: np.ndarray
+    size: np.ndarray
+    words: np.ndarray
+    pages: np.ndarray
+
+
+def new_factor(n, index, dtype) -> Factor:
+    return Factor(np.zeros((n, 4), np.int64), np.full(n, -1, index), np.empty(n, index), np.zeros(n, dtype))
+
+
+def new_row(n, index, dtype) -> Row:
+    touched, seen, sources, terms = (
+        np.empty(n + 1, index),
+        np.full(n, -1, index),
+        np.empty(n, index),
+        np.empty(n, index),
+    )
+    bitmap = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
+    return Row(np.zeros(n, dtype), touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *bitmap)
+
+
+def checked_parts(A, parts):
+    n, parts = A.indptr.size - 1, np.ascontiguousarray(parts, np.int64)
+    if parts.size < 2 or parts[0] != 0 or parts[-1] > n or (np.diff(parts) < 0).any():
+        raise ParameterError(f"parts = {parts}: at least two numbers that ascend from 0 to at most n = {n} are needed.")
+    i, j = _first_coupling(parts, A.indptr, A.indices)
+    if i >= 0:
+        s, t = np.searchsorted(parts, (i, j), side="right") - 1
+        raise MatrixError(
+            f"A stores an entry in row {i} and column {j}, between parts {s} and {t}; move one to the interface."
+        )
+    return parts
+
+
+@compiled
+def _first_coupling(parts, indptr, indices):
+    """The first entry (row, column) between two parts, or (-1, -1)."""
+    interface = parts[-1]
+    for t in range(parts.size - 1):
+        start, stop = parts[t], parts[t + 1]
+        for i in range(start, stop):
+            for p in range(indptr[i], indptr[i + 1]):
+                j = np.int64(indices[p])
+                if j < start or (j >= stop and j < interface):
+                    return i, j
+    return np.int64(-1), np.int64(-1)
+
+
+def shared_out(items: int, begin: Callable[[], Any], make: Callable[[int, Any], Any]) -> list:
+    """[make(t, workspace) for t in range(items)], claimed by the threads; begin() gives each its workspace."""
+    counter, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
+    made: list[Any] = [None] * items
+    failures: list[Exception] = []
+
+    def work():
+        workspace = None
+        while (t := _claim(counter)) < items:
+            try:
+                workspace = workspace or begin()
+                made[t] = make(t, workspace)
+            except Exception as failure:
+                failures.append(failure)
+            finally:
+                done[t] = 1
+
+    run(work, items)
+    _finish(done)
+    if failures:
+        raise failures[0]
+    return made
+
+
+@compiled
+def _claim(counter):
+    return fetch_add(counter, 0, 1)
+
+
+@compiled
+def _finish(done):
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def members(k, head, follower, places, columns, values, out, words, pages):
+    """The rows in the list of column k, sorted, in `out`; returns their number. Their entries are asked for."""
+    count = np.uint64(0)
+    i = head[k]
+    while i >= 0:
+        out[count] = i
+        count += ONE
+        prefetch(places, i)
+        i = follower[np.uint64(i)]
+    for e in range(count):
+        q = places[np.uint64(out[e]), NEXT]
+        prefetch(columns, q)
+        prefetch(values, q)
+        prefetch(values, q + 8)
+    sort_by_bitmap(out, count, words, pages)
+    return np.int64(count)
+
+
+@compiled
+def row_of(k, indptr, indices, data, deferred, x, touched, seen):
+    """Row k of A in the columns that are active, in x; returns how many places are touched."""
+    met = np.uint64(0)
+    for q in range(np.uint64(indptr[k]), np.uint64(indptr[k + 1])):
+        j = np.uint64(indices[q])
+        if indices[q] >= k or deferred[j]:
+            x[j] = data[q]
+            seen[j] = k
+            touched[met] = j
+            met += ONE
+    return met
+
+
+@compiled
+def subtract(k, count, sources, factors, places, columns, values, x, touched, seen, met):
+    """x -= factors[e] times row sources[e] of what is kept, in the columns that are active, for e before `count`.
+
+    Returns how many places are touched.
+    """
+    for e in range(np.uint64(count)):
+        p = np.uint64(sources[e])
+        factor = factors[e]
+        for q in range(np.uint64(places[p, BEGIN]), np.uint64(places[p, FRONT])):
+            j = np.uint64(columns[q])
+            x[j] -= factor * values[q]
+            touched[met] = j
+            met += np.uint64(seen[j] != k)
+            seen[j] = k
+        for q in range(np.uint64(places[p, NEXT]), np.uint64(places[p, END])):
+            j = np.uint64(columns[q])
+            x[j] -= factor * values[q]
+            touched[met] = j
+            met += np.uint64(seen[j] != k)
+            seen[j] = k
+    return np.int64(met)
+
+
+@compiled
+def largest_of(k, unit, x, touched, count):
+    """The largest magnitude but that of x[k]; Inf if any is not finite."""
+    largest = unit - unit
+    for e in range(np.uint64(count)):
+        size = abs(x[np.uint64(touched[e])])
+        if not np.isfinite(size):
+            return unit / (unit - unit)
+        if size > largest and touched[e] != k:
+            largest = size
+    return largest
+
+
+@compiled
+def usable(pivot, right, under, pivot_tol, unit):
+    """Whether the pivot is large enough, and what its elimination computes is finite: quotients, and products."""
+    spare = (unit + unit) * (unit + unit)  # the sums inside a complex product or quotient are larger by less than this
+    largest = max(right, under)
+    if not (np.isfinite(spare * pivot) and np.isfinite(spare * largest)) or pivot == 0 or pivot <= pivot_tol * largest:
+        return False
+    steepest = spare * (right / pivot)
+    return np.isfinite(unit / pivot) and np.isfinite(spare * (largest / pivot)) and np.isfinite(steepest * under)
+
+
+@compiled
+def clear(x, touched, count):
+    for e in range(np.uint64(count)):
+        x[np.uint64(touched[e])] = 0
+
+
+@compiled
+def farthest(one, nu):
+    """1 - nu or -1 - nu, the larger: the next unknown of a triangular system with a right-hand side of signs."""
+    return one - nu if nu.real <= 0 else -one - nu
+
+
+@compiled
+def advance(stop, sources, count, places, head, follower, columns):
+    """The turn of a column is over for the rows sources[:count]: they go to the lists of what comes next."""
+    for e in range(np.uint64(count)):
+        p = np.uint64(sources[e])
+        q = np.uint64(places[p, NEXT]) + ONE
+        places[p, NEXT] = q
+        if q < np.uint64(places[p, END]) and columns[q] < stop:
+            j = np.uint64(columns[q])
+            follower[p] = head[j]
+            head[j] = p
+
+
+@compiled
+def defer(sources, count, places, columns, values):
+    """The column that the rows sources[:count] have just passed goes to those of their columns that were deferred."""
+    for e in range(np.uint64(count)):
+        p = np.uint64(sources[e])
+        q, f = np.uint64(places[p, NEXT] - 1), np.uint64(places[p, FRONT])
+        columns[q], columns[f] = columns[f], columns[q]
+        values[q], values[f] = values[f], values[q]
+        places[p, FRONT] += 1
+
+
+@compiled
+def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages):
+    """x = x / pivot where that, times weight, is larger than drop_tol: of these at most `room`, sorted; elsewhere 0.
+
+    Returns the number of entries kept, and those that were dropped by tolerance and by the fill limit.
+    """
+    x[k] = 0
+    kept = np.uint64(0)
+    by_tolerance = 0
+    for e in range(np.uint64(count)):
+        j = np.uint64(touched[e])
+        v = divide(x[j], pivot)
+        magnitude = abs(v)
+        if magnitude * weight > drop_tol:
+            x[j] = v
+            touched[kept] = j
+            size[kept] = magnitude
+            kept += ONE
+        else:
+            by_tolerance += x[j] != 0
+            x[j] = 0
+    if np.int64(kept) <= room:
+        sort_by_bitmap(touched, kept, words, pages)
+        return np.int64(kept), by_tolerance, 0
+    if room <= 0:
+        clear(x, touched, kept)
+        return 0, by_tolerance, np.int64(kept)
+    found = np.int64(kept)
+    cut = kth_largest(size, found, room)
+    ties, kept = room, np.uint64(0)
+    for e in range(np.uint64(found)):
+        j = np.uint64(touched[e])
+        magnitude = abs(x[j])
+        if magnitude >= cut:
+            touched[kept] = j
+            kept += ONE
+            ties -= magnitude > cut
+        else:
+            x[j] = 0
+    sort_by_bitmap(touched, kept, words, pages)
+    if np.int64(kept) > room:
+        equal, kept = kept, np.uint64(0)
+        for e in range(equal):
+            j = np.uint64(touched[e])
+            tie = abs(x[j]) == cut
+            if tie and ties <= 0:
+                x[j] = 0
+                continue
+            ties -= tie
+            touched[kept] = j
+            kept += ONE
+    return np.int64(kept), by_tolerance, found - np.int64(kept)
+
+
+@compiled
+def store(k, stop, one, x, touched, count, places, head, follower, nu, columns, values, used):
+    """Row k goes to the places from `used` on, to the lists and to the estimates; x becomes 0. Returns their end.
+
+    Columns from `stop` on are of the interface: they belong to other threads, too.
+    """
+    used = np.uint64(used)
+    end = used + np.uint64(count)
+    front = used
+    for e in range(np.uint64(count)):
+        j = np.uint64(touched[e])
+        columns[used + e] = j
+        values[used + e] = x[j]
+        x[j] = 0
+        front += np.uint64(touched[e] < k)
+    last = end
+    while last > front and columns[last - ONE] >= stop:
+        last -= ONE
+    xi = _ahead(one, nu[k], nu, columns, values, front, last)
+    for q in range(front, last):
+        nu[np.uint64(columns[q])] += xi * values[q]
+    places[k, BEGIN], places[k, FRONT], places[k, NEXT], places[k, END] = used, front, front, end
+    if front < last:
+        j = np.uint64(columns[front])
+        follower[k] = head[j]
+        head[j] = k
+    return np.int64(end)
+
+
+@compiled
+def _ahead(one, here, nu, columns, values, begin, end):
+    """See kernels/reference/crout.py:ahead."""
+    best = farthest(one, here)
+    other = -one - here if here.real <= 0 else one - here
+    far, near = abs(best), abs(other)
+    for q in range(begin, end):
+        j = np.uint64(columns[q])
+        far += abs(nu[j] + best * values[q])
+        near += abs(nu[j] + other * values[q])
+    return other if near > far else best
+
+
+def joined(n, parts, places, made, index, dtype):
+    """(indptr, indices, data) of all parts, sorted.  made : (columns, values) of each part."""
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(places[:, END] - places[:, BEGIN], out=indptr[1 : places.shape[0] + 1])
+    indptr[places.shape[0] + 1 :] = indptr[places.shape[0]]
+    indices, data = np.empty(indptr[n], index), np.empty(indptr[n], dtype)
+
+    def begin():
+        return new_row(n, index, dtype)
+
+    def make(t, workspace):
+        _assemble(parts[t], parts[t + 1], places, *made[t], indptr, indices, data, workspace)
+
+    shared_out(parts.size - 1, begin, make)
+    return indptr, indices, data
+
+
+@compiled
+def _assemble(start, stop, places, columns, values, indptr, out_columns, out_values, Z):
+    x, words, pages = Z.x, Z.words, Z.pages
+    for k in range(start, stop):
+        first, m = places[k, BEGIN], indptr[k]
+        count = indptr[k + 1] - m
+        ascending = True
+        for e in range(count):
+            out_columns[m + e] = columns[first + e]
+            out_values[m + e] = values[first + e]
+            ascending &= e == 0 or columns[first + e - 1] < columns[first + e]
+        if not ascending:
+            for e in range(count):
+                x[np.uint64(columns[first + e])] = values[first + e]
+            sort_by_bitmap(out_columns[m : m + count], np.uint64(count), words, pages)
+            for e in range(count):
+                out_values[m + e] = x[np.uint64(out_columns[m + e])]

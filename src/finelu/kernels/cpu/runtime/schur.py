@@ -1,0 +1,290 @@
+"""What Crout's elimination leaves of the rows that were deferred, and of the interface: the Schur complement.
+
+S = C - L_C D U_C, row by row. A term of a row of S is a row of U_C and how often it is subtracted; the symmetric form
+makes the upper triangle alone, and mirrors it. Blocks of rows are made by the threads, with sums in ascending order of
+the pivots, so that the bits are the same on any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.crout_rows import ONE, new_row, shared_out
+from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.prefetch import prefetch
+from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
+
+BLOCK = 2**18  # multiplications of a block of rows
+AHEAD = 4  # terms, whose entries are asked for
+
+
+class SchurComplement(NamedTuple):
+    """S (m, m) in CSR, sorted, every diagonal entry stored; row and column r of S are rows[r] of A.
+
+    first_bad : the first row of S with an entry whose magnitude is not finite, or -1; of a symmetric S, with one in
+        its upper triangle.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    rows: np.ndarray
+    first_bad: int
+
+
+class Left(NamedTuple):
+    """The rows of A that are left, and the columns of U there: its rows, by the numbers of S.
+
+    rows (m,) int64.  number (n,) : of each row of A in S, or -1.  starts (n + 1,), columns, values : U_C.
+    """
+
+    rows: np.ndarray
+    number: np.ndarray
+    starts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+
+
+class Terms(NamedTuple):
+    """Those of row r are starts[r]..starts[r + 1]: less factors[q] times row source[q] of U_C, from its place begin[q].
+
+    work (m,) : the multiplications of each row, about.
+    """
+
+    starts: np.ndarray
+    source: np.ndarray
+    begin: np.ndarray
+    factors: np.ndarray
+    work: np.ndarray
+
+
+def what_is_left(factors, indptr, indices, data) -> Left:
+    """factors : with `deferred` and `interface`.  indptr, indices, data : U by rows."""
+    n = factors.n
+    rows = np.flatnonzero((factors.deferred != 0) | (np.arange(n) >= factors.interface)).astype(np.int64)
+    number = np.full(n, -1, indices.dtype)
+    number[rows] = np.arange(rows.size)
+    starts = np.zeros(n + 1, np.int64)
+    with Handed(2) as handed:
+        _columns_left(number, indptr, indices, data, starts, handed.slots)
+        return Left(rows, number, starts, handed.take(0, indices.dtype), handed.take(1, data.dtype))
+
+
+@compiled
+def _columns_left(number, indptr, indices, data, starts, slots):
+    n = number.size
+    total = 0
+    for k in range(n):
+        for p in range(np.uint64(indptr[k]), np.uint64(indptr[k + 1])):
+            total += number[np.uint64(indices[p])] >= 0
+        starts[k + 1] = total
+    columns, values = np.empty(total, indices.dtype), np.empty(total, data.dtype)
+    used = np.uint64(0)
+    for p in range(np.uint64(0), np.uint64(indptr[n])):
+        j = number[np.uint64(indices[p])]
+        if j >= 0:
+            columns[used] = j
+            values[used] = data[p]
+            used += ONE
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
+
+
+def new_terms(counts, index, dtype) -> Terms:
+    """Room for counts[r] terms of row r."""
+    starts = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    total = int(starts[-1])
+    return Terms(
+        starts,
+        np.empty(total, index),
+        np.empty(total, np.int64),
+        np.empty(total, dtype),
+        np.ones(counts.size, np.int64),
+    )
+
+
+@compiled
+def add_term(r, source, begin, end, factor, place, terms):
+    """One more of row r, at place[r]."""
+    _, sources, begins, factors, work = terms
+    q = np.uint64(place[r])
+    sources[q], begins[q], factors[q] = source, begin, factor
+    place[r] += 1
+    work[r] += end - begin + 4
+
+
+def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bool) -> SchurComplement:
+    """S, or its upper triangle, whose sizes are then those of the whole.
+
+    drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
+        magnitudes of row i and column j: no row and no column loses its largest entry.
+    Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
+    unless the thread that made it has already met one that is large enough: so what is kept does not depend on the
+    threads, and the room before the dropping stays near that of S.
+    """
+    m, dtype, index = left.rows.size, A.data.dtype, A.indices.dtype
+    if m == 0:
+        return SchurComplement(np.zeros(1, np.int64), A.indices[:0].copy(), A.data[:0].copy(), left.rows, -1)
+    unit = dtype.type(0).real.dtype.type(1)
+    with np.errstate(over="ignore"):
+        drop_tol = unit.dtype.type(drop_tol)
+    total = np.cumsum(terms.work)
+    blocks = max(1, int(total[-1] // BLOCK))
+    inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
+    items = np.minimum(np.unique(np.concatenate([[0], inner, [m]])), m)
+    indptr, row_size, column_sizes = np.zeros(m + 1, np.int64), np.zeros(m, unit.dtype), []
+    matrix = A.indptr, A.indices, A.data
+
+    def begin():
+        column_sizes.append(np.zeros(m, unit.dtype))
+        return row_size, column_sizes[-1], indptr, new_row(m, index, dtype)
+
+    def make(b, workspace):
+        block = items[b], items[b + 1]
+        with Handed(2) as handed:
+            used, bad = _rows(*block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, handed.slots)
+            return handed.take(0, index)[:used], handed.take(1, dtype)[:used], bad
+
+    made = shared_out(items.size - 1, begin, make)
+    column_size = np.max(column_sizes, axis=0)
+    if upper:
+        row_size = column_size = np.maximum(row_size, column_size)
+
+    def drop(b, _):
+        columns, values, _ = made[b]
+        kept = _drop(items[b], items[b + 1], row_size, column_size, drop_tol, indptr, columns, values)
+        return columns[:kept], values[:kept]
+
+    kept = shared_out(items.size - 1, lambda: True, drop)
+    np.cumsum(indptr, out=indptr)
+    bad = [block[2] for block in made if block[2] >= 0]
+    indices, data = (np.concatenate([block[f] for block in kept]) for f in (0, 1))
+    return SchurComplement(indptr, indices, data, left.rows, int(bad[0]) if bad else -1)
+
+
+@compiled
+def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_size, column_size, counts, Z, slots):
+    """Rows first..last - 1 of S: indices and values in the slots, lengths in counts[1:].
+
+    Returns how many entries there are, and the first row with one whose magnitude is not finite, or -1.
+    row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
+    have been made with this workspace; entries that are too small even for these are dropped.
+    """
+    indptr, indices, a = A
+    rows, number, u_indptr, u_columns, u_values = left
+    starts, source, begins, factors, _ = terms
+    x, touched, seen, words, pages = Z.x, Z.touched, Z.seen, Z.words, Z.pages
+    columns = np.empty(indptr[rows[last - 1] + 1] - indptr[rows[first]] + 2 * (last - first), u_columns.dtype)
+    values = np.empty(columns.size, a.dtype)
+    used, bad = 0, -1
+    for r in range(first, last):
+        seen[r] = r
+        touched[0] = r
+        met = ONE
+        for q in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
+            j = np.int64(number[np.uint64(indices[q])])
+            if j >= 0 and (j >= r or not upper):
+                x[j] = a[q]
+                seen[j] = r
+                if j != r:
+                    touched[met] = j
+                    met += ONE
+        stop = np.uint64(starts[r + 1])
+        for p in range(np.uint64(starts[r]), stop):
+            if p + np.uint64(AHEAD) < stop:
+                prefetch(u_columns, begins[p + np.uint64(AHEAD)])
+                prefetch(u_values, begins[p + np.uint64(AHEAD)])
+            factor = factors[p]
+            for q in range(np.uint64(begins[p]), np.uint64(u_indptr[np.uint64(source[p]) + ONE])):
+                j = np.uint64(u_columns[q])
+                x[j] -= factor * u_values[q]
+                touched[met] = j
+                met += np.uint64(seen[j] != r)
+                seen[j] = r
+        if hermitian:
+            x[r] = x[r].real
+        largest = unit - unit
+        for e in range(met):
+            j = np.uint64(touched[e])
+            size = abs(x[j])
+            if not np.isfinite(size) and bad < 0:
+                bad = r
+            largest = max(largest, size)
+            column_size[j] = max(column_size[j], size)
+        row_size[r] = largest
+        kept = np.uint64(0)
+        for e in range(met):
+            j = np.uint64(touched[e])
+            if abs(x[j]) <= drop_tol * min(largest, column_size[j]) and touched[e] != r:
+                x[j] = 0
+            else:
+                touched[kept] = j
+                kept += ONE
+        sort_by_bitmap(touched, kept, words, pages)
+        columns, values = grown(columns, used, used + np.int64(kept)), grown(values, used, used + np.int64(kept))
+        at = np.uint64(used)
+        for e in range(kept):
+            j = np.uint64(touched[e])
+            columns[at + e] = touched[e]
+            values[at + e] = x[j]
+            x[j] = 0
+        used += np.int64(kept)
+        counts[r + 1] = np.int64(kept)
+    hand_over(columns, slots, 0)
+    hand_over(values, slots, 1)
+    return used, bad
+
+
+@compiled
+def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values):
+    """Drop from the (columns, values) of rows first..last - 1, in place, what is small; returns how many are left."""
+    begin, used = np.uint64(0), np.uint64(0)
+    for r in range(first, last):
+        end = begin + np.uint64(counts[r + 1])
+        start = used
+        for q in range(begin, end):
+            j = np.uint64(columns[q])
+            if not abs(values[q]) <= drop_tol * min(row_size[r], column_size[j]) or columns[q] == r:
+                columns[used] = columns[q]
+                values[used] = values[q]
+                used += ONE
+        counts[r + 1] = used - start
+        begin = end
+    return used
+
+
+def mirrored(S: SchurComplement, hermitian: bool) -> SchurComplement:
+    """The whole of a symmetric S, of which S has the upper triangle, rows with their diagonal first."""
+    starts = np.zeros_like(S.indptr)
+    total = 2 * S.indices.size - (S.indptr.size - 1)
+    indices, data = np.empty(total, S.indices.dtype), np.empty(total, S.data.dtype)
+    _mirrored(S.indptr, S.indices, S.data, hermitian, starts, indices, data)
+    return S._replace(indptr=starts, indices=indices, data=data)
+
+
+@compiled
+def _mirrored(indptr, indices, data, hermitian, starts, out_indices, out):
+    m = indptr.size - 1
+    for i in range(m):
+        starts[i + 1] += indptr[i + 1] - indptr[i]
+        for p in range(np.uint64(indptr[i] + 1), np.uint64(indptr[i + 1])):
+            starts[np.uint64(indices[p]) + ONE] += 1
+    for i in range(m):
+        starts[i + 1] += starts[i]
+    place = starts[:-1].copy()
+    for i in range(m):  # the rows before have put theirs of row i to its places, in ascending order
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint64(indices[p])
+            q = np.uint64(place[i])
+            place[i] += 1
+            out_indices[q] = indices[p]
+            out[q] = data[p]
+            if indices[p] != i:
+                q = np.uint64(place[j])
+                place[j] += 1
+                out_indices[q] = i
+                out[q] = np.conj(data[p]) if hermitian else data[p]
