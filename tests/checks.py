@@ -238,3 +238,18 @@ def compared(L, U, diagonal, cholesky):
     below = left @ abs(sp.tril(L, -1)) @ right
     above = sp.diags(ones if cholesky else 1 / roots) @ abs(sp.triu(U, 1)) @ sp.diags(1 / weights)
     return sp.csr_matrix(below), sp.csr_matrix(above)
+
+
+def tree_of_parts(parts, n, rng):
+    """A random forest above the parts parts[t]..parts[t + 1] - 1 of n rows: `above`, and which entries it forbids."""
+    count = len(parts) - 1
+    above = np.array([rng.choice([-1, *range(t + 1, count)]) for t in range(count)], np.int64)
+    related = np.eye(count + 1, dtype=bool)
+    related[count] = related[:, count] = True  # the interface
+    for t in range(count):
+        s = above[t]
+        while s >= 0:
+            related[s, t] = related[t, s] = True
+            s = above[s]
+    owner = np.minimum(np.searchsorted(parts, np.arange(n), side="right") - 1, count)
+    return above, ~related[owner[:, None], owner]

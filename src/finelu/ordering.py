@@ -22,6 +22,9 @@ from finelu.matrix import CSR, as_csr
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
 SEED = 1  # of METIS: the same order in every run
+# Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
+# row beyond which an incomplete factorization takes no longer for it.
+SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 
 
@@ -156,6 +159,13 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
 
     Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
     """
+    _, post, count = _tree(S, order)
+    below = (count - 1).astype(float)
+    return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
+
+
+def _tree(S: Any, order: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The elimination tree of S by rows `order`: parents, a postorder, entries of the Cholesky factor's columns."""
     starts, columns = np.empty_like(S.indptr), np.empty_like(S.indices)
     parent, post, count = (np.empty(S.shape[0], np.int64) for _ in range(3))
     kernels = kernels_for(parent)
@@ -163,8 +173,34 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
     kernels.fill.elimination_tree(starts, columns, parent)
     kernels.fill.postorder(parent, post)
     kernels.fill.column_counts(starts, columns, parent, post, count)
-    below = (count - 1).astype(float)
-    return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
+    return parent, post, count
+
+
+def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An order with little fill whose rows lie by parts, and the parts: subtrees of its elimination tree.
+
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`, with
+    whose order it has the fill in common.
+    Returns order (n,), starts (p + 1,) and above (p,), the part next above each one, of a larger number, or -1: what
+    elimination does to a row of a part changes rows of that part and of those above it alone. Parts have at least 2000
+    rows or so, and the lowest at most a 64th of the work, as long as the tree has such; what lies above is cut once
+    more, at an 8th. The same for any number of threads. Cost: that of the ordering, and nearly O(nnz).
+    """
+    A = as_csr(A, diagonal=False)
+    S = _graph(A)
+    order = _amd(S) if ORDERS[ordering] is amd else ORDERS[ordering](A)
+    parent, post, count = _tree(S, order)
+    place, n = np.empty(A.n, np.int64), A.n
+    place[post] = np.arange(n)
+    parent = np.where(parent >= 0, place[parent], -1)[post]
+    work = np.minimum(count[post], LONG).astype(float)
+    total = float(work.sum())
+    small = total * max(SUBTREE, LEAST_ROWS / max(n, 1))
+    large = max(total * PIECE, small)
+    part, above = np.empty(n, np.int64), np.empty(n, np.int64)
+    parts = kernels_for(part).fill.subtrees(parent, work, small, large, part, above)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
+    return order[post][np.argsort(part, kind="stable")], starts, above[:parts]
 
 
 def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, SOME_DTYPES, assert_close, in_dtype, one_line, values, with_index
+from checks import DTYPES, PATTERNS, SOME_DTYPES, assert_close, in_dtype, one_line, tree_of_parts, values, with_index
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import solve_triangular
 
-from finelu import MatrixError, ParameterError, gallery
+from finelu import MatrixError, ParameterError, gallery, ordering
 from finelu.kernels import reference
 from finelu.kernels.cpu.crout import crout, schur_complement
 from finelu.kernels.cpu.runtime import schur
@@ -18,7 +18,7 @@ ALL = 2**62
 NEVER = float("inf")
 
 
-def factored(A, parts=None, drop_tol=0.0, condest=NEVER, pivot_tol=0.0, rows=ALL, columns=ALL, by=crout):
+def factored(A, parts=None, drop_tol=0.0, condest=NEVER, pivot_tol=0.0, rows=ALL, columns=ALL, by=crout, above=None):
     A = sp.csr_matrix(A)
     A.sort_indices()
     T = sp.csr_matrix(A.T)
@@ -26,7 +26,7 @@ def factored(A, parts=None, drop_tol=0.0, condest=NEVER, pivot_tol=0.0, rows=ALL
     n = A.shape[0]
     parts = [0, n] if parts is None else parts
     room = (np.full(n, rows) if np.ndim(rows) == 0 else rows, np.full(n, columns) if np.ndim(columns) == 0 else columns)
-    return by(A, T, parts, drop_tol, condest, pivot_tol, *room)
+    return by(A, T, parts, drop_tol, condest, pivot_tol, *room, above)
 
 
 def factors_of(F):
@@ -45,20 +45,18 @@ def dense(S):
 
 @st.composite
 def matrices(draw, dtype=None, largest=22, strength=None):
-    """(A, parts): any pattern without couplings between parts, with and without an interface, any diagonal."""
+    """(A, parts, above): any pattern that a forest of parts allows, with and without an interface, any diagonal."""
     dtype = draw(st.sampled_from(SOME_DTYPES)) if dtype is None else dtype
     n = draw(st.integers(1, largest))
     parts = [0, *sorted(draw(st.lists(st.integers(0, n), min_size=1, max_size=3)))]
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    owner = np.searchsorted(parts, np.arange(n), side="right") - 1
-    owner[parts[-1] :] = -1
-    apart = (owner[:, None] != owner) & (owner[:, None] >= 0) & (owner >= 0)
+    above, apart = tree_of_parts(parts, n, rng)
     pattern = rng.random((n, n)) < draw(st.sampled_from([0.0, 0.1, 0.3, 0.7]))
     pattern[draw(st.lists(st.integers(0, n - 1), max_size=2)), :] = True
     strength = draw(st.sampled_from([0.0, 0.5, 2.0, 10.0])) if strength is None else strength
     M = np.where(pattern, values((n, n), dtype, int(rng.integers(2**16))), 0)
     np.fill_diagonal(M, strength * (rng.random(n) + 0.5) * (rng.random(n) < 0.8) + 0.3 * np.diag(M))
-    return sp.csr_matrix(np.where(apart, 0, M).astype(dtype)), np.array(parts)
+    return sp.csr_matrix(np.where(apart, 0, M).astype(dtype)), np.array(parts), above
 
 
 def split(A, layers, count):
@@ -84,10 +82,10 @@ def split(A, layers, count):
     st.sampled_from([2, ALL]),
 )
 def test_the_kernel_is_its_twin(problem, drop_tol, condest, pivot_tol, rows, columns):
-    A, parts = problem
+    A, parts, above = problem
     arguments = parts, drop_tol, condest, pivot_tol, rows, columns
     F, (deferred, d, L, U, largest, dropped) = (
-        factored(A, *arguments),
+        factored(A, *arguments, above=above),
         factored(A, *arguments, by=reference.crout.crout),
     )
     np.testing.assert_array_equal(F.deferred, deferred)
@@ -125,8 +123,8 @@ def test_without_dropping_l_d_u_is_a(problem, dtype):
 @PATTERNS
 @given(matrices(dtype="float64"), st.sampled_from([1.5, 4.0, NEVER]), st.sampled_from([0.0, 0.1]))
 def test_of_pivots_l_d_u_is_a_and_the_rest_is_the_schur_complement(problem, condest, pivot_tol):
-    A, parts = problem
-    F = factored(A, parts, condest=condest, pivot_tol=pivot_tol)
+    A, parts, above = problem
+    F = factored(A, parts, above=above, condest=condest, pivot_tol=pivot_tol)
     L, D, U, pivots = factors_of(F)
     product, M = L @ D @ U, A.toarray()
     grown = 1 + (abs(L) @ abs(D) @ abs(U)).max()
@@ -163,8 +161,8 @@ def norms_of_inverses(F):
 @PATTERNS
 @given(matrices(), st.sampled_from([0.0, 0.05]), st.sampled_from([1.5, 5.0, 50.0]))
 def test_estimates_are_attained_by_the_inverses(problem, drop_tol, condest):
-    A, parts = problem
-    F = factored(A, parts, drop_tol=drop_tol, condest=condest)
+    A, parts, above = problem
+    F = factored(A, parts, above=above, drop_tol=drop_tol, condest=condest)
     l_norm, u_norm = norms_of_inverses(F)
     assert F.l_estimate <= min(l_norm * (1 + 1e-3), condest * (1 + 1e-6))
     assert F.u_estimate <= min(u_norm * (1 + 1e-3), condest * (1 + 1e-6))
@@ -311,10 +309,10 @@ def test_a_schur_complement_drops_what_is_small_for_its_row_and_its_column():
 @PATTERNS
 @given(matrices(), st.integers(0, 2**16), st.sampled_from([1e-3, 0.1, 0.9]))
 def test_no_row_and_no_column_of_a_schur_complement_vanishes(problem, seed, drop_tol):
-    A, parts = problem
+    A, parts, above = problem
     r, c = 2.0 ** np.random.default_rng(seed).integers(-30, 31, (2, A.shape[0])).astype(A.dtype)
     A = sp.csr_matrix(sp.diags(r) @ A @ sp.diags(c))
-    F = factored(A, parts, condest=2.0)
+    F = factored(A, parts, above=above, condest=2.0)
     exact, S = (abs(dense(schur_complement(A, F, tol))) for tol in (0.0, drop_tol))
     for axis in (0, 1):
         np.testing.assert_array_equal(S.max(axis, initial=0), exact.max(axis, initial=0))
@@ -345,6 +343,39 @@ def test_bits_do_not_depend_on_threads(threads, monkeypatch, dtype):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", SOME_DTYPES)
+def test_bits_of_a_tree_of_parts_do_not_depend_on_threads(threads, monkeypatch, dtype):
+    monkeypatch.setattr(ordering, "LEAST_ROWS", 50)
+    A = in_dtype(gallery.convection_diffusion(16, 16, 16, peclet=5), dtype)
+    order, starts, above = ordering.by_subtrees(A, "amd")
+    assert above.size > 20 and starts[-1] == A.shape[0] and (above >= 0).any()
+    A, seen = sp.csr_matrix(A[order][:, order]), []
+    for count in (1, 2, 4):
+        threads(count)
+        seen.append(vars(factored(A, starts, above=above, drop_tol=1e-3, condest=2.0, rows=20, columns=20)).values())
+    for other in seen[1:]:
+        for a, b in zip(seen[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_tree_of_parts_changes_the_estimates_alone(monkeypatch):
+    monkeypatch.setattr(ordering, "LEAST_ROWS", 50)
+    A = gallery.convection_diffusion(12, 12, 12, peclet=5)
+    order, starts, above = ordering.by_subtrees(A, "amd")
+    A = A[order][:, order]
+    F, G = factored(A, starts, above=above), factored(A)
+    assert above.size > 10 and not F.deferred.any()
+    for name in ("d", "l_indptr", "l_indices", "l_data", "u_indptr", "u_indices", "u_data"):
+        np.testing.assert_array_equal(getattr(F, name), getattr(G, name))
+
+
+@pytest.mark.parametrize("above", [[1, 1], [2, -1], [-1], [0, -1], [-2, -1]])
+def test_a_forest_whose_parts_are_not_below_later_ones(above):
+    with pytest.raises(ParameterError, match="a later one, or -1") as error:
+        factored(sp.eye_array(4, format="csr"), [0, 2, 4], above=above)
+    one_line(error)
+
+
 @pytest.mark.parametrize("index", [np.int32, pytest.param(np.int64, marks=pytest.mark.slow)])
 def test_index_types(index):
     A = gallery.poisson7(5)
@@ -373,11 +404,11 @@ def test_parts_are_factored_as_if_alone():
 @PATTERNS
 @given(matrices(), st.integers(0, 2**16), st.sampled_from([0.0, 1e-3]), st.sampled_from([3.0, NEVER]))
 def test_extreme_magnitudes_bring_no_nan(problem, seed, drop_tol, condest):
-    A, parts = problem
+    A, parts, above = problem
     reach = 150 if np.finfo(A.dtype).precision > 10 else 18
     power = np.random.default_rng(seed).uniform(-reach, reach, A.nnz)
     A.data = (A.data * 10.0**power).astype(A.dtype)
-    F = factored(A, parts, drop_tol=drop_tol, condest=condest)
+    F = factored(A, parts, above=above, drop_tol=drop_tol, condest=condest)
     for part in (F.d, F.l_data, F.u_data, [F.l_estimate, F.u_estimate]):
         assert np.isfinite(part).all()
     pivots = (F.deferred == 0) & (np.arange(F.n) < F.interface)

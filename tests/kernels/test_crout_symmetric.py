@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, in_dtype, one_line, values
+from checks import DTYPES, PATTERNS, assert_close, in_dtype, one_line, tree_of_parts, values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,11 +29,13 @@ def dense(A):
     return sp.csr_matrix((A.data, A.indices, A.indptr), shape=A.shape).toarray()
 
 
-def factored(A, pairs=None, parts=None, drop_tol=0.0, condest=INF, pivot_tol=0.0, room=None, hermitian=False):
+def factored(
+    A, pairs=None, parts=None, drop_tol=0.0, condest=INF, pivot_tol=0.0, room=None, hermitian=False, above=None
+):
     pairs = np.zeros(A.n, np.uint8) if pairs is None else pairs
     parts = np.array([0, A.n]) if parts is None else parts
     room = np.full(A.n, A.n) if room is None else room
-    return crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian)
+    return crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above)
 
 
 def all_pairs(n, first=0):
@@ -94,14 +96,15 @@ def random_pairs(parts, n, rng):
 
 @st.composite
 def problems(draw, dtype, largest=18):
-    """(M, pairs, parts, hermitian) : random parts, pairs and an interface, which may be empty."""
+    """(M, pairs, parts, hermitian, above) : a random forest of parts, pairs and an interface, which may be empty."""
     n = draw(st.integers(1, largest))
     seed = draw(st.integers(0, 2**16))
     rng = np.random.default_rng(seed)
     hermitian = draw(st.booleans())
     M = symmetric(n, draw(st.sampled_from([0.05, 0.2, 0.5, 1.0])), dtype, hermitian, seed)
     parts = np.array([0, *sorted(draw(st.lists(st.integers(0, n), min_size=1, max_size=4)))])
-    return uncoupled(M, parts), random_pairs(parts, n, rng), parts, hermitian
+    above, apart = tree_of_parts(parts, n, rng)
+    return np.where(apart, 0, M), random_pairs(parts, n, rng), parts, hermitian, above
 
 
 # By twin
@@ -111,13 +114,13 @@ def problems(draw, dtype, largest=18):
 @PATTERNS
 @given(data=st.data())
 def test_the_bits_are_those_of_the_reference(dtype, data):
-    M, pairs, parts, hermitian = data.draw(problems(dtype))
+    M, pairs, parts, hermitian, above = data.draw(problems(dtype))
     A = stored(M, dtype, data.draw(st.sampled_from(["int32", "int64"] if dtype == "float64" else ["int32"])))
     drop_tol = data.draw(st.sampled_from([0.0, 0.01, 0.3]))
     condest = data.draw(st.sampled_from([1.0, 2.0, 10.0, INF]))
     pivot_tol = data.draw(st.sampled_from([0.0, 0.1, 0.5]))
     room = np.full(A.n, data.draw(st.sampled_from([0, 1, 3, A.n])))
-    F = factored(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian)
+    F = factored(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above)
     with np.errstate(all="ignore"):
         want = reference_crout.crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian)
     deferred, d, e, U, largest, by_tolerance, by_room = want
@@ -142,9 +145,9 @@ def test_the_bits_are_those_of_the_reference(dtype, data):
 @PATTERNS
 @given(data=st.data())
 def test_what_is_kept_is_a_where_a_pivot_is_and_the_schur_complement_elsewhere(dtype, hermitian, data):
-    M, pairs, parts, _ = data.draw(problems(dtype).filter(lambda p: p[3] == hermitian))
+    M, pairs, parts, _, above = data.draw(problems(dtype).filter(lambda p: p[3] == hermitian))
     A = stored(M, dtype)
-    F = factored(A, pairs, parts, 0.0, 3.0, 0.2, hermitian=hermitian)
+    F = factored(A, pairs, parts, 0.0, 3.0, 0.2, hermitian=hermitian, above=above)
     assert F.dropped_by_tolerance == F.dropped_by_fill_limit == 0 and F.n == A.n
     assert F.nnz == F.data.size + pivots(F).size + np.count_nonzero(F.e)
     U, U_T, D = dense_factors(F, hermitian)

@@ -49,6 +49,25 @@ def test_a_block(dtype, A, seed):
     np.testing.assert_array_equal(found, A.toarray()[rows][:, columns])
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(A=patterns())
+def test_a_matrix_from_triangles(dtype, A, scaled):
+    A = A.astype(dtype)
+    d = values(A.shape[0], dtype, 1)
+    L, U = sp.csr_matrix(sp.tril(A, -1)), sp.csr_matrix(sp.triu(A, 1))
+    lower, upper = ((M.indptr, M.indices, M.data) for M in (L, U))
+    got, want = (form.graph.triangles(lower, d, upper, scaled) for form in (cpu, reference))
+    for mine, its in zip(got, want, strict=True):
+        assert mine.dtype == its.dtype
+        np.testing.assert_array_equal(mine, its)
+    found = sp.csr_matrix((got[2], got[1], got[0]), A.shape)
+    assert found.has_canonical_format and found.nnz == L.nnz + U.nnz + d.size
+    right = U.toarray() * d[:, None] if scaled else U.toarray()
+    np.testing.assert_array_equal(found.toarray(), L.toarray() + np.diag(d) + right)
+
+
 def graph_of(form, A, index="int32"):
     starts, columns = np.full(A.shape[0] + 1, -1, index), np.empty(2 * A.nnz, index)
     form.graph.symmetric_graph(A.indptr.astype(index), A.indices.astype(index), starts, columns)

@@ -241,6 +241,36 @@ def test_elimination_tree_and_column_counts_are_those_of_an_elimination(A):
 
 
 @PATTERNS
+@given(
+    A=dominant_matrices(hermitian=True, largest=40),
+    small=st.sampled_from([0.0, 0.05, 0.1, 0.3, 1.0]),
+    large=st.sampled_from([0.1, 0.3, 0.6]),
+    seed=st.integers(0, 99),
+)
+def test_subtrees_of_an_elimination_tree(A, small, large, seed):
+    n, graph = A.shape[0], cpu.fill
+    parent, post = np.empty((2, n), np.int64)
+    graph.elimination_tree(A.indptr, A.indices, parent)
+    graph.postorder(parent, post)
+    place = np.argsort(post)
+    parent = np.where(parent >= 0, place[parent], -1)[post]
+    work = np.random.default_rng(seed).integers(1, 4, n).astype(float)
+    small = small * work.sum()
+    large = max(small, large * work.sum())
+    (part, above), want = np.empty((2, n), np.int64), np.empty((2, n), np.int64)
+    count = graph.subtrees(parent, work, small, large, part, above)
+    assert reference.fill.subtrees(parent, work, small, large, *want) == count
+    np.testing.assert_array_equal(part, want[0])
+    np.testing.assert_array_equal(above[:count], want[1, :count])
+    assert set(part) == set(range(count)) and all(above[t] == -1 or above[t] > t for t in range(count))
+    for k in np.flatnonzero(parent >= 0):  # what is above a row is in its part, or in one above that
+        t = part[k]
+        while t not in (-1, part[parent[k]]):
+            t = above[t]
+        assert t == part[parent[k]]
+
+
+@PATTERNS
 @given(A=dominant_matrices(hermitian=True), seed=st.integers(0, 99))
 def test_a_graph_in_another_order(A, seed):
     order, found = np.random.default_rng(seed).permutation(A.shape[0]), []

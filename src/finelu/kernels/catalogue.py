@@ -130,17 +130,17 @@ FAMILIES: dict[str, Family] = {
         uses={("cuda", "indices"): "where lists begin", ("cpu", "levels"): "rows that do not depend on each other"},
     ),
     "fill": Family(
-        "Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor.",
+        "Fill, without its values: the pattern of ILU(k), the columns of a Cholesky factor, and their tree.",
         {"pattern_iluk": Kernel(relation="the specification does not return where the entries of A lie in the pattern")}
-        | _all("elimination_tree postorder column_counts", cuda=SET_UP),
+        | _all("elimination_tree postorder column_counts subtrees", cuda=SET_UP),
         uses={
             ("cuda", "indices"): "other types of indices",
             ("cuda", "threshold"): "rows whose pattern is found while they are eliminated",
         },
     ),
     "graph": Family(
-        "Transposes; blocks; matrices in another order, by columns; the graph of A + A^T.",
-        _all("transposed block arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
+        "Transposes; blocks; matrices from triangles, or in another order, by columns; the graph of A + A^T.",
+        _all("transposed block triangles arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
     ),
     "indices": Family(
         "Lists of integers, of which analyses are made: their places, lengths, starts and inverses.",

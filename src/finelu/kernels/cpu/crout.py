@@ -15,12 +15,13 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     ESTIMATE,
     NEXT,
     PIVOT,
+    Carried,
     advance,
+    begun,
     checked_parts,
     clear,
     defer,
     farthest,
-    joined,
     keep,
     largest_of,
     members,
@@ -79,12 +80,13 @@ class CroutFactors:
         return self.l_indices.size + self.u_indices.size + pivots
 
 
-def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room) -> CroutFactors:
+def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None) -> CroutFactors:
     """Incomplete L D U of A that defers rows whose elimination would do harm; see kernels/reference/crout.py.
 
     A : CSR, (n, n), sorted, scaled and permuted, finite; diagonal entries may be missing.  T : CSR of its transpose.
     parts (p + 1,) : part t has the rows and columns parts[t]..parts[t + 1] - 1, from 0 on; those from parts[p] on are
-        the interface and never pivots. A stores no entry that couples two parts.
+        the interface and never pivots.  above (p,) : the part next above each, of a larger number, or -1; None: all -1.
+        A stores no entry that couples two parts of which neither is above the other.
     drop_tol : u_kj is dropped if |u_kj| times the estimate of ||U^-1 e_k|| is not larger, l_ik likewise; 0 drops zeros.
     condest : k is deferred if its estimate for L or for U is larger, or not finite; may be inf.
     pivot_tol : k is deferred unless |d_k| is larger than pivot_tol times the rest of row and column k, and if its
@@ -98,57 +100,89 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room) -> C
     if T.indptr.size != n + 1 or T.data.size != A.data.size or T.data.dtype != A.data.dtype:
         raise MatrixError(f"T has {T.data.size} entries and A {A.data.size}; the transpose of A is needed.")
     real = dtype.type(0).real.dtype.type
-    parts = checked_parts(A, parts)
-    interface = int(parts[-1])
+    parts = checked_parts(A, parts, above)
+    interface = int(parts.starts[-1])
     with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
         tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol)
     rows, columns = (A.indptr, A.indices, A.data), (T.indptr, T.indices, T.data)
     room = np.ascontiguousarray(row_room, np.int64), np.ascontiguousarray(column_room, np.int64)
     deferred, d = np.zeros(n, np.uint8), np.zeros(n, dtype)
-    U, L = new_factor(interface, index, dtype), new_factor(interface, index, dtype)
-    one = dtype.type(1)
+    L, U = new_factor(interface, index, dtype), new_factor(interface, index, dtype)
+    none = np.zeros(n, dtype)  # there are no pivots of two rows
+    carried = Carried(parts, (L, U), index, dtype, none)
+    one, counts = dtype.type(1), np.zeros((parts.above.size, 6))
 
     def begin():
         return new_row(n, index, dtype), new_row(n, index, dtype)
 
     def make(t, workspace):
-        limits = *tolerances, *room
+        below, limits = carried.to(t), (*tolerances, *room)
         with Handed(4) as handed:
-            counts = _part(
-                parts[t], parts[t + 1], one, rows, columns, *limits, deferred, d, U, L, *workspace, handed.slots
+            counts[t] = _part(
+                *parts.starts[t : t + 2],
+                one,
+                rows,
+                columns,
+                *limits,
+                deferred,
+                d,
+                U,
+                L,
+                *below,
+                *workspace,
+                handed.slots,
             )
-            l_rows, l_values, u_columns, u_values = (handed.take(e, (index, dtype)[e % 2]) for e in range(4))
-        return (l_rows, l_values), (u_columns, u_values), counts
+            carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
 
-    made = shared_out(parts.size - 1, begin, make)
-    kept = (joined(n, parts, F.places, [part[f] for part in made], index, dtype) for f, F in enumerate((L, U)))
-    counts = np.array([part[2] for part in made])
+    for turn in parts.turns:
+        shared_out(turn.size, begin, lambda k, workspace, turn=turn: make(turn[k], workspace))
     return CroutFactors(
         deferred,
         interface,
         d,
-        *(array for factor in kept for array in factor),
+        *carried.joined(n),
         *(float(x) for x in counts[:, :2].max(axis=0)),
         *(int(x) for x in counts[:, 2:].sum(axis=0)),
     )
 
 
 @compiled
-def _part(start, stop, one, A, T, drop_tol, condest, pivot_tol, row_room, column_room, deferred, d, U, L, Z, W, slots):
+def _part(
+    start,
+    stop,
+    one,
+    A,
+    T,
+    drop_tol,
+    condest,
+    pivot_tol,
+    row_room,
+    column_room,
+    deferred,
+    d,
+    U,
+    L,
+    l_below,
+    lv_below,
+    u_below,
+    uv_below,
+    Z,
+    W,
+    slots,
+):
     """Factor the rows start..stop - 1: step k makes row k of U in Z and column k of L in W.
 
+    l_below, lv_below : rows and values of the columns of L of the parts below; u_below, uv_below : of U.
     Leaves in the slots rows and values of L, columns and values of U, for `places`; returns what was counted.
     """
     (indptr, indices, data), (t_indptr, t_indices, t_data) = A, T
-    u_places, u_head, u_follower, u_nu = U
-    l_places, l_head, l_follower, l_nu = L
+    u_places, u_head, u_follower, u_nu, u_xi = U
+    l_places, l_head, l_follower, l_nu, l_xi = L
     z, z_touched, z_seen, z_sources, _, z_factors, z_size, words, pages = Z
     w, w_touched, w_seen, w_sources, _, w_factors, w_size, _, _ = W
-    u_columns = np.empty(indptr[stop] - indptr[start] + 1, indices.dtype)
-    u_values = np.empty(u_columns.size, data.dtype)
-    l_rows = np.empty(t_indptr[stop] - t_indptr[start] + 1, indices.dtype)
-    l_values = np.empty(l_rows.size, data.dtype)
-    u_used = l_used = 0
+    rights, unders = indptr[stop] - indptr[start] + 1, t_indptr[stop] - t_indptr[start] + 1
+    u_columns, u_values, u_used = begun(u_below, rights), begun(uv_below, rights), u_below.size
+    l_rows, l_values, l_used = begun(l_below, unders), begun(lv_below, unders), l_below.size
     unit = one.real
     l_largest = u_largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = 0
@@ -193,9 +227,11 @@ def _part(start, stop, one, A, T, drop_tol, condest, pivot_tol, row_room, column
         u_columns, u_values = grown(u_columns, u_used, u_used + rights), grown(u_values, u_used, u_used + rights)
         l_rows, l_values = grown(l_rows, l_used, l_used + unders), grown(l_values, l_used, l_used + unders)
         u_used = store(
-            k, stop, one, z, z_touched, rights, u_places, u_head, u_follower, u_nu, u_columns, u_values, u_used
+            k, stop, one, z, z_touched, rights, u_places, u_head, u_follower, u_nu, u_xi, u_columns, u_values, u_used
         )
-        l_used = store(k, stop, one, w, w_touched, unders, l_places, l_head, l_follower, l_nu, l_rows, l_values, l_used)
+        l_used = store(
+            k, stop, one, w, w_touched, unders, l_places, l_head, l_follower, l_nu, l_xi, l_rows, l_values, l_used
+        )
     hand_over(l_rows, slots, 0)
     hand_over(l_values, slots, 1)
     hand_over(u_columns, slots, 2)

@@ -20,12 +20,13 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     NEXT,
     ONE,
     PIVOT,
+    Carried,
     advance,
+    begun,
     checked_parts,
     clear,
     defer,
     farthest,
-    joined,
     keep,
     largest_of,
     members,
@@ -79,13 +80,16 @@ class SymmetricCroutFactors:
         return self.indices.size + pivots + self.pairs_taken
 
 
-def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> SymmetricCroutFactors:
+def crout_symmetric(
+    A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None
+) -> SymmetricCroutFactors:
     """Factor the parts of A, row by row, rows without a good pivot deferred; see kernels/reference/crout_symmetric.py.
 
     A : CSR (n, n), sorted, both triangles; A = A^T, or A = A^H if `hermitian`, which is taken on trust. Diagonal
         entries need not be stored. It should be scaled: `drop_tol` and `pivot_tol` compare with 1.
     pairs (n,) uint8 : 1 where k and k + 1 are tried as one pivot, before each of them is tried alone.
     parts (p + 1,) : part t has rows parts[t]..parts[t + 1] - 1; rows from parts[p] on, the interface, are no pivots.
+    above (p,) : the part next above each, of a larger number, or -1; None: all -1.
     drop_tol : u_kj is dropped if |u_kj| max(1, |xi|) <= drop_tol, where |xi| estimates the norm of row k of U^-T.
     condest : rows with a larger |xi| are deferred.
     pivot_tol : so are pivots not larger than pivot_tol times the rest of their row, or of two rows that would make an
@@ -98,44 +102,42 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     """
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype
     pairs, room = np.ascontiguousarray(pairs, np.uint8), np.ascontiguousarray(room, np.int64)
-    parts = checked_parts(A, parts)
-    _check(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian)
-    interface, real = int(parts[-1]), dtype.type(0).real.dtype.type
+    parts = checked_parts(A, parts, above)
+    _check(A, pairs, parts.starts, drop_tol, condest, pivot_tol, room, hermitian)
+    interface, real = int(parts.starts[-1]), dtype.type(0).real.dtype.type
     with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
         tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol)
     matrix, one, hermitian = (A.indptr, A.indices, A.data), dtype.type(1), bool(hermitian)
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, dtype), np.zeros(n, dtype)
-    U = new_factor(interface, index, dtype)
+    U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 6))
+    carried = Carried(parts, (U,), index, dtype, e)
 
     def begin():
         return new_row(n, index, dtype), new_row(n, index, dtype)
 
     def make(t, workspace):
+        below, limits = carried.to(t), (*tolerances, room, hermitian)
         with Handed(2) as handed:
-            counts = _part(
-                parts[t],
-                parts[t + 1],
+            counts[t] = _part(
+                *parts.starts[t : t + 2],
                 one,
                 matrix,
                 pairs,
-                *tolerances,
-                room,
-                hermitian,
+                *limits,
                 deferred,
                 d,
                 e,
                 U,
+                *below,
                 *workspace,
                 handed.slots,
             )
-            return (handed.take(0, index), handed.take(1, dtype)), counts
+            carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
 
-    made = shared_out(parts.size - 1, begin, make)
-    kept = joined(n, parts, U.places, [rows for rows, _ in made], index, dtype)
-    counts = np.array([counts for _, counts in made])
-    return SymmetricCroutFactors(
-        deferred, d, e, *kept, interface, float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:].sum(axis=0))
-    )
+    for turn in parts.turns:
+        shared_out(turn.size, begin, lambda k, workspace, turn=turn: make(turn[k], workspace))
+    numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:].sum(axis=0))
+    return SymmetricCroutFactors(deferred, d, e, *carried.joined(n), interface, *numbers)
 
 
 def _check(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian) -> None:
@@ -168,21 +170,42 @@ def _first_not_real(indptr, indices, data):
 
 
 @compiled
-def _part(start, stop, one, A, pairs, drop_tol, condest, pivot_tol, room, hermitian, deferred, d, e, U, Z, W, slots):
+def _part(
+    start,
+    stop,
+    one,
+    A,
+    pairs,
+    drop_tol,
+    condest,
+    pivot_tol,
+    room,
+    hermitian,
+    deferred,
+    d,
+    e,
+    U,
+    below,
+    values_below,
+    Z,
+    W,
+    slots,
+):
     """Factor the rows start..stop - 1: step k makes row k of U in Z, and row k + 1 of a pair in W.
 
+    below, values_below : columns and values of the rows of the parts below.
     Leaves in the slots columns and values of U, for `places`; returns what was counted.
     """
     indptr, indices, data = A
-    places, head, follower, nu = U
+    places, head, follower, nu, xi = U
     z, z_touched, z_seen, z_sources, z_terms, z_factors, size, words, pages = Z
     w, w_touched, w_seen, w_sources, w_terms, w_factors, _, _, _ = W
-    columns = np.empty(indptr[stop] - indptr[start] + 1, indices.dtype)
-    values = np.empty(columns.size, data.dtype)
+    more = indptr[stop] - indptr[start] + 1
+    columns, values, used = begun(below, more), begun(values_below, more), below.size
     unit = one.real
     most = unit / pivot_tol
     largest = unit - unit
-    used = by_tolerance = by_limit = by_estimate = by_pivot = taken = 0
+    by_tolerance = by_limit = by_estimate = by_pivot = taken = 0
     k = start
     while k < stop:
         listed = members(k, head, follower, places, columns, values, z_sources, words, pages)
@@ -223,9 +246,11 @@ def _part(start, stop, one, A, pairs, drop_tol, condest, pivot_tol, room, hermit
                     by_limit += t + v
                     needed = used + count + both
                     columns, values = grown(columns, used, needed), grown(values, used, needed)
-                    used = store(k, stop, one, z, z_touched, count, places, head, follower, nu, columns, values, used)
                     used = store(
-                        k + 1, stop, one, w, w_touched, both, places, head, follower, nu, columns, values, used
+                        k, stop, one, z, z_touched, count, places, head, follower, nu, xi, columns, values, used
+                    )
+                    used = store(
+                        k + 1, stop, one, w, w_touched, both, places, head, follower, nu, xi, columns, values, used
                     )
                     largest = max(largest, common)
                     taken += 1
@@ -249,7 +274,7 @@ def _part(start, stop, one, A, pairs, drop_tol, condest, pivot_tol, room, hermit
         by_tolerance += s
         by_limit += t
         columns, values = grown(columns, used, used + count), grown(values, used, used + count)
-        used = store(k, stop, one, z, z_touched, count, places, head, follower, nu, columns, values, used)
+        used = store(k, stop, one, z, z_touched, count, places, head, follower, nu, xi, columns, values, used)
         k += 1
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)

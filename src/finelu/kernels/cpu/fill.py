@@ -183,3 +183,54 @@ def column_counts(indptr, indices, parent, post, count):
     for j in range(n):
         if parent[j] >= 0:
             count[parent[j]] += count[j]
+
+
+@compiled
+def subtrees(parent, work, small, large, part, above):
+    """Cuts a forest in postorder into parts; returns how many; see kernels/reference/fill.py.
+
+    parent (n,), work (n,) : of each row the row above, or -1, and what it takes.  small <= large : amounts of work.
+    part (n,), above (n,) : out: the part of each row, and of the parts the one above, of a larger number, or -1.
+    Cost: O(n).
+    """
+    n = parent.size
+    total = work.copy()
+    for k in range(n):
+        if parent[k] >= 0:
+            total[parent[k]] += total[k]
+    # while it is found: packs of subtrees 0, 1, ..., pieces -3, -4, ..., the rest -2
+    packs, pieces, rest, filled = 0, 0, False, 0.0
+    owner, over = np.empty(n, np.int64), np.empty(n, np.int64)  # of packs, and of pieces, what is above them
+    for k in range(n - 1, -1, -1):
+        p = parent[k]
+        higher = np.int64(-1) if p < 0 else part[p]
+        if total[k] > large:
+            part[k], rest = -2, True
+        elif total[k] > small:
+            if p >= 0 and higher != -2:
+                part[k] = higher
+            else:
+                part[k] = -3 - pieces
+                over[pieces] = higher
+                pieces += 1
+        elif p >= 0 and higher >= 0:
+            part[k] = higher
+        else:
+            if packs == 0 or owner[packs - 1] != higher or filled + total[k] > small:
+                owner[packs] = higher
+                packs += 1
+                filled = 0.0
+            filled += total[k]
+            part[k] = packs - 1
+    last = packs + pieces
+    for t in range(packs):
+        higher = owner[t]
+        above[packs - 1 - t] = -1 if higher == -1 else last if higher == -2 else last - 1 - (-3 - higher)
+    for t in range(pieces):
+        above[last - 1 - t] = -1 if over[t] == -1 else last
+    for k in range(n):
+        label = part[k]
+        part[k] = packs - 1 - label if label >= 0 else last if label == -2 else last - 1 - (-3 - label)
+    if rest:
+        above[last] = -1
+    return last + rest

@@ -1,9 +1,10 @@
-"""Transposes; blocks; matrices in another order, by columns; the graph of A + A^T. On one thread."""
+"""Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T. On one thread."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 
 
@@ -19,15 +20,16 @@ def transposed(indptr, indices, data):
 def _transpose(indptr, indices, data, starts, rows, values):
     """As `transposed`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
     n = starts.size - 1
-    for p in range(indptr[n]):
-        starts[indices[p] + 1] += 1
+    for p in range(np.uint64(0), np.uint64(indptr[n])):
+        starts[np.uint64(indices[p]) + ONE] += 1
     for j in range(n):
         starts[j + 1] += starts[j]
     place = starts[:-1].copy()
     for i in range(n):
-        for p in range(indptr[i], indptr[i + 1]):
-            q = place[indices[p]]
-            place[indices[p]] = q + 1
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint64(indices[p])
+            q = np.uint64(place[j])
+            place[j] += 1
             rows[q] = i
             values[q] = data[p]
 
@@ -50,21 +52,54 @@ def _block_starts(indptr, indices, rows, place, starts):
     starts[0] = 0
     for r in range(rows.size):
         found = 0
-        for p in range(indptr[rows[r]], indptr[rows[r] + 1]):
-            found += place[indices[p]] >= 0
+        for p in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
+            found += place[np.uint64(indices[p])] >= 0
         starts[r + 1] = starts[r] + found
 
 
 @compiled
 def _block_entries(indptr, indices, data, rows, place, columns, values):
-    q = 0
+    q = np.uint64(0)
     for r in range(rows.size):
-        for p in range(indptr[rows[r]], indptr[rows[r] + 1]):
-            j = place[indices[p]]
+        for p in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
+            j = place[np.uint64(indices[p])]
             if j >= 0:
                 columns[q] = j
                 values[q] = data[p]
-                q += 1
+                q += ONE
+
+
+def triangles(lower, d, upper, scaled):
+    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows.
+
+    lower, upper : (indptr, indices, data) of L, below the diagonal, and of U, above it, both sorted.  d (n,) : D.
+    Cost: a pass over the entries.
+    """
+    starts, nnz = np.empty(d.size + 1, np.int64), lower[1].size + d.size + upper[1].size
+    columns, values = np.empty(nnz, upper[1].dtype), np.empty(nnz, d.dtype)
+    _triangles(*lower, d, *upper, scaled, starts, columns, values)
+    return starts, columns, values
+
+
+@compiled
+def _triangles(l_starts, l_columns, lower, d, u_starts, u_columns, upper, scaled, starts, columns, values):
+    one = d.dtype.type(1)
+    q = np.uint64(0)
+    for i in range(d.size):
+        starts[i] = q
+        for p in range(np.uint64(l_starts[i]), np.uint64(l_starts[i + 1])):
+            columns[q] = l_columns[p]
+            values[q] = lower[p]
+            q += ONE
+        columns[q] = i
+        values[q] = d[i]
+        q += ONE
+        scale = d[i] if scaled else one
+        for p in range(np.uint64(u_starts[i]), np.uint64(u_starts[i + 1])):
+            columns[q] = u_columns[p]
+            values[q] = scale * upper[p]
+            q += ONE
+    starts[d.size] = q
 
 
 @compiled
@@ -81,15 +116,15 @@ def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_sca
         to[columns[j]] = j
     for j in range(n + 1):
         starts[j] = 0
-    for p in range(indptr[n]):
-        starts[to[indices[p]] + 1] += 1
+    for p in range(np.uint64(0), np.uint64(indptr[n])):
+        starts[np.uint64(to[np.uint64(indices[p])]) + ONE] += 1
     for j in range(n):
         starts[j + 1] += starts[j]
     for i in range(n):
-        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            j = to[indices[p]]
-            q = starts[j]
-            starts[j] = q + 1
+        for p in range(np.uint64(indptr[rows[i]]), np.uint64(indptr[rows[i] + 1])):
+            j = np.uint64(to[np.uint64(indices[p])])
+            q = np.uint64(starts[j])
+            starts[j] += 1
             places[q] = i
             values[q] = data[p] * row_scale[i] * column_scale[j]
     for j in range(n, 0, -1):

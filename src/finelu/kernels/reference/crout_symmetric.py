@@ -9,7 +9,7 @@ import numpy as np
 from finelu.kernels.reference.crout import ahead, farthest, usable
 
 
-def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian):
+def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None):
     """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred.
 
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
@@ -26,11 +26,11 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     def conj(x):
         return np.conj(x) if hermitian else x
 
-    def remaining(k, start):
+    def remaining(k):
         """Row k of what the pivots before it have left of A: {column: value}, k first."""
         z = {k: kind(0)}
         z |= {int(j): A.data[p] for p in range(A.indptr[k], A.indptr[k + 1]) if (j := A.indices[p]) >= k or deferred[j]}
-        p = start
+        p = 0
         while p < k:
             rows = (p, p + 1) if e[p] else (p,)
             if any(k in U[q] for q in rows):
@@ -61,9 +61,9 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         for j in U[k]:
             nu[j] += xi * U[k][j]
 
-    def as_pair(k, start, z):
+    def as_pair(k, z):
         """The pivot of the rows k and k + 1 and their multipliers, or None."""
-        w = remaining(k + 1, start)
+        w = remaining(k + 1)
         a, b, c = z[k], z[k + 1], w[k + 1]
         columns = (z.keys() | w.keys()) - {k, k + 1}
         s = max(max(abs(x.real), abs(x.imag)) for x in (a, b, c))
@@ -82,11 +82,11 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
             pair, z = None, None
             estimate = abs(farthest(nu[k]))
             if estimate <= condest:
-                z = remaining(k, start)
+                z = remaining(k)
             if z and pairs[k] and z.get(k + 1, 0) != 0:
                 common = max(estimate, abs(farthest(nu[k + 1])))
                 if common <= condest:
-                    pair = as_pair(k, start, z)
+                    pair = as_pair(k, z)
             if pair:
                 (d[k], e[k], d[k + 1]), u, v = pair
                 keep(k, u, kind(1), common, stop)

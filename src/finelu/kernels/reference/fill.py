@@ -53,3 +53,49 @@ def _eliminated(indptr, indices):
         for i in below[j]:
             below[i] |= {k for k in below[j] if k > i}
     return below
+
+
+def subtrees(parent, work, small, large, part, above):
+    """Cuts a forest in postorder into parts: what is done to a row changes rows above it alone.
+
+    Subtrees of at most `small` work, together with their neighbours where these hang on the same part and the sum is
+    not more; what is left of those of at most `large`; the rest. part[k] is the part of row k, above[t] that above part
+    t, or -1. The numbers are in this order, and in that of the last rows within a kind. Returns how many there are.
+    """
+    n = len(parent)
+    total = [float(w) for w in work]
+    for k in range(n):
+        if parent[k] >= 0:
+            total[parent[k]] += total[k]
+
+    def top(k, most):
+        """The highest row above k whose subtree has at most that work."""
+        while parent[k] >= 0 and total[parent[k]] <= most:
+            k = parent[k]
+        return k
+
+    def over(k):
+        """What row k belongs to, if not to a pack."""
+        return None if k < 0 else "rest" if total[k] > large else ("piece", top(k, large))
+
+    packs, of = [], {}
+    for k in range(n - 1, -1, -1):
+        if total[k] <= small:
+            if top(k, small) != k:
+                of[k] = of[top(k, small)]
+                continue
+            owner = over(parent[k])
+            if not packs or packs[-1][0] != owner or packs[-1][1] + total[k] > small:
+                packs.append([owner, 0.0])
+            packs[-1][1] += total[k]
+            of[k] = ("pack", len(packs) - 1)
+        else:
+            of[k] = over(k)
+    pieces = sorted({x for x in of.values() if x[0] == "piece"})
+    names = [("pack", t) for t in reversed(range(len(packs)))] + pieces + ["rest"] * ("rest" in of.values())
+    for k in range(n):
+        part[k] = names.index(of[k])
+    for t, name in enumerate(names):
+        owner = packs[name[1]][0] if name[0] == "pack" else None if name == "rest" else over(parent[name[1]])
+        above[t] = -1 if owner is None else names.index(owner)
+    return len(names)

@@ -30,6 +30,23 @@ def block(indptr, indices, data, rows, place):
     return starts, np.array(columns, indices.dtype), np.array([data[p] for p in places], data.dtype)
 
 
+def triangles(lower, d, upper, scaled):
+    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows; indptr is int64."""
+
+    def row(part, i):
+        indptr, indices, data = part
+        return [(indices[p], data[p]) for p in range(indptr[i], indptr[i + 1])]
+
+    one = d.dtype.type(1)
+    rows = [
+        [*row(lower, i), (i, pivot), *((j, (pivot if scaled else one) * v) for j, v in row(upper, i))]
+        for i, pivot in enumerate(d)
+    ]
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    columns, values = ([entry[part] for entries in rows for entry in entries] for part in (0, 1))
+    return starts, np.array(columns, upper[1].dtype), np.array(values, d.dtype)
+
+
 def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_scale, starts, places, values):
     """A with its rows and columns in another order, scaled, by columns, in places and values[:starts[n]].
 

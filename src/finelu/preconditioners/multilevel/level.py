@@ -45,20 +45,22 @@ def factored(
     low_memory: bool,
 ) -> tuple[Level | None, CSR, Any]:
     """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
-    A = permuted(S, order, powers)
+    A, T = permuted(S, order, powers, kind)
     most = A.n if np.isinf(limits.fill) else int(min(np.ceil(limits.fill * A.nnz / A.n), A.n))
     room, bounds = np.full(A.n, most), (limits.drop_tol, condest, PIVOT_TOL)
     interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
-        made = kernels.crout.crout(A, as_csr(A.tosparse().T, diagonal=False), order.starts, *bounds, room, room)
+        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above)
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
-        made = kernels.crout_symmetric.crout_symmetric(A, order.pairs, order.starts, *bounds, room, hermitian)
+        made = kernels.crout_symmetric.crout_symmetric(
+            A, order.pairs, order.starts, *bounds, room, hermitian, order.above
+        )
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate
         facts["pairs"] = made.pairs_taken
@@ -118,29 +120,37 @@ class Level:
         at = order.rows[numbers].astype(index), order.columns[numbers].astype(index)
         self.arranged = Arrangement(*at, *(np.ldexp(np.ones(A.n, real), part) for part in (r[at[0]], c[at[1]])))
         self._solves = LUFactors.SOLVES  # of B^-1
-        places = [_places(A.n, pivots)] + ([] if low_memory else [_places(A.n, rest)])  # of the columns of B, and of C
+        graph = kernels_for(A.data).graph
+        inside, across = _places(A.n, pivots), _places(A.n, rest)  # of the columns of B, and of C
         d = made.d[pivots]
-        D = sp.diags_array(d)
+        shape = (d.size, d.size)
         if kind == "general":
-            L = [_block(made.l_indptr, made.l_indices, made.l_data, pivots, *place).T for place in places]
-            U = [_block(made.u_indptr, made.u_indices, made.u_data, pivots, *place) for place in places]
+            U = made.u_indptr, made.u_indices, made.u_data
+            L = made.l_indptr, made.l_indices, made.l_data
             self.D = self.magnitude = None
-            self.B = (L[0] + D @ (U[0] + sp.eye_array(d.size, dtype=A.dtype))).tocsr()
+            lower = graph.transposed(*graph.block(*L, pivots, inside))
+            self.B = _sparse(shape, *graph.triangles(lower, d, graph.block(*U, pivots, inside), True))
         else:
+            U = made.indptr, made.indices, made.data
             e = made.e[pivots]
-            U = [_block(made.indptr, made.indices, made.data, pivots, *place) for place in places]
-            L = [transposed(block, "H" if hermitian else "T") for block in U]
-            D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
             self.D = inverse_of(d, e, hermitian)
             self.magnitude = magnitude_of(self.D, e) if definite else None
-            self.B = (U[0] + sp.eye_array(d.size, dtype=A.dtype)).tocsr()
+            nothing = np.zeros(d.size + 1, np.int64), made.indices[:0], made.data[:0]
+            self.B = _sparse(shape, *graph.triangles(nothing, np.ones_like(d), graph.block(*U, pivots, inside), False))
             backward = Solve(lower=False, unit=True, trans="N")
             self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if hermitian else "T"), backward))
-        S = A.tosparse()
+        wide = (pivots.size, rest.size)
         if low_memory:
-            F, G = S[pivots][:, rest].tocsr(), S[rest][:, pivots].tocsr()
+            F = _sparse(wide, *graph.block(A.indptr, A.indices, A.data, pivots, across))
+            G = _sparse(wide[::-1], *graph.block(A.indptr, A.indices, A.data, rest, inside))
         else:
-            F, G = (D @ U[1]).tocsr(), L[1].tocsr()
+            D, right = sp.diags_array(d), _sparse(wide, *graph.block(*U, pivots, across))
+            if kind == "general":
+                G = _sparse(wide, *graph.block(*L, pivots, across)).T.tocsr()
+            else:
+                D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
+                G = transposed(right, "H" if hermitian else "T").tocsr()
+            F = (D @ right).tocsr()
         self._F, self._G = {"N": F}, {"N": G}
         kept = [self.B, F, G, *(matrix for matrix in (self.D, self.magnitude) if matrix is not None)]
         self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
@@ -206,17 +216,15 @@ class Level:
         return self._solvers[solve]
 
 
-def _places(n: int, rows: Any) -> tuple[Any, int]:
-    """Where each of n rows is in `rows`, or -1; and how many those are."""
+def _places(n: int, rows: Any) -> Any:
+    """Where each of n rows is in `rows`, or -1."""
     place = np.full(n, -1)
     place[rows] = np.arange(rows.size)
-    return place, rows.size
+    return place
 
 
-def _block(indptr: Any, indices: Any, data: Any, pivots: Any, place: Any, width: int) -> Any:
-    """The entries of rows of pivots in the columns that have a place, by rows."""
-    starts, columns, values = kernels_for(data).graph.block(indptr, indices, data, pivots, place)
-    return sp.csr_matrix((values, columns, starts), shape=(pivots.size, width))
+def _sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
+    return sp.csr_matrix((data, indices, indptr), shape=shape)
 
 
 def inverse_of(d: Any, e: Any, hermitian: bool) -> Any:

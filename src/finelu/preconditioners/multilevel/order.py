@@ -9,10 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.matrix.traits import differing, symmetry
-from finelu.ordering import ORDERS, parts
+from finelu.ordering import ORDERS, by_subtrees, parts
 from finelu.scaling import equilibrate, matching, times_power
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
 class Order:
     """Row i, column j of a level are rows[i], columns[j] of its matrix.
 
-    pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts : of the parts, see `crout`.
+    pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts, above : of the parts, see `crout`.
     """
 
     rows: np.ndarray
     columns: np.ndarray
     pairs: np.ndarray
     starts: np.ndarray
+    above: np.ndarray
 
 
 def order_of(
@@ -54,7 +56,8 @@ def order_of(
     exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
-    if recipe.matching and (general or not _definite(S)):
+    matched = recipe.matching and (general or not _definite(S))
+    if matched:
         try:
             found = matching(S, symmetric=not general, power_of_two=True)
         except StructurallySingular as singular:
@@ -75,42 +78,55 @@ def order_of(
     # two rows that are to be one pivot are one vertex of the graph that is ordered
     begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
     sizes = np.diff(np.append(begins, n))
-    vertex, place = np.empty(n, np.int64), np.empty(n, np.int64)
-    vertex[rows] = np.repeat(np.arange(begins.size), sizes)
-    place[columns] = rows
-    ends = np.repeat(vertex, np.diff(S.indptr)), vertex[place[S.indices]]
-    graph = sp.coo_matrix((np.ones(S.nnz), ends), shape=(begins.size,) * 2).tocsr()
-    order, starts = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
+    if general or not matched:  # which leaves the rows where they are
+        place = np.empty(n, S.indices.dtype)
+        place[columns] = rows
+        graph = sp.csr_matrix((S.data.real, place[S.indices], S.indptr), shape=(n, n))
+    else:
+        vertex = np.empty(n, np.int64)
+        vertex[rows] = np.repeat(np.arange(begins.size), sizes)
+        ends = np.repeat(vertex, np.diff(S.indptr)), vertex[S.indices]
+        graph = sp.coo_matrix((np.ones(S.nnz), ends), shape=(begins.size,) * 2).tocsr()
+    order, starts, above = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
     stops = np.concatenate([[0], np.cumsum(sizes[order])])
     flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
     pairs = pairs[flat]
     pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
-    return Order(rows[flat], columns[flat], pairs, stops[starts]), powers
+    return Order(rows[flat], columns[flat], pairs, stops[starts], above), powers
 
 
-def _ordered(recipe: MultilevelILU, graph: CSR, count: int) -> tuple[Any, Any]:
-    """(order, starts of the parts): the ordering, of each part by itself if there are several."""
+def _ordered(recipe: MultilevelILU, graph: CSR, count: int) -> tuple[Any, Any, Any]:
+    """(order, starts of the parts, what is above each): subtrees of the ordering's tree; for count > 1 as many that
+    do not depend on each other, each in the ordering, and an interface."""
 
     def inside(S: CSR) -> Any:
         return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
 
     if count == 1:
-        return inside(graph), np.array([0, graph.n])
-    order, starts = parts(graph, min(count, graph.n))
+        if recipe.ordering is None or graph.n < 3:
+            return np.arange(graph.n), np.array([0, graph.n]), np.array([-1])
+        return by_subtrees(graph, recipe.ordering)
+    count = min(count, graph.n)
+    order, starts = parts(graph, count)
     S, pieces = graph.tosparse(), []
     for begin, end in zip(starts, [*starts[1:], graph.n], strict=True):
         piece = order[begin:end]
         pieces.append(piece[inside(as_csr(S[piece][:, piece], diagonal=False))] if piece.size else piece)
-    return np.concatenate(pieces), starts
+    return np.concatenate(pieces), starts, np.full(count, -1)
 
 
-def permuted(S: CSR, order: Order, powers: tuple[Any, Any]) -> CSR:
-    """P_r D_r S D_c P_c; nothing is rounded but what is lost below the smallest number."""
-    scaled = scaled_by(S, *powers)
-    place = np.empty(S.n, S.indices.dtype)
-    place[order.columns] = np.arange(S.n)
-    columns = sp.csr_matrix((scaled.data, place[S.indices], S.indptr), shape=S.shape)
-    return as_csr(columns[order.rows], diagonal=False)
+def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[CSR, CSR]:
+    """P_r D_r S D_c P_c and its transpose; nothing is rounded but what is lost below the smallest number."""
+    scaled, index = scaled_by(S, *powers), S.indices.dtype
+    unit, kernels = np.ones(S.n, S.data.real.dtype), kernels_for(S.data).graph
+    starts, rows, values = np.empty(S.n + 1, np.int64), np.empty(S.nnz, index), np.empty(S.nnz, S.dtype)
+    arrangement = order.rows, order.columns, unit, unit
+    kernels.arranged_columns(S.indptr, S.indices, scaled.data, *arrangement, starts, rows, values)
+    T = CSR(starts.astype(index), rows, values, rows[:0])
+    if kind != "general":
+        return (T.with_values(values.conj()) if kind == "hermitian" and S.dtype.kind == "c" else T), T
+    starts, columns, values = kernels.transposed(T.indptr, T.indices, T.data)
+    return CSR(starts.astype(index), columns, values, rows[:0]), T
 
 
 def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:

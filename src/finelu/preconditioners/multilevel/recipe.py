@@ -75,15 +75,18 @@ class MultilevelILU(Recipe):
     definite : take |D| for D, so that M is Hermitian positive definite where A is Hermitian and indefinite, as `minres`
         and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error where A
         is not Hermitian.
-    parts : independent parts of A, found by nested dissection, that threads factor at the same time; what couples them
-        is left to the next level (needs pymetis if more than 1). M depends on it, not on the number of threads.
+    parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then what lies above
+        them, which changes M in its rounding and estimates alone. More: as many parts of A, found by nested dissection,
+        are factored at the same time, and what couples them is left to the next level (needs pymetis). M depends on it,
+        not on the number of threads.
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
     levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
     low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
         U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
         None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
     shift, triangular, precision : as in ILU0.
-    Cost: on the CPU, for A on the GPU too, where M is applied then; sequential but for `parts`. To apply it: per level
+    Cost: on the CPU, for A on the GPU too, where M is applied then; the matching and the ordering on one thread, the
+    eliminations on all. To apply it: per level
     two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
     """
 

@@ -1,9 +1,10 @@
 """What both forms of Crout's elimination do: rows in the making, rows that are kept, and the estimates of their growth.
 
 The general form (`crout`) makes rows of U and columns of L, the symmetric one (`crout_symmetric`) rows of U. Parts of
-the matrix that do not depend on each other are factored by the threads, each part by one of them. What a part reads and
-writes does not depend on the others, and sums run in ascending order of the eliminated unknown: so the bits are the
-same on any number of threads. What steps write is written without branches where these would be mispredicted often.
+the matrix are factored by the threads, each part by one of them, those that others depend on first. A part is handed
+what is still active of the rows of the parts below it. What it reads and writes does not depend on the threads, and
+sums run in ascending order of the eliminated unknown: so the bits are the same on any number of them. What steps write
+is written without branches where these would be mispredicted often.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ class Factor(NamedTuple):
     places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were deferred,
         FRONT..NEXT in columns whose turn is over, NEXT..END, sorted, in those to come.
     head, follower (n,) : lists, as in Crout's ILUT: that of column j holds the rows whose entry at NEXT is in column j.
-    nu (n,) : what the entries of a column add to its estimate.
+    nu (n,) : what the entries of a column add to its estimate.  xi (n,) : by which those of a row are multiplied there.
     """
 
     places: np.ndarray
     head: np.ndarray
     follower: np.ndarray
     nu: np.ndarray
+    xi: np.ndarray
 
 
 class Row(NamedTuple):
@@ -63,7 +65,8 @@ class Row(NamedTuple):
 
 
 def new_factor(n, index, dtype) -> Factor:
-    return Factor(np.zeros((n, 4), np.int64), np.full(n, -1, index), np.empty(n, index), np.zeros(n, dtype))
+    places, head, follower = np.zeros((n, 4), np.int64), np.full(n, -1, index), np.empty(n, index)
+    return Factor(places, head, follower, np.zeros(n, dtype), np.zeros(n, dtype))
 
 
 def new_row(n, index, dtype) -> Row:
@@ -77,31 +80,173 @@ def new_row(n, index, dtype) -> Row:
     return Row(np.zeros(n, dtype), touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *bitmap)
 
 
-def checked_parts(A, parts):
+class Parts(NamedTuple):
+    """Parts of the matrix, which are the nodes of a forest: what a part does changes those above it alone.
+
+    starts (p + 1,) : part t has the rows and columns starts[t]..starts[t + 1] - 1; those from starts[p] on are the
+        interface.  above (p,) : the part next above, of a larger number, or -1.
+    """
+
+    starts: np.ndarray
+    above: np.ndarray
+
+    @property
+    def turns(self) -> list[np.ndarray]:
+        """The parts that can be factored at the same time, in their order."""
+        turn = np.zeros(self.above.size, np.int64)
+        for t, above in enumerate(self.above):
+            if above >= 0:
+                turn[above] = max(turn[above], turn[t] + 1)
+        return [np.flatnonzero(turn == k) for k in range(turn.max(initial=-1) + 1)]
+
+
+def checked_parts(A, parts, above) -> Parts:
     n, parts = A.indptr.size - 1, np.ascontiguousarray(parts, np.int64)
     if parts.size < 2 or parts[0] != 0 or parts[-1] > n or (np.diff(parts) < 0).any():
         raise ParameterError(f"parts = {parts}: at least two numbers that ascend from 0 to at most n = {n} are needed.")
-    i, j = _first_coupling(parts, A.indptr, A.indices)
+    count = parts.size - 1
+    above = np.full(count, -1) if above is None else np.ascontiguousarray(above, np.int64)
+    if above.shape != (count,) or ((above != -1) & (above <= np.arange(count))).any() or (above >= count).any():
+        raise ParameterError(f"above = {above}: of each of {count} parts a later one, or -1, is needed.")
+    i, j = _first_coupling(parts, above, A.indptr, A.indices)
     if i >= 0:
         s, t = np.searchsorted(parts, (i, j), side="right") - 1
         raise MatrixError(
             f"A stores an entry in row {i} and column {j}, between parts {s} and {t}; move one to the interface."
         )
-    return parts
+    return Parts(parts, above)
 
 
 @compiled
-def _first_coupling(parts, indptr, indices):
-    """The first entry (row, column) between two parts, or (-1, -1)."""
+def _first_coupling(parts, above, indptr, indices):
+    """The first entry (row, column) between two parts of which neither is above the other, or (-1, -1)."""
     interface = parts[-1]
-    for t in range(parts.size - 1):
-        start, stop = parts[t], parts[t + 1]
-        for i in range(start, stop):
-            for p in range(indptr[i], indptr[i + 1]):
-                j = np.int64(indices[p])
-                if j < start or (j >= stop and j < interface):
-                    return i, j
+    owner = np.empty(interface, np.int32)
+    for t in range(above.size):
+        owner[parts[t] : parts[t + 1]] = t
+    for t in range(above.size):
+        for i in range(parts[t], parts[t + 1]):
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                j = np.uint64(indices[p])
+                if indices[p] < interface and owner[j] != t:
+                    low, high = min(np.int64(owner[j]), t), max(np.int64(owner[j]), t)
+                    while low >= 0 and low < high:
+                        low = above[low]
+                    if low != high:
+                        return i, np.int64(indices[p])
     return np.int64(-1), np.int64(-1)
+
+
+class Carried:
+    """What is handed from part to part: the rows of U, and columns of L, with entries in columns of the parts above.
+
+    factors : U, or L and U; where a row of one is handed on, so is that of the other.  e (n,) : not 0 where a row and
+    the next are one pivot: where one of them is handed on, so is the other.
+    """
+
+    def __init__(self, parts: Parts, factors: tuple[Factor, ...], index, dtype, e):
+        self.parts, self.factors, self.index, self.dtype, self.e = parts, factors, index, dtype, e
+        count = parts.above.size
+        self.below = [np.flatnonzero(parts.above == t) for t in range(count)]
+        self.rows: list[Any] = [None] * count
+        self.lengths = np.zeros((count, len(factors)), np.int64)
+        self.made: list[Any] = [None] * count
+        self.extents = np.zeros((len(factors), int(parts.starts[-1]), 2), np.int64)
+
+    def to(self, t: int) -> list[Any]:
+        """Columns and values, by factor, of what part t needs of the parts below, whose rows are in its lists then."""
+        below, given = self.below[t], []
+        rows = np.sort(np.concatenate([self.rows[s] for s in below])) if below.size else np.empty(0, np.int64)
+        for f, factor in enumerate(self.factors):
+            total = int(self.lengths[below, f].sum())
+            columns, values, used = np.empty(total, self.index), np.empty(total, self.dtype), 0
+            for s in below:
+                used = _carry(self.rows[s], factor.places, *self.made[s][f], columns, values, used)
+            _enlist(rows, self.parts.starts[t + 1], *factor, columns, values)
+            given += [columns, values]
+        self.rows[t] = rows
+        return given
+
+    def take(self, t: int, made: list[tuple[Any, Any]]) -> None:
+        """Part t is made: columns and values of the rows of each factor."""
+        (start, stop), interface = self.parts.starts[t : t + 2], int(self.parts.starts[-1])
+        self.made[t] = made
+        for f, factor in enumerate(self.factors):
+            self.extents[f, start:stop] = factor.places[start:stop, (BEGIN, END)]
+        if self.parts.above[t] >= 0:
+            rows = np.concatenate([self.rows[t], np.arange(start, stop)])
+            more = np.zeros(rows.size, np.bool_)
+            for factor, (columns, _) in zip(self.factors, made, strict=True):
+                _has_more(rows, interface, factor.places, columns, self.e, more)
+            self.rows[t] = rows[more]
+            for f, factor in enumerate(self.factors):
+                self.lengths[t, f] = _active_entries(self.rows[t], factor.places)
+
+    def joined(self, n: int) -> list[Any]:
+        """indptr, indices, data, of each factor: all parts, sorted."""
+        found, starts, stop = [], self.parts.starts, self.extents.shape[1]
+        for f, extents in enumerate(self.extents):
+            indptr = np.zeros(n + 1, np.int64)
+            np.cumsum(extents[:, 1] - extents[:, 0], out=indptr[1 : stop + 1])
+            indptr[stop + 1 :] = indptr[stop]
+            indices, data = np.empty(indptr[n], self.index), np.empty(indptr[n], self.dtype)
+
+            def make(t, workspace, f=f, extents=extents, out=(indptr, indices, data)):
+                _assemble(starts[t], starts[t + 1], extents, *self.made[t][f], *out, workspace)
+
+            shared_out(self.parts.above.size, lambda: new_row(n, self.index, self.dtype), make)
+            found += [indptr, indices, data]
+        return found
+
+
+@compiled
+def _has_more(rows, interface, places, columns, e, more):
+    """more[r] = True where rows[r], or the other of its pivot, has entries in columns of parts whose turn comes."""
+    for r in range(rows.size):
+        p = rows[r]
+        other = p + 1 if e[p] != 0 else p - 1 if p > 0 and e[p - 1] != 0 else p
+        for q in (p, other):
+            at = places[q, NEXT]
+            if at < places[q, END] and columns[at] < interface:
+                more[r] = True
+
+
+@compiled
+def _active_entries(rows, places):
+    total = 0
+    for p in rows:
+        total += places[p, FRONT] - places[p, BEGIN] + places[p, END] - places[p, NEXT]
+    return total
+
+
+@compiled
+def _carry(rows, places, columns, values, out_columns, out_values, used):
+    """What is active of the rows goes to the places from `used` on; returns their end."""
+    for p in rows:
+        begin = used
+        for q in range(places[p, BEGIN], places[p, FRONT]):
+            out_columns[used], out_values[used] = columns[q], values[q]
+            used += 1
+        front = used
+        for q in range(places[p, NEXT], places[p, END]):
+            out_columns[used], out_values[used] = columns[q], values[q]
+            used += 1
+        places[p, BEGIN], places[p, FRONT], places[p, NEXT], places[p, END] = begin, front, front, used
+    return used
+
+
+@compiled
+def _enlist(rows, stop, places, head, follower, nu, xi, columns, values):
+    """The rows, ascending, go to the lists of the columns before `stop`, and to their estimates."""
+    for p in rows:
+        at, end = places[p, NEXT], places[p, END]
+        for q in range(at, end):
+            if columns[q] >= stop:
+                break
+            nu[columns[q]] += xi[p] * values[q]
+        if at < end and columns[at] < stop:
+            follower[p] = head[columns[at]]
+            head[columns[at]] = p
 
 
 def shared_out(items: int, begin: Callable[[], Any], make: Callable[[int, Any], Any]) -> list:
@@ -126,6 +271,15 @@ def shared_out(items: int, begin: Callable[[], Any], make: Callable[[int, Any], 
     if failures:
         raise failures[0]
     return made
+
+
+@compiled
+def begun(given, more):
+    """A copy with room for `more` elements."""
+    larger = np.empty(given.size + more, given.dtype)
+    for p in range(given.size):
+        larger[p] = given[p]
+    return larger
 
 
 @compiled
@@ -310,10 +464,10 @@ def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages
 
 
 @compiled
-def store(k, stop, one, x, touched, count, places, head, follower, nu, columns, values, used):
+def store(k, stop, one, x, touched, count, places, head, follower, nu, weights, columns, values, used):
     """Row k goes to the places from `used` on, to the lists and to the estimates; x becomes 0. Returns their end.
 
-    Columns from `stop` on are of the interface: they belong to other threads, too.
+    Columns from `stop` on belong to other parts, or to the interface: they are told of it later, or never.
     """
     used = np.uint64(used)
     end = used + np.uint64(count)
@@ -327,7 +481,7 @@ def store(k, stop, one, x, touched, count, places, head, follower, nu, columns, 
     last = end
     while last > front and columns[last - ONE] >= stop:
         last -= ONE
-    xi = _ahead(one, nu[k], nu, columns, values, front, last)
+    weights[k] = xi = _ahead(one, nu[k], nu, columns, values, front, last)
     for q in range(front, last):
         nu[np.uint64(columns[q])] += xi * values[q]
     places[k, BEGIN], places[k, FRONT], places[k, NEXT], places[k, END] = used, front, front, end
@@ -351,28 +505,11 @@ def _ahead(one, here, nu, columns, values, begin, end):
     return other if near > far else best
 
 
-def joined(n, parts, places, made, index, dtype):
-    """(indptr, indices, data) of all parts, sorted.  made : (columns, values) of each part."""
-    indptr = np.zeros(n + 1, np.int64)
-    np.cumsum(places[:, END] - places[:, BEGIN], out=indptr[1 : places.shape[0] + 1])
-    indptr[places.shape[0] + 1 :] = indptr[places.shape[0]]
-    indices, data = np.empty(indptr[n], index), np.empty(indptr[n], dtype)
-
-    def begin():
-        return new_row(n, index, dtype)
-
-    def make(t, workspace):
-        _assemble(parts[t], parts[t + 1], places, *made[t], indptr, indices, data, workspace)
-
-    shared_out(parts.size - 1, begin, make)
-    return indptr, indices, data
-
-
 @compiled
-def _assemble(start, stop, places, columns, values, indptr, out_columns, out_values, Z):
+def _assemble(start, stop, extents, columns, values, indptr, out_columns, out_values, Z):
     x, words, pages = Z.x, Z.words, Z.pages
     for k in range(start, stop):
-        first, m = places[k, BEGIN], indptr[k]
+        first, m = extents[k, 0], indptr[k]
         count = indptr[k + 1] - m
         ascending = True
         for e in range(count):
