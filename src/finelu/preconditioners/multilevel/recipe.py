@@ -86,8 +86,8 @@ class MultilevelILU(Recipe):
         None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
     shift, triangular, precision : as in ILU0.
     Cost: on the CPU, for A on the GPU too, where M is applied then; the matching and the ordering on one thread, the
-    eliminations on all. To apply it: per level
-    two solves each with L_B and with U_B, and a product each with G and F. `update` keeps the order of the first level.
+    eliminations on all. To apply it: per level two solves each with L_B and with U_B, and a product each with G and F.
+    `update` keeps the order of the first level.
     """
 
     name = "multilevel"

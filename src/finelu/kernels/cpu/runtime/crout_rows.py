@@ -467,7 +467,7 @@ def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages
 def store(k, stop, one, x, touched, count, places, head, follower, nu, weights, columns, values, used):
     """Row k goes to the places from `used` on, to the lists and to the estimates; x becomes 0. Returns their end.
 
-    Columns from `stop` on belong to other parts, or to the interface: they are told of it later, or never.
+    Columns from `stop` on belong to other parts, or to the interface: they get it later, or never.
     """
     used = np.uint64(used)
     end = used + np.uint64(count)
