@@ -19,12 +19,16 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
+from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
 SEED = 1  # of METIS: the same order in every run
 # Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
 # row beyond which an incomplete factorization takes no longer for it.
 SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
+# Cuts by level sets: rows from which on they are tried; the longest row, over the mean, up to which; rows of a region,
+# at least; how often at most; of all rows, a path of separators at most; of a region, the smaller half at least.
+MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN = 100_000, 4.0, 6000, 6, 0.12, 0.4
 DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 
 
@@ -107,9 +111,16 @@ def amd(A: Any) -> np.ndarray:
 
 def _amd(S: Any, halt: Any = None) -> np.ndarray:
     """halt (1,) : set by another thread to end it; then the order means nothing."""
-    order, halt = np.empty(S.shape[0], S.indices.dtype), np.zeros(1, np.int64) if halt is None else halt
-    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(S.shape[0])))
-    kernels_for(order).minimum_degree.minimum_degree(S.indptr, S.indices, dense, halt, order)
+    return _minimum_degree_of(S.indptr, S.indices, halt)
+
+
+def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
+    n = indptr.size - 1
+    order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
+    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
+    kernels_for(order).minimum_degree.minimum_degree(
+        indptr.astype(indices.dtype, copy=False), indices, dense, halt, order
+    )
     return order.astype(np.int64)
 
 
@@ -177,30 +188,91 @@ def _tree(S: Any, order: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An order with little fill whose rows lie by parts, and the parts: subtrees of its elimination tree.
+    """An order with little fill whose rows lie by parts, and the parts, which are the nodes of a forest.
 
-    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`, with
-    whose order it has the fill in common.
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`.
     Returns order (n,), starts (p + 1,) and above (p,), the part next above each one, of a larger number, or -1: what
-    elimination does to a row of a part changes rows of that part and of those above it alone. Parts have at least 2000
-    rows or so, and the lowest at most a 64th of the work, as long as the tree has such; what lies above is cut once
-    more, at an 8th. The same for any number of threads. Cost: that of the ordering, and nearly O(nnz).
+    elimination does to a row of a part changes rows of that part and of those above it alone. The same for any number
+    of threads. Parts are subtrees of the elimination tree of the ordering, of 2000 rows or so at least and a 64th of
+    the work at most, and what lies above them, which is cut once more, at an 8th. From 100,000 rows on `amd` orders
+    what lies between separators, on all threads, where rows are of about one length, as those of a mesh, and small sets
+    separate them: parts are the regions, and the separators. Cost: that of the ordering, and nearly O(nnz).
     """
     A = as_csr(A, diagonal=False)
-    S = _graph(A)
+    S, n = _graph(A), A.n
+    alike = n >= MANY and np.diff(S.indptr).max() <= ALIKE * S.nnz / n
+    if ORDERS[ordering] is amd and alike and (found := _cut(S)) is not None:
+        return found
     order = _amd(S) if ORDERS[ordering] is amd else ORDERS[ordering](A)
+    if n < 4 * LEAST_ROWS:
+        return order, np.array([0, n]), np.array([-1])
     parent, post, count = _tree(S, order)
-    place, n = np.empty(A.n, np.int64), A.n
+    place = np.empty(n, np.int64)
     place[post] = np.arange(n)
     parent = np.where(parent >= 0, place[parent], -1)[post]
     work = np.minimum(count[post], LONG).astype(float)
     total = float(work.sum())
-    small = total * max(SUBTREE, LEAST_ROWS / max(n, 1))
+    small = total * max(SUBTREE, LEAST_ROWS / n)
     large = max(total * PIECE, small)
     part, above = np.empty(n, np.int64), np.empty(n, np.int64)
     parts = kernels_for(part).fill.subtrees(parent, work, small, large, part, above)
     starts = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
     return order[post][np.argsort(part, kind="stable")], starts, above[:parts]
+
+
+def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """As `by_subtrees`, by level sets that halve what lies between those before; None where these are not small.
+
+    A. George, J. W. H. Liu: An automatic nested dissection algorithm for irregular finite element problems, 1978.
+    """
+    n, kernels = S.shape[0], kernels_for(S.indices)
+    cuts = min(max(int(math.log2(n / LEAST_CUT)), 1), MOST_CUTS)
+    label, level, queue = np.zeros(n, np.int64), np.empty(n, np.int64), np.empty(n, S.indices.dtype)
+    regions: list[Any] = [np.arange(n)]
+    separators: list[list[Any]] = []
+    longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
+    for _ in range(cuts):
+        starts = np.cumsum([0, *(rows.size for rows in regions)])
+
+        def halved(t: int, regions: list[Any] = regions, starts: Any = starts) -> tuple[Any, Any, Any]:
+            return _halved(S, regions[t], label, level, queue[starts[t] : starts[t + 1]])
+
+        found = each(len(regions), halved)
+        separators.append([middle for _, middle, _ in found])
+        longest += max(middle.size for middle in separators[-1])
+        if longest > SEPARATING * n:
+            return None
+        regions = [half for first, _, last in found for half in (first, last)]
+        for t, rows in enumerate([*regions, *separators[-1]]):
+            label[rows] = t if t < len(regions) else -1
+    place = np.full(n, -1)
+    for rows in regions:
+        place[rows] = np.arange(rows.size)
+
+    def ordered(t: int) -> Any:
+        starts, columns, _ = kernels.graph.block(S.indptr, S.indices, S.indices, regions[t], place)
+        return regions[t][_minimum_degree_of(starts, columns)]
+
+    levels = [each(len(regions), ordered), *reversed(separators)]
+    first = np.cumsum([0, *map(len, levels)])
+    above = [first[k + 1] + np.arange(len(parts)) // 2 for k, parts in enumerate(levels[:-1])]
+    order = [rows for parts in levels for rows in parts]
+    return np.concatenate(order), np.cumsum([0, *(rows.size for rows in order)]), np.concatenate([*above, [-1]])
+
+
+def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any, Any, Any]:
+    """(one half, what separates them, the other half) of rows of one label, each ascending."""
+    if rows.size == 0:
+        return rows, rows, rows
+    sets = kernels_for(S.indices).graph.level_sets
+    sets(S.indptr, S.indices, rows, label, rows[0], level, queue)
+    depth = sets(S.indptr, S.indices, rows, label, queue[-1], level, queue)  # from the one that is farthest
+    distance = level[rows]
+    sizes = np.bincount(distance, minlength=depth)
+    before = np.cumsum(sizes) - sizes
+    middle = np.flatnonzero((before + sizes >= UNEVEN * rows.size) & (before <= (1 - UNEVEN) * rows.size))
+    at = middle[sizes[middle].argmin()]
+    return rows[distance < at], rows[distance == at], rows[distance > at]
 
 
 def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:

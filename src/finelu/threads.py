@@ -115,6 +115,36 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
         team.end()
 
 
+def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None = None) -> list[Any]:
+    """[make(t) for t in range(items)], shared out among the threads; with `begin`, make(t, begin()), once a thread.
+
+    make : Python code, most of which is spent in kernels that let other threads run. Where it raises, the rest is made
+    all the same, and then the first failure is raised.
+    """
+    numbers, left = iter(range(items)), threading.Semaphore(0)
+    made: list[Any] = [None] * items
+    failures: list[Exception] = []
+
+    def work() -> None:
+        own: tuple[Any, ...] | None = () if begin is None else None
+        for t in numbers:  # each is given to one thread
+            try:
+                if own is None and begin is not None:
+                    own = (begin(),)
+                made[t] = make(t, *(own or ()))
+            except Exception as failure:
+                failures.append(failure)
+            finally:
+                left.release()
+
+    run(work, items)
+    for _ in range(items):
+        left.acquire()
+    if failures:
+        raise failures[0]
+    return made
+
+
 class _Team:
     """The helpers of a call. The calling thread calls the first, each helper up to two more: a call takes a thread as
     long as a small kernel."""

@@ -12,7 +12,8 @@ from finelu import MatrixError, ParameterError, gallery, ordering
 from finelu.kernels import reference
 from finelu.kernels.cpu.crout import crout, schur_complement
 from finelu.kernels.cpu.runtime import schur
-from finelu.kernels.cpu.runtime.crout_rows import ESTIMATE, PIVOT, shared_out
+from finelu.kernels.cpu.runtime.crout_rows import ESTIMATE, PIVOT
+from finelu.threads import each
 
 ALL = 2**62
 NEVER = float("inf")
@@ -494,5 +495,5 @@ def test_a_failure_in_one_part_is_not_lost_and_stops_no_other(threads, count):
         made.append((t, workspace))
 
     with pytest.raises(MemoryError, match="part 5"):
-        shared_out(20, lambda: ("workspace",), make)
+        each(20, make, lambda: ("workspace",))
     assert sorted(made) == [(t, ("workspace",)) for t in range(20) if t != 5]

@@ -131,3 +131,24 @@ def test_a_matrix_in_another_order_by_columns(dtype, A, seed):
         np.testing.assert_array_equal(mine, its)
     want = (A.toarray()[np.ix_(rows, columns)] * scales[0][:, None] * scales[1]).astype(dtype)
     np.testing.assert_array_equal(sp.csc_matrix((values, places, starts), A.shape).toarray(), want)
+
+
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 2**16))
+def test_level_sets(A, seed):
+    starts, columns = graph_of(cpu, A)
+    rng, n = np.random.default_rng(seed), A.shape[0]
+    label = rng.integers(0, 2, n)
+    first = rng.integers(n)
+    rows = np.flatnonzero(label == label[first])
+    found = []
+    for form in (cpu, reference):
+        level, queue = np.full(n, -7), np.empty(rows.size, np.int32)
+        found.append((form.graph.level_sets(starts, columns, rows, label, first, level, queue), level, queue))
+    for mine, its in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    depth, level, queue = found[0]
+    assert sorted(queue) == list(rows) and set(level[rows]) == set(range(depth)) and level[first] == 0
+    for i in rows:  # an entry leads to the next level at most
+        for j in columns[starts[i] : starts[i + 1]]:
+            assert label[j] != label[i] or abs(level[i] - level[j]) <= 1

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import splu
 
 from finelu import ParameterError, gallery
+from finelu import ordering as module
 from finelu.kernels import kernels_for, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.ordering import (
@@ -35,6 +36,7 @@ from finelu.ordering import (
     _graph,
     _separator,
     amd,
+    by_subtrees,
     complete_fill,
     hermitian_pattern,
     minimum_degree,
@@ -387,6 +389,61 @@ def test_a_separator_is_a_smallest_cover_of_the_cut(seed, n, density):
     between = S[side == 0][:, side == 1]
     assert np.unique(cover).size == cover.size
     assert cover.size == (sp.csgraph.structural_rank(between) if between.nnz else 0)  # Koenig
+
+
+def fill_stays_below(A, order, starts, above):
+    """Whether no entry of the complete factors couples two parts of which neither is above the other."""
+    part = np.repeat(np.arange(above.size), np.diff(starts))
+    parent, _, _ = module._tree(_graph(A), order)
+    for k in np.flatnonzero(parent >= 0):  # the rows above k are those on its way to the root
+        t = part[k]
+        while t not in (-1, part[parent[k]]):
+            t = above[t]
+        if t != part[parent[k]]:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", ["poisson7:15", "convection_diffusion:30,30", "poisson27:12", "stokes:12"])
+def test_parts_of_an_order_change_those_above_them_alone(monkeypatch, name, cut):
+    monkeypatch.setattr(module, "LEAST_ROWS", 30)
+    monkeypatch.setattr(module, "MANY", 100 if cut else 10**9)
+    monkeypatch.setattr(module, "LEAST_CUT", 60)
+    monkeypatch.setattr(module, "SEPARATING", 1.0)
+    A = as_csr(shuffled(gallery.problem(name)), diagonal=False)
+    order, starts, above = by_subtrees(A, "amd")
+    np.testing.assert_array_equal(np.sort(order), np.arange(A.n))
+    assert above.size >= 7 and starts[0] == 0 and starts[-1] == A.n and (np.diff(starts) >= 0).all()
+    assert all(t < above[t] < above.size or above[t] == -1 for t in range(above.size))
+    assert fill_stays_below(A, order, starts, above)
+    if not cut:
+        assert complete_fill(A, order) == complete_fill(A, amd(A))
+    else:  # as many regions as 2^cuts, whose fill is not much more
+        assert (above.size + 1) & above.size == 0
+        assert complete_fill(A, order).nnz < 1.6 * complete_fill(A, amd(A)).nnz
+
+
+def test_parts_of_an_order_do_not_depend_on_threads(threads, monkeypatch):
+    monkeypatch.setattr(module, "MANY", 100)
+    monkeypatch.setattr(module, "LEAST_CUT", 200)
+    A, found = gallery.poisson7(18), []
+    for count in (1, 2, 4):
+        threads(count)
+        found.append(by_subtrees(A, "amd"))
+    for other in found[1:]:
+        for mine, its in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+def test_what_no_small_sets_separate_is_not_cut(monkeypatch):
+    monkeypatch.setattr(module, "MANY", 100)
+    calls = []
+    monkeypatch.setattr(module, "_cut", lambda S, cut=module._cut: calls.append(cut(S)) or calls[-1])
+    by_subtrees(gallery.poisson27(6), "amd")  # of 216 rows many are in the middle
+    by_subtrees(gallery.arrow(2000), "amd")  # its last row is long
+    by_subtrees(sp.block_diag([gallery.poisson5(30)] * 3), "amd")
+    assert [found is None for found in calls] == [True, False]
 
 
 def test_counts_that_make_no_parts():

@@ -139,8 +139,8 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "graph": Family(
-        "Transposes; blocks; matrices from triangles, or in another order, by columns; the graph of A + A^T.",
-        _all("transposed block triangles arranged_columns symmetric_graph permuted_graph", cuda=SET_UP),
+        "Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T; level sets.",
+        _all("transposed block triangles arranged_columns symmetric_graph permuted_graph level_sets", cuda=SET_UP),
     ),
     "indices": Family(
         "Lists of integers, of which analyses are made: their places, lengths, starts and inverses.",

@@ -28,13 +28,13 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     new_factor,
     new_row,
     row_of,
-    shared_out,
     store,
     subtract,
     usable,
 )
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, new_terms, what_is_left
+from finelu.threads import each
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
             carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
 
     for turn in parts.turns:
-        shared_out(turn.size, begin, lambda k, workspace, turn=turn: make(turn[k], workspace))
+        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), begin)
     return CroutFactors(
         deferred,
         interface,

@@ -33,13 +33,13 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     new_factor,
     new_row,
     row_of,
-    shared_out,
     store,
     subtract,
     usable,
 )
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, mirrored, new_terms, what_is_left
+from finelu.threads import each
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def crout_symmetric(
             carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
 
     for turn in parts.turns:
-        shared_out(turn.size, begin, lambda k, workspace, turn=turn: make(turn[k], workspace))
+        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), begin)
     numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:].sum(axis=0))
     return SymmetricCroutFactors(deferred, d, e, *carried.joined(n), interface, *numbers)
 

@@ -1,4 +1,4 @@
-"""Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T. On one thread."""
+"""Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T; level sets. On one thread."""
 
 from __future__ import annotations
 
@@ -179,3 +179,32 @@ def permuted_graph(indptr, indices, order, starts, columns):
             columns[found] = place[indices[p]]
             found += 1
         starts[i + 1] = found
+
+
+@compiled
+def level_sets(indptr, indices, rows, label, first, level, queue):
+    """The distances from row `first` among rows of its label; see kernels/reference/graph.py. Cost: O(nnz)."""
+    wanted = label[first]
+    for i in rows:
+        level[i] = -1
+    head = tail = later = 0
+    start, depth = np.int64(first), np.int64(0)
+    while True:
+        level[start] = depth
+        queue[tail] = start
+        tail += 1
+        while head < tail:
+            i = np.uint64(queue[head])
+            head += 1
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+                j = np.uint64(indices[p])
+                if label[j] == wanted and level[j] < 0:
+                    level[j] = level[i] + 1
+                    queue[tail] = j
+                    tail += 1
+        depth = level[queue[tail - 1]] + 1
+        if tail == rows.size:
+            return depth
+        while level[rows[later]] >= 0:
+            later += 1
+        start = np.int64(rows[later])

@@ -93,3 +93,25 @@ def permuted_graph(indptr, indices, order, starts, columns):
     rows = [[place[int(j)] for j in indices[indptr[row] : indptr[row + 1]]] for row in order]
     starts[:] = np.cumsum([0, *(len(row) for row in rows)])
     columns[:] = [j for row in rows for j in row]
+
+
+def level_sets(indptr, indices, rows, label, first, level, queue):
+    """level[i], of those `rows` that are all of one label: the distance of row i from `first` among them.
+
+    Where they are not connected, what is not reached goes on one level behind, from the first of them in `rows`.
+    queue (rows.size,) : the rows, each after those of lower levels. Returns how many levels there are.
+    """
+    left, found, depth, start = {int(i) for i in rows}, [], 0, int(first)
+    while left:
+        front = [start]
+        while front:
+            for i in front:
+                level[i] = depth
+            found += front
+            left -= set(front)
+            front = [j for i in front for j in map(int, indices[indptr[i] : indptr[i + 1]]) if j in left]
+            front = list(dict.fromkeys(front))
+            depth += 1
+        start = next((int(i) for i in rows if int(i) in left), -1)
+    queue[:] = found
+    return depth

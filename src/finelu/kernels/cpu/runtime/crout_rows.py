@@ -9,19 +9,16 @@ is written without branches where these would be mispredicted often.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add
-from finelu.kernels.cpu.runtime.claims import wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
+from finelu.threads import each
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
@@ -194,7 +191,7 @@ class Carried:
             def make(t, workspace, f=f, extents=extents, out=(indptr, indices, data)):
                 _assemble(starts[t], starts[t + 1], extents, *self.made[t][f], *out, workspace)
 
-            shared_out(self.parts.above.size, lambda: new_row(n, self.index, self.dtype), make)
+            each(self.parts.above.size, make, lambda: new_row(n, self.index, self.dtype))
             found += [indptr, indices, data]
         return found
 
@@ -249,30 +246,6 @@ def _enlist(rows, stop, places, head, follower, nu, xi, columns, values):
             head[columns[at]] = p
 
 
-def shared_out(items: int, begin: Callable[[], Any], make: Callable[[int, Any], Any]) -> list:
-    """[make(t, workspace) for t in range(items)], claimed by the threads; begin() gives each its workspace."""
-    counter, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
-    made: list[Any] = [None] * items
-    failures: list[Exception] = []
-
-    def work():
-        workspace = None
-        while (t := _claim(counter)) < items:
-            try:
-                workspace = workspace or begin()
-                made[t] = make(t, workspace)
-            except Exception as failure:
-                failures.append(failure)
-            finally:
-                done[t] = 1
-
-    run(work, items)
-    _finish(done)
-    if failures:
-        raise failures[0]
-    return made
-
-
 @compiled
 def begun(given, more):
     """A copy with room for `more` elements."""
@@ -280,16 +253,6 @@ def begun(given, more):
     for p in range(given.size):
         larger[p] = given[p]
     return larger
-
-
-@compiled
-def _claim(counter):
-    return fetch_add(counter, 0, 1)
-
-
-@compiled
-def _finish(done):
-    wait_until_done(done, 0, done.size)
 
 
 @compiled

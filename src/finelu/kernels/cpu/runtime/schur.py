@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
-from finelu.kernels.cpu.runtime.crout_rows import ONE, new_row, shared_out
+from finelu.kernels.cpu.runtime.crout_rows import ONE, new_row
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
+from finelu.threads import each
 
 BLOCK = 2**18  # multiplications of a block of rows
 AHEAD = 4  # terms, whose entries are asked for
@@ -149,17 +150,17 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
             used, bad = _rows(*block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, handed.slots)
             return handed.take(0, index)[:used], handed.take(1, dtype)[:used], bad
 
-    made = shared_out(items.size - 1, begin, make)
+    made = each(items.size - 1, make, begin)
     column_size = np.max(column_sizes, axis=0)
     if upper:
         row_size = column_size = np.maximum(row_size, column_size)
 
-    def drop(b, _):
+    def drop(b):
         columns, values, _ = made[b]
         kept = _drop(items[b], items[b + 1], row_size, column_size, drop_tol, indptr, columns, values)
         return columns[:kept], values[:kept]
 
-    kept = shared_out(items.size - 1, lambda: True, drop)
+    kept = each(items.size - 1, drop)
     np.cumsum(indptr, out=indptr)
     bad = [block[2] for block in made if block[2] >= 0]
     indices, data = (np.concatenate([block[f] for block in kept]) for f in (0, 1))
