@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from finelu.arithmetic import judged
 from finelu.device import to_host
@@ -79,7 +78,7 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     if symmetric:
         u = v = _clipped_symmetric((u + v) / 2, rows, indices, logs, dtype, power_of_two)
     else:
-        shift = _centre(u, v, columns, sp.csr_matrix((np.ones(logs.size), (rows, indices)), shape=A.shape))
+        shift = _centre(u, v, columns, rows, indices)
         u, v = _clipped(u + shift, rows, indices, logs, dtype, power_of_two)
     row_scale, column_scale = np.exp2(u).astype(dtype), np.exp2(v).astype(dtype)
     if not symmetric:
@@ -222,9 +221,11 @@ def _largest(x: Any, index: Any, n: int) -> Any:
     return largest
 
 
-def _centre(u: Any, v: Any, columns: Any, S: Any) -> Any:
+def _centre(u: Any, v: Any, columns: Any, rows: Any, indices: Any) -> Any:
     """What to add to u, and take from v, so that in each connected part the two reach equally far from 0."""
-    count, part = connected_components(S[:, columns], directed=True, connection="weak")
+    matched, part = np.empty_like(columns), np.empty_like(columns)
+    matched[columns] = np.arange(columns.size)
+    count = kernels_for(columns).matching.connected_parts(rows, matched[indices], part)
     of_column = np.empty_like(part)
     of_column[columns] = part
     parts, x = np.concatenate([part, of_column]), np.concatenate([u, -v])

@@ -6,7 +6,7 @@ from checks import PATTERNS
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
 from finelu.kernels import cpu, reference
 
@@ -75,3 +75,18 @@ def test_cut_cycles_are_those_of_the_specification(n, seed, few):
     for p in np.flatnonzero(first):
         i, j = order[p], order[p + 1]
         assert i < j and not first[p + 1] and (columns[i] == j or columns[j] == i)
+
+
+@PATTERNS
+@given(n=st.integers(1, 40), edges=st.integers(0, 60), seed=st.integers(0, 2**16))
+def test_connected_parts_are_those_of_the_specification_and_of_scipy(n, edges, seed):
+    rows, columns = np.random.default_rng(seed).integers(0, n, (2, edges))
+    found = []
+    for form in (cpu, reference):
+        part = np.empty(n, np.int64)
+        found.append((form.matching.connected_parts(rows, columns, part), part))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    count, want = connected_components(sp.coo_matrix((np.ones(edges), (rows, columns)), shape=(n, n)), directed=False)
+    assert found[0][0] == count
+    assert len(set(zip(want, found[0][1], strict=True))) == count  # the same parts, whatever their numbers

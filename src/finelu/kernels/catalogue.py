@@ -158,8 +158,11 @@ FAMILIES: dict[str, Family] = {
         uses={("reference", "triangular"): "the order in which rows are visited"},
     ),
     "matching": Family(
-        "Matching of rows with columns, and its cycles cut into pairs.",
-        _all("lightest_matching cut_cycles", cuda="augmenting paths are found one after the other; " + SET_UP),
+        "Matching of rows with columns, its cycles cut into pairs, and what is connected.",
+        _all(
+            "lightest_matching cut_cycles connected_parts",
+            cuda="augmenting paths are found one after the other; " + SET_UP,
+        ),
     ),
     "minimum_degree": Family(
         "The approximate minimum degree order of a symmetric pattern.",

@@ -140,3 +140,32 @@ def cut_cycles(columns, diagonal, order, first):
             order[place] = j
             first[place] = False
             place += 1
+
+
+@compiled
+def connected_parts(rows, columns, part):
+    """The connected parts of a graph with the edges rows[p], columns[p]; see kernels/reference/matching.py.
+
+    Cost: nearly O(n + edges), by union-find.
+    """
+    n = part.size
+    for i in range(n):
+        part[i] = i
+    for p in range(rows.size):
+        i, j = np.uint64(rows[p]), np.uint64(columns[p])
+        while part[i] != part[j]:  # each points to a smaller one, or itself; the larger of the two moves on
+            if part[i] < part[j]:
+                i, j = j, i
+            above = part[i]
+            part[i] = part[j]
+            if np.uint64(above) == i:
+                break
+            i = np.uint64(above)
+    count = 0
+    for i in range(n):
+        if part[i] == i:
+            part[i] = count
+            count += 1
+        else:
+            part[i] = part[np.uint64(part[i])]
+    return count

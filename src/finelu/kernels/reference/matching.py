@@ -70,3 +70,15 @@ def cut_cycles(columns, diagonal, order, first):
         for row in sorted({i, partner[i]}) if partner[i] >= i else ():
             order[place], first[place] = row, row < partner[row]
             place += 1
+
+
+def connected_parts(rows, columns, part):
+    """part (n,) : of each vertex of a graph with the edges rows[p], columns[p], the number of what it is connected
+    with, in the order of the first vertices. Returns how many parts there are."""
+    part[:] = range(len(part))
+    for i, j in zip(rows, columns, strict=True):
+        low, high = sorted((part[i], part[j]))
+        part[part == high] = low
+    firsts = sorted(set(part))
+    part[:] = [firsts.index(p) for p in part]
+    return len(firsts)
