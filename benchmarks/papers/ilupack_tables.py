@@ -82,13 +82,23 @@ LIKE = {
 
 
 def theirs(name: str) -> str:
-    """The paper's name of a matrix that is its own or of its kind, "" for others."""
+    """The paper's name of a matrix that is its own or of its kind, or of the lower triangle of one; "" for others."""
+    name = whole(name)
     return OWN.get(name) or LIKE.get(name, "")
+
+
+def lower(name: str) -> str:
+    """What the lower triangle of a matrix is called here."""
+    return f"tril({name})"
+
+
+def whole(name: str) -> str:
+    return name.removeprefix("tril(").removesuffix(")")
 
 
 def marked(name: str) -> str:
     """The name, with that of the paper: "=" for its matrix, "~" for one of its kind."""
-    return f"{name} {'=' if name in OWN else '~'} {theirs(name)}" if theirs(name) else name
+    return f"{name} {'=' if whole(name) in OWN else '~'} {theirs(name)}" if theirs(name) else name
 
 
 # What was measured ----------------------------------------------------------------------------------------------------
@@ -234,7 +244,7 @@ def page(run: Run) -> str:
         f"Milliseconds, the paper's too. GMRES({RESTART}), b = A x with x standard normal (seed {SEED}), "
         f"||b - A x|| <= {RTOL:g} ||b||, computed by the benchmark, at most {MAXITER} iterations (`>`: not converged); "
         "the paper does not give its right-hand side and tolerance. Its nnz is that of one triangle where A is "
-        "symmetric. "
+        "symmetric; `tril(...)`: that triangle alone, taken for the matrix, whose iterations are about the paper's. "
         f"Its matrices that are not at hand: {', '.join(sorted(set(TABLE_2) - {theirs(m) for m in run.matrices}))}. "
         "Stages come from a run with a clock around each, the total from one without, so that they do not quite add "
         "up. Copies are those of the basis vectors of (b), a column of their own.\n"

@@ -27,8 +27,9 @@ SEED = 1  # of METIS: the same order in every run
 # row beyond which an incomplete factorization takes no longer for it.
 SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # Cuts by level sets: rows from which on they are tried; the longest row, over the mean, up to which; rows of a region,
-# at least; how often at most; of all rows, a path of separators at most; of a region, the smaller half at least.
-MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN = 100_000, 4.0, 6000, 6, 0.12, 0.4
+# at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
+# that a half has too many; of a region, the smaller half at least.
+MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
 DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 
 
@@ -265,13 +266,14 @@ def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any,
     if rows.size == 0:
         return rows, rows, rows
     sets = kernels_for(S.indices).graph.level_sets
-    sets(S.indptr, S.indices, rows, label, rows[0], level, queue)
-    depth = sets(S.indptr, S.indices, rows, label, queue[-1], level, queue)  # from the one that is farthest
+    sets(S.indptr, S.indices, rows, label, int(rows[0]), level, queue)
+    depth = sets(S.indptr, S.indices, rows, label, int(queue[-1]), level, queue)  # from the one that is farthest
     distance = level[rows]
     sizes = np.bincount(distance, minlength=depth)
     before = np.cumsum(sizes) - sizes
-    middle = np.flatnonzero((before + sizes >= UNEVEN * rows.size) & (before <= (1 - UNEVEN) * rows.size))
-    at = middle[sizes[middle].argmin()]
+    middle = np.flatnonzero((before + sizes >= LEAST_HALF * rows.size) & (before <= (1 - LEAST_HALF) * rows.size))
+    cost = sizes + UNEVEN * abs(before + sizes / 2 - rows.size / 2)
+    at = middle[cost[middle].argmin()]
     return rows[distance < at], rows[distance == at], rows[distance > at]
 
 

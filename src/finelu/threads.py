@@ -121,7 +121,9 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
     make : Python code, most of which is spent in kernels that let other threads run. Where it raises, the rest is made
     all the same, and then the first failure is raised.
     """
-    numbers, left = iter(range(items)), threading.Semaphore(0)
+    if items == 0:
+        return []
+    numbers, ended = iter(range(items)), SimpleQueue[None]()  # in C: no interrupt leaves its lock taken
     made: list[Any] = [None] * items
     failures: list[Exception] = []
 
@@ -134,14 +136,21 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
                 made[t] = make(t, *(own or ()))
             except Exception as failure:
                 failures.append(failure)
+            except BaseException:
+                for _ in numbers:  # nothing more is begun
+                    pass
+                raise
             finally:
-                left.release()
+                ended.put(None)
 
     run(work, items)
     for _ in range(items):
-        left.acquire()
+        ended.get()
     if failures:
-        raise failures[0]
+        try:
+            raise failures[0]
+        finally:
+            failures.clear()  # it holds the frames that hold the list, and so all their arrays
     return made
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu as fl
-from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery
+from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery, ordering
 from finelu.errors import FineluError, NoFactors, StructurallySingular
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
@@ -567,6 +567,36 @@ def test_update_from_and_to_a_symmetric_matrix(backend):
 
 
 # Parts and threads
+
+
+def test_the_parts_of_an_order_hold_for_entries_that_are_zero_at_first(monkeypatch):
+    monkeypatch.setattr(ordering, "LEAST_ROWS", 100)  # so that there are parts
+    A = gallery.poisson5(30)
+    far = sp.coo_matrix((np.ones(40), np.random.default_rng(0).integers(0, 900, (2, 40))), shape=A.shape)
+    later = sp.csr_matrix(A + 0.1 * (far + far.T))
+    first = later.copy()
+    first.data[np.asarray(abs(later - A)[later.nonzero()]).ravel() > 0] = 0  # stored all the same
+    first.data[0] = 4.0
+    first[0, 1] *= 1 + 1e-15  # symmetric but for rounding
+    assert first.nnz == later.nnz
+    F = MultilevelILU(symmetric=None).factor(first)
+    assert len(F._first.above) > 4
+    b = later @ np.ones(900)
+    F.update(later)
+    assert fl.gmres(later, b, M=F, rtol=1e-8).converged
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads(threads, monkeypatch):
+    monkeypatch.setattr(ordering, "LEAST_ROWS", 100)
+    for A in (gallery.convection_diffusion(15, 14, 13, peclet=20), gallery.stokes(24), gallery.poisson7(13)):
+        found = []
+        for count in (1, 2, 4):
+            threads(count)
+            F = MultilevelILU().factor(A)
+            assert len(F._first.above) > 4
+            found.append(F.solve(np.sin(np.arange(A.shape[0]))))
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("kind", ["general", "symmetric"])

@@ -94,7 +94,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     row_room, column_room (n,) integers : how many entries of row k of U, and of column k of L, are kept at most.
     Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend.
     Cost: the multiplications; per row of U and column of L a sort of its entries and of what is subtracted from it.
-        Memory: each part grows its own, twice the factors in all; 2 x (n, 5) numbers for each thread.
+        Memory: each part grows its own, twice the factors in all; 2 x (n, 7) numbers for each thread.
     """
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype
     if T.indptr.size != n + 1 or T.data.size != A.data.size or T.data.dtype != A.data.dtype:

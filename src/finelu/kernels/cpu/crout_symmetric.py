@@ -97,8 +97,8 @@ def crout_symmetric(
     room (n,) : how many entries of a row of U are kept at most, the largest ones.
     Raises MatrixError if an entry couples two parts or the diagonal of a Hermitian A is not real, ParameterError for
     pairs or parts that are none.
-    Cost: the multiplications and the sorting of what a step touches; 10 arrays (n,) and 9 more for each
-    thread, and U twice while the rows of the threads are put together.
+    Cost: the multiplications; per row of U a sort of its entries and of what is subtracted from it. Memory: each part
+        grows its own, twice U in all; 2 x (n, 7) numbers for each thread.
     """
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype
     pairs, room = np.ascontiguousarray(pairs, np.uint8), np.ascontiguousarray(room, np.int64)

@@ -53,6 +53,7 @@ def factored(
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
         made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above)
+        del T
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0

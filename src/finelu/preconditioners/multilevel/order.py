@@ -28,7 +28,10 @@ def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
         mirrored = transposed(A, "H" if found == "hermitian" else "T").tocsr()
         if not (A - mirrored).data.any():
             return found, S
-        return found, as_csr(A / 2 + mirrored / 2, diagonal=False)
+        A, mirrored = (A / 2).tocoo(), (mirrored / 2).tocoo()
+        data, rows, columns = (np.concatenate(both) for both in zip(*((M.data, M.row, M.col) for M in (A, mirrored))))
+        # the sum of two sparse matrices has no zeros, and so another pattern, which the order would be made for
+        return found, as_csr(sp.coo_matrix((data, (rows, columns)), shape=A.shape).tocsr(), diagonal=False)
     if recipe.symmetric:
         where = differing(S.tosparse(), transposed=True)
         raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian: {where}; leave symmetric out.")

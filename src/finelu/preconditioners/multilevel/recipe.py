@@ -66,7 +66,8 @@ class MultilevelILU(Recipe):
         float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
         float("inf"): no limit. None: 10; 100 with the smaller drop_tol of None.
-    ordering : of each level: "amd" (approximate minimum degree), which "auto" is; "mmd" (minimum degree of SciPy's
+    ordering : of each level: "amd" (approximate minimum degree; meshes of 100,000 rows or more are cut by level sets
+        first), which "auto" is; "mmd" (minimum degree of SciPy's
         SuperLU), "nd" (nested dissection, needs pymetis), "rcm", or None.
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
         variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
@@ -76,17 +77,18 @@ class MultilevelILU(Recipe):
         and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error where A
         is not Hermitian.
     parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then what lies above
-        them, which changes M in its rounding and estimates alone. More: as many parts of A, found by nested dissection,
-        are factored at the same time, and what couples them is left to the next level (needs pymetis). M depends on it,
-        not on the number of threads.
+        them; the order is that of one thread. More: as many parts of A, found by nested dissection, are factored at the
+        same time, and what couples them is left to the next level (needs pymetis). M depends on it, not on the number
+        of threads.
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
     levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
     low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
         U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
         None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
     shift, triangular, precision : as in ILU0.
-    Cost: on the CPU, for A on the GPU too, where M is applied then; the matching and the ordering on one thread, the
-    eliminations on all. To apply it: per level two solves each with L_B and with U_B, and a product each with G and F.
+    Cost: on the CPU, for A on the GPU too, where M is applied then; the matching on one thread, as is the ordering of
+    less than 100,000 rows, the rest on all. To apply it: per level two solves each with L_B and with U_B, and a
+    product each with G and F.
     `update` keeps the order of the first level.
     """
 

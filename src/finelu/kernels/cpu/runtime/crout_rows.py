@@ -73,8 +73,11 @@ def new_row(n, index, dtype) -> Row:
         np.empty(n, index),
         np.empty(n, index),
     )
-    bitmap = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
-    return Row(np.zeros(n, dtype), touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *bitmap)
+    return Row(np.zeros(n, dtype), touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *new_bitmap(n))
+
+
+def new_bitmap(n):
+    return np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
 
 
 class Parts(NamedTuple):
@@ -144,7 +147,9 @@ class Carried:
     def __init__(self, parts: Parts, factors: tuple[Factor, ...], index, dtype, e):
         self.parts, self.factors, self.index, self.dtype, self.e = parts, factors, index, dtype, e
         count = parts.above.size
-        self.below = [np.flatnonzero(parts.above == t) for t in range(count)]
+        self.below: list[list[int]] = [[] for _ in range(count)]
+        for t in np.flatnonzero(parts.above >= 0):
+            self.below[parts.above[t]].append(t)
         self.rows: list[Any] = [None] * count
         self.lengths = np.zeros((count, len(factors)), np.int64)
         self.made: list[Any] = [None] * count
@@ -153,7 +158,7 @@ class Carried:
     def to(self, t: int) -> list[Any]:
         """Columns and values, by factor, of what part t needs of the parts below, whose rows are in its lists then."""
         below, given = self.below[t], []
-        rows = np.sort(np.concatenate([self.rows[s] for s in below])) if below.size else np.empty(0, np.int64)
+        rows = np.sort(np.concatenate([self.rows[s] for s in below])) if below else np.empty(0, np.int64)
         for f, factor in enumerate(self.factors):
             total = int(self.lengths[below, f].sum())
             columns, values, used = np.empty(total, self.index), np.empty(total, self.dtype), 0
@@ -189,9 +194,10 @@ class Carried:
             indices, data = np.empty(indptr[n], self.index), np.empty(indptr[n], self.dtype)
 
             def make(t, workspace, f=f, extents=extents, out=(indptr, indices, data)):
-                _assemble(starts[t], starts[t + 1], extents, *self.made[t][f], *out, workspace)
+                _assemble(starts[t], starts[t + 1], extents, *self.made[t][f], *out, *workspace)
+                self.made[t][f] = None  # or all would be there twice
 
-            each(self.parts.above.size, make, lambda: new_row(n, self.index, self.dtype))
+            each(self.parts.above.size, make, lambda: (np.empty(n, self.dtype), *new_bitmap(n)))
             found += [indptr, indices, data]
         return found
 
@@ -469,8 +475,7 @@ def _ahead(one, here, nu, columns, values, begin, end):
 
 
 @compiled
-def _assemble(start, stop, extents, columns, values, indptr, out_columns, out_values, Z):
-    x, words, pages = Z.x, Z.words, Z.pages
+def _assemble(start, stop, extents, columns, values, indptr, out_columns, out_values, x, words, pages):
     for k in range(start, stop):
         first, m = extents[k, 0], indptr[k]
         count = indptr[k + 1] - m
