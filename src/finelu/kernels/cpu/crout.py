@@ -17,7 +17,6 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     PIVOT,
     Carried,
     advance,
-    begun,
     checked_parts,
     clear,
     defer,
@@ -181,8 +180,9 @@ def _part(
     z, z_touched, z_seen, z_sources, _, z_factors, z_size, words, pages = Z
     w, w_touched, w_seen, w_sources, _, w_factors, w_size, _, _ = W
     rights, unders = indptr[stop] - indptr[start] + 1, t_indptr[stop] - t_indptr[start] + 1
-    u_columns, u_values, u_used = begun(u_below, rights), begun(uv_below, rights), u_below.size
-    l_rows, l_values, l_used = begun(l_below, unders), begun(lv_below, unders), l_below.size
+    u_used, l_used = u_below.size, l_below.size  # with more room than that `grown` makes new arrays, to be handed over
+    u_columns, u_values = grown(u_below, u_used, u_used + rights), grown(uv_below, u_used, u_used + rights)
+    l_rows, l_values = grown(l_below, l_used, l_used + unders), grown(lv_below, l_used, l_used + unders)
     unit = one.real
     l_largest = u_largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = 0

@@ -22,7 +22,6 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     PIVOT,
     Carried,
     advance,
-    begun,
     checked_parts,
     clear,
     defer,
@@ -201,7 +200,8 @@ def _part(
     z, z_touched, z_seen, z_sources, z_terms, z_factors, size, words, pages = Z
     w, w_touched, w_seen, w_sources, w_terms, w_factors, _, _, _ = W
     more = indptr[stop] - indptr[start] + 1
-    columns, values, used = begun(below, more), begun(values_below, more), below.size
+    used = below.size  # with more room than that `grown` makes new arrays, to be handed over
+    columns, values = grown(below, used, used + more), grown(values_below, used, used + more)
     unit = one.real
     most = unit / pivot_tol
     largest = unit - unit

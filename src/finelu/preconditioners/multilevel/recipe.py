@@ -67,8 +67,8 @@ class MultilevelILU(Recipe):
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
         float("inf"): no limit. None: 10; 100 with the smaller drop_tol of None.
     ordering : of each level: "amd" (approximate minimum degree; meshes of 100,000 rows or more are cut by level sets
-        first), which "auto" is; "mmd" (minimum degree of SciPy's
-        SuperLU), "nd" (nested dissection, needs pymetis), "rcm", or None.
+        first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU), "nd" (nested dissection, needs pymetis),
+        "rcm", or None.
     matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
         variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
     symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,

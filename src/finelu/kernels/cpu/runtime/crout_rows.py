@@ -253,15 +253,6 @@ def _enlist(rows, stop, places, head, follower, nu, xi, columns, values):
 
 
 @compiled
-def begun(given, more):
-    """A copy with room for `more` elements."""
-    larger = np.empty(given.size + more, given.dtype)
-    for p in range(given.size):
-        larger[p] = given[p]
-    return larger
-
-
-@compiled
 def members(k, head, follower, places, columns, values, out, words, pages):
     """The rows in the list of column k, sorted, in `out`; returns their number. Their entries are asked for."""
     count = np.uint64(0)
@@ -303,18 +294,13 @@ def subtract(k, count, sources, factors, places, columns, values, x, touched, se
     for e in range(np.uint64(count)):
         p = np.uint64(sources[e])
         factor = factors[e]
-        for q in range(np.uint64(places[p, BEGIN]), np.uint64(places[p, FRONT])):
-            j = np.uint64(columns[q])
-            x[j] -= factor * values[q]
-            touched[met] = j
-            met += np.uint64(seen[j] != k)
-            seen[j] = k
-        for q in range(np.uint64(places[p, NEXT]), np.uint64(places[p, END])):
-            j = np.uint64(columns[q])
-            x[j] -= factor * values[q]
-            touched[met] = j
-            met += np.uint64(seen[j] != k)
-            seen[j] = k
+        for first in range(BEGIN, END, 2):  # BEGIN to FRONT, and NEXT to END
+            for q in range(np.uint64(places[p, first]), np.uint64(places[p, first + 1])):
+                j = np.uint64(columns[q])
+                x[j] -= factor * values[q]
+                touched[met] = j
+                met += np.uint64(seen[j] != k)
+                seen[j] = k
     return np.int64(met)
 
 
