@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import judged
-from finelu.device import to_host
+from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
@@ -176,10 +176,11 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
 
 
 def times_power(data: Any, exponents: Any) -> Any:
-    """data times 2^exponents, whatever the size of each of the two; on the host."""
+    """data times 2^exponents, whatever the size of each of the two; where data is."""
+    xp = namespace(data)
     if data.dtype.kind != "c":
-        return np.ldexp(data, exponents)
-    return (np.ldexp(data.real, exponents) + 1j * np.ldexp(data.imag, exponents)).astype(data.dtype)
+        return xp.ldexp(data, exponents)
+    return (xp.ldexp(data.real, exponents) + 1j * xp.ldexp(data.imag, exponents)).astype(data.dtype)
 
 
 def _logarithms(A: Any) -> tuple[Any, Any, Any]:

@@ -142,6 +142,19 @@ FAMILIES: dict[str, Family] = {
         "Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T; level sets.",
         _all("transposed block triangles arranged_columns symmetric_graph permuted_graph level_sets", cuda=SET_UP),
     ),
+    "independent": Family(
+        "Elimination of many pivots at a time, none of which is coupled to another.",
+        _all("choose pivot_rows signs remainder", cpu="`crout` eliminates one row after the other there"),
+        uses={
+            ("reference", "crout"): "the signs of the estimates, and what is a pivot",
+            ("reference", "partition"): "the hash that decides between equals",
+            ("reference", "sweeps"): "rows of a matrix",
+            ("reference", "threshold"): "the largest entries of a row",
+            ("cuda", "indices"): "where lists begin",
+            ("cuda", "pattern"): "transposes",
+            ("cuda", "vectors"): "gathers",
+        },
+    ),
     "indices": Family(
         "Lists of integers, of which analyses are made: their places, lengths, starts and inverses.",
         _all("progression shifted lengths pointers entries rows_of_entries inverse starts longest"),
@@ -213,7 +226,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "scaling": Family(
         "Scaling of entries by vectors over rows and columns, and by pivots.",
-        _all("scale divide_by_pivots pivots dropping_weights first_unusable row_norms"),
+        _all("scale divide_by_pivots pivots dropping_weights first_unusable row_norms definite_scale"),
     ),
     "selection": Family(
         "The value of a given rank.",

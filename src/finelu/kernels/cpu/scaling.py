@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
@@ -113,3 +115,36 @@ def row_norms(indptr, data):
         size /= np.repeat(scale, np.diff(bounds))
         norms[first : first + ROWS] = scale * np.sqrt(np.add.reduceat(size * size, begin))
     return norms
+
+
+def definite_scale(A, out) -> bool:
+    """Whether A may be positive definite, and scales for its diagonal; see kernels/reference/scaling.py. Cost: a pass
+    over the entries, up to the first that says no."""
+    items = -(-A.n // BLOCK)
+    state, done, bad = np.zeros(1, np.int64), np.zeros(items, np.int8), np.zeros(1, np.int64)
+    limit = out.dtype.type(1 + 8 * np.finfo(out.dtype).eps)
+    arguments = (A.indptr, A.indices, A.diag, A.data, limit, out, bad)
+    run(_definite_scale, min(get_num_threads(), items), state, done, *arguments)
+    return bad[0] == 0
+
+
+@compiled
+def _definite_scale(state, done, indptr, indices, diag, a, limit, out, bad):
+    """Threads claim blocks of rows; none of them looks further once one has found that A is not definite."""
+    n = indptr.size - 1
+    one = limit / limit
+    t = claim(state)
+    while t < done.size:
+        for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
+            d = a[diag[i]]
+            if bad[0] or not d.real > 0 or d.imag != 0:
+                bad[0] = 1
+                break
+            out[i] = math.ldexp(one, -(math.frexp(d.real)[1] // 2))
+            root = np.sqrt(d.real)
+            for p in range(indptr[i], indptr[i + 1]):
+                there = a[diag[indices[p]]].real
+                if not (there > 0 and abs(a[p]) <= root * np.sqrt(there) * limit):
+                    bad[0] = 1
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)

@@ -104,3 +104,27 @@ __global__ void row_norms(I n, const I* __restrict__ indptr, const T* __restrict
     for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     if (i < n && rank == 0) norms[i] = scale * sqrt(sum);
 }
+
+// Whether A may be positive definite (bad stays 0), and scales for its diagonal. Twin:
+// kernels/reference/scaling.py:definite_scale. Launch: gridDim.x * blockDim.x >= n * LANES.
+template <typename T, typename R, typename I>
+__global__ void definite_scale(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ diag,
+                               const T* __restrict__ a, R limit, R* out, unsigned* bad)
+{
+    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    if (i >= n) return;
+    const T d = a[diag[i]];
+    bool fine = real(d) > 0 && imag(d) == 0;
+    if (fine) {
+        const R root = sqrt(real(d));
+        for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) {
+            const R there = real(a[diag[indices[p]]]);
+            const T v = a[p];
+            fine = fine && there > 0 && R(hypot(real(v), imag(v))) <= root * sqrt(there) * limit;
+        }
+        int exponent;
+        frexp(real(d), &exponent);
+        if (threadIdx.x % LANES == 0) out[i] = ldexp(R(1), -(exponent >= 0 ? exponent / 2 : -((1 - exponent) / 2)));
+    }
+    if (!fine) *bad = 1;
+}

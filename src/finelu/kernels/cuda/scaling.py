@@ -71,6 +71,17 @@ def row_norms(indptr, data):
     return norms
 
 
+def definite_scale(A, out) -> bool:
+    """Whether A may be positive definite, and scales; see kernels/reference/scaling.py. Waits for the host, once."""
+    bad, index = cupy.empty(1, np.uint32), A.indices.dtype
+    set_bytes(bad, 0)
+    limit = out.dtype.type(1 + 8 * np.finfo(out.dtype).eps)
+    kernel("scaling", "definite_scale", A.dtype, out.dtype, index)(
+        (blocks(A.n * LANES, BLOCK),), (BLOCK,), (index.type(A.n), A.indptr, A.indices, A.diag, A.data, limit, out, bad)
+    )
+    return int(bad.item()) == 0
+
+
 def _no_rows(k: int):
     """(k,) places for the smallest of many rows, larger than any at first."""
     found = cupy.empty(k, np.int64)

@@ -71,3 +71,19 @@ def row_norms(indptr, data):
         scale = max(size.max(), np.finfo(np.float64).tiny)
         norms.append(scale * np.sqrt(((size / scale) ** 2).sum()))
     return np.array(norms)
+
+
+def definite_scale(A, out):
+    """Whether A, whose diagonal is full, may be positive definite: so are all matrices of two of its rows and columns,
+    but for rounding. out (n,), real: powers of two that bring the diagonal to between 1/2 and 2 from both sides."""
+    d = A.data[A.diag]
+    if (d.real <= 0).any() or (d.imag != 0).any():
+        return False
+    out[:] = np.ldexp(np.ones_like(out), -(np.frexp(d.real)[1] // 2))
+    root = np.sqrt(d.real)
+    limit = 1 + 8 * np.finfo(out.dtype).eps
+    return all(
+        abs(A.data[p]) <= root[i] * root[A.indices[p]] * limit
+        for i in range(A.n)
+        for p in range(A.indptr[i], A.indptr[i + 1])
+    )

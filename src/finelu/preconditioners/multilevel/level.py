@@ -32,6 +32,10 @@ class Limits(NamedTuple):
     drop_tol: float
     fill: float
 
+    def most(self, A: CSR) -> int:
+        """Entries of a row or column at most."""
+        return A.n if np.isinf(self.fill) else int(min(np.ceil(self.fill * A.nnz / A.n), A.n))
+
 
 def factored(
     recipe: MultilevelILU,
@@ -46,8 +50,7 @@ def factored(
 ) -> tuple[Level | None, CSR, Any]:
     """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
     A, T = permuted(S, order, powers, kind)
-    most = A.n if np.isinf(limits.fill) else int(min(np.ceil(limits.fill * A.nnz / A.n), A.n))
-    room, bounds = np.full(A.n, most), (limits.drop_tol, condest, PIVOT_TOL)
+    room, bounds = np.full(A.n, limits.most(A)), (limits.drop_tol, condest, PIVOT_TOL)
     interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
@@ -75,17 +78,22 @@ def factored(
     pivots = np.setdiff1d(np.arange(A.n), rows, assume_unique=True)
     facts["pivots"] = int(pivots.size)
     if pivots.size == 0:  # another level would have none either
-        if S.n > DENSE_MOST:
-            raise MatrixError(
-                f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
-                f"LAPACK; use matching=True, or factor A anew after an update."
-            )
+        require_few(recipe, S)
         return None, S, rows
-    level = Level(kind, A, made, pivots, rows, order, powers, facts, low_memory, recipe.definite)
+    level = _of_crout(kind, A, made, pivots, rows, order, powers, facts, low_memory, recipe.definite)
     inverse = 1 / made.d[pivots] if level.D is None else level.D.data
     facts["smallest_pivot"] = float(1 / abs(inverse).max())
     rest = sp.csr_matrix((left.data, left.indices, left.indptr), shape=(rows.size, rows.size))
     return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
+
+
+def require_few(recipe: MultilevelILU, S: CSR) -> None:
+    """A MatrixError where S, of whose rows none has a pivot, is too large to be the last level."""
+    if S.n > DENSE_MOST:
+        raise MatrixError(
+            f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
+            f"LAPACK; use matching=True, or factor A anew after an update."
+        )
 
 
 def _nothing(A: CSR) -> CSR:
@@ -93,70 +101,86 @@ def _nothing(A: CSR) -> CSR:
     return CSR(np.zeros(1, A.indptr.dtype), none, np.zeros(0, A.dtype), none)
 
 
+def _of_crout(
+    kind: str,
+    A: CSR,
+    made: Any,
+    pivots: Any,
+    rest: Any,
+    order: Order,
+    powers: tuple[Any, Any],
+    facts: dict[str, Any],
+    low_memory: bool,
+    definite: bool,
+) -> Level:
+    """The level of what Crout's elimination has made of A."""
+    hermitian = kind == "hermitian"
+    r, c = powers
+    numbers = np.concatenate([pivots, rest])
+    real = A.data.real.dtype
+    index = A.indices.dtype
+    at = order.rows[numbers].astype(index), order.columns[numbers].astype(index)
+    arranged = Arrangement(*at, *(np.ldexp(np.ones(A.n, real), part) for part in (r[at[0]], c[at[1]])))
+    graph = kernels_for(A.data).graph
+    inside, across = _places(A.n, pivots), _places(A.n, rest)  # of the columns of B, and of C
+    d = made.d[pivots]
+    shape = (d.size, d.size)
+    inverse = magnitude = None
+    if kind == "general":
+        U = made.u_indptr, made.u_indices, made.u_data
+        L = made.l_indptr, made.l_indices, made.l_data
+        lower = graph.transposed(*graph.block(*L, pivots, inside))
+        B = _sparse(shape, *graph.triangles(lower, d, graph.block(*U, pivots, inside), True))
+    else:
+        U = made.indptr, made.indices, made.data
+        e = made.e[pivots]
+        inverse = inverse_of(d, e, hermitian)
+        magnitude = magnitude_of(inverse, e) if definite else None
+        nothing = np.zeros(d.size + 1, np.int64), made.indices[:0], made.data[:0]
+        B = _sparse(shape, *graph.triangles(nothing, np.ones_like(d), graph.block(*U, pivots, inside), False))
+    wide = (pivots.size, rest.size)
+    if low_memory:
+        F = _sparse(wide, *graph.block(A.indptr, A.indices, A.data, pivots, across))
+        G = _sparse(wide[::-1], *graph.block(A.indptr, A.indices, A.data, rest, inside))
+    else:
+        D, right = sp.diags_array(d), _sparse(wide, *graph.block(*U, pivots, across))
+        if kind == "general":
+            G = _sparse(wide, *graph.block(*L, pivots, across)).T.tocsr()
+        else:
+            D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
+            G = transposed(right, "H" if hermitian else "T").tocsr()
+        F = (D @ right).tocsr()
+    return Level(kind, arranged, B, F, G, inverse, magnitude, facts)
+
+
 class Level:
     """L_B D_B U_B, F and G of one level, and its arrangement: D and P.
 
-    facts : what the report says of it.  D : D_B^-1 of a symmetric form.  magnitude : |D_B|^-1, if `definite`.
+    B : of "general", L_B D_B U_B, L_B without its unit diagonal; else U_B, with it.  D : D_B^-1, None of "general".
+    magnitude : |D_B|^-1, if |D| is to be taken for D.  facts : what the report says of it.  All on one device.
     """
 
     def __init__(
         self,
         kind: str,
-        A: CSR,
-        made: Any,
-        pivots: Any,
-        rest: Any,
-        order: Order,
-        powers: tuple[Any, Any],
+        arranged: Arrangement,
+        B: Any,
+        F: Any,
+        G: Any,
+        D: Any,
+        magnitude: Any,
         facts: dict[str, Any],
-        low_memory: bool,
-        definite: bool,
     ):
-        self.pivots, self.facts = pivots.size, facts
-        self.hermitian = hermitian = kind == "hermitian"
-        r, c = powers
-        numbers = np.concatenate([pivots, rest])
-        real = A.data.real.dtype
-        index = A.indices.dtype
-        at = order.rows[numbers].astype(index), order.columns[numbers].astype(index)
-        self.arranged = Arrangement(*at, *(np.ldexp(np.ones(A.n, real), part) for part in (r[at[0]], c[at[1]])))
-        self._solves = LUFactors.SOLVES  # of B^-1
-        graph = kernels_for(A.data).graph
-        inside, across = _places(A.n, pivots), _places(A.n, rest)  # of the columns of B, and of C
-        d = made.d[pivots]
-        shape = (d.size, d.size)
-        if kind == "general":
-            U = made.u_indptr, made.u_indices, made.u_data
-            L = made.l_indptr, made.l_indices, made.l_data
-            self.D = self.magnitude = None
-            lower = graph.transposed(*graph.block(*L, pivots, inside))
-            self.B = _sparse(shape, *graph.triangles(lower, d, graph.block(*U, pivots, inside), True))
-        else:
-            U = made.indptr, made.indices, made.data
-            e = made.e[pivots]
-            self.D = inverse_of(d, e, hermitian)
-            self.magnitude = magnitude_of(self.D, e) if definite else None
-            nothing = np.zeros(d.size + 1, np.int64), made.indices[:0], made.data[:0]
-            self.B = _sparse(shape, *graph.triangles(nothing, np.ones_like(d), graph.block(*U, pivots, inside), False))
-            backward = Solve(lower=False, unit=True, trans="N")
-            self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if hermitian else "T"), backward))
-        wide = (pivots.size, rest.size)
-        if low_memory:
-            F = _sparse(wide, *graph.block(A.indptr, A.indices, A.data, pivots, across))
-            G = _sparse(wide[::-1], *graph.block(A.indptr, A.indices, A.data, rest, inside))
-        else:
-            D, right = sp.diags_array(d), _sparse(wide, *graph.block(*U, pivots, across))
-            if kind == "general":
-                G = _sparse(wide, *graph.block(*L, pivots, across)).T.tocsr()
-            else:
-                D = D + sp.diags_array([e[:-1], (e.conj() if hermitian else e)[:-1]], offsets=[1, -1])
-                G = transposed(right, "H" if hermitian else "T").tocsr()
-            F = (D @ right).tocsr()
+        self.arranged, self.B, self.D, self.magnitude = arranged, B, D, magnitude
+        self.pivots, self.facts, self.hermitian = B.shape[0], facts, kind == "hermitian"
         self._F, self._G = {"N": F}, {"N": G}
-        kept = [self.B, F, G, *(matrix for matrix in (self.D, self.magnitude) if matrix is not None)]
-        self.facts["nnz"] = sum(matrix.nnz for matrix in kept)
-        vectors = vars(self.arranged).values()
-        self.facts["bytes"] = sum(x.nbytes for x in vectors) + sum(
+        self._solves = LUFactors.SOLVES  # of B^-1
+        if kind != "general":
+            backward = Solve(lower=False, unit=True, trans="N")
+            self._solves = dict.fromkeys("NTH", (backward._replace(trans="H" if self.hermitian else "T"), backward))
+        kept = [B, F, G, *(matrix for matrix in (D, magnitude) if matrix is not None)]
+        facts["nnz"] = sum(matrix.nnz for matrix in kept)
+        facts["bytes"] = sum(x.nbytes for x in vars(arranged).values()) + sum(
             x.nbytes for matrix in kept for x in (matrix.indptr, matrix.indices, matrix.data)
         )
 

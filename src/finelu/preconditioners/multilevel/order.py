@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import namespace
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
-from finelu.matrix.traits import differing, symmetry
+from finelu.matrix.traits import differing, symmetry_of
 from finelu.ordering import ORDERS, by_subtrees, parts
 from finelu.scaling import equilibrate, matching, times_power
 
@@ -22,18 +23,21 @@ if TYPE_CHECKING:
 
 def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
     """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
-    found = "general" if recipe.symmetric is False else symmetry(S)
+    mirror = S.mirrored()
+    found = "general" if recipe.symmetric is False else symmetry_of(mirror, S.dtype)
     if found != "general":
+        if mirror[1 if found == "hermitian" else 2] == 0:
+            return found, S
+        xp, S = namespace(S.data), S.on(np)
         A = S.tosparse()
         mirrored = transposed(A, "H" if found == "hermitian" else "T").tocsr()
-        if not (A - mirrored).data.any():
-            return found, S
         A, mirrored = (A / 2).tocoo(), (mirrored / 2).tocoo()
         data, rows, columns = (np.concatenate(both) for both in zip(*((M.data, M.row, M.col) for M in (A, mirrored))))
         # the sum of two sparse matrices has no zeros, and so another pattern, which the order would be made for
-        return found, as_csr(sp.coo_matrix((data, (rows, columns)), shape=A.shape).tocsr(), diagonal=False)
+        whole = sp.coo_matrix((data, (rows, columns)), shape=A.shape).tocsr()
+        return found, as_csr(whole, diagonal=False).on(xp)
     if recipe.symmetric:
-        where = differing(S.tosparse(), transposed=True)
+        where = differing(S.on(np).tosparse(), transposed=True)
         raise MatrixError(f"{recipe!r}: A is neither symmetric nor Hermitian: {where}; leave symmetric out.")
     return "general", S
 
@@ -43,6 +47,7 @@ class Order:
     """Row i, column j of a level are rows[i], columns[j] of its matrix.
 
     pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts, above : of the parts, see `crout`.
+    at_once : whether it is for independent sets.
     """
 
     rows: np.ndarray
@@ -50,17 +55,28 @@ class Order:
     pairs: np.ndarray
     starts: np.ndarray
     above: np.ndarray
+    at_once: bool = False
 
 
 def order_of(
-    recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, first: bool, kept: Order | None
+    recipe: MultilevelILU,
+    S: CSR,
+    kind: str,
+    scale: Any,
+    numbers: Any,
+    first: bool,
+    kept: Order | None,
+    at_once: bool,
 ) -> tuple[Order, tuple[Any, Any]]:
     """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; and the
-    exponents of D_r and D_c.  first : S is A itself.  numbers : of its rows in A, for errors."""
+    exponents of D_r and D_c.  scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.
+    first : S is A itself.  at_once : the order is left to independent sets, without pairs."""
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
-    matched = recipe.matching and (general or not _definite(S))
-    if matched:
+    matched = recipe.matching and scale is None
+    if scale is not None:
+        scales = scale, scale
+    elif matched:
         try:
             found = matching(S, symmetric=not general, power_of_two=True)
         except StructurallySingular as singular:
@@ -70,7 +86,7 @@ def order_of(
         scales = found.row_scale, found.column_scale
         if general:
             columns = found.columns
-        else:
+        elif not at_once:
             rows, pairs = np.asarray(found.order), np.asarray(found.first, np.uint8)
             columns = rows
     else:
@@ -78,6 +94,8 @@ def order_of(
     powers = exponents(scales)
     if kept is not None:
         return kept, powers
+    if at_once:
+        return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers
     # two rows that are to be one pivot are one vertex of the graph that is ordered
     begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
     sizes = np.diff(np.append(begins, n))
@@ -143,16 +161,12 @@ def scaled_by(S: CSR, r: Any, c: Any) -> CSR:
     return S.with_values(times_power(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
 
 
-def _definite(S: CSR) -> bool:
-    """Whether S may be positive definite: so are all matrices of two of its rows and columns, but for rounding."""
+def definite_scale(S: CSR) -> Any:
+    """Scales (n,) for both sides that bring the diagonal to about 1, where S may be positive definite; else None."""
     if S.missing:
-        return False
-    d = S.data[S.diag]
-    if (d.real <= 0).any() or (d.imag != 0).any():
-        return False
-    root = np.sqrt(d.real)
-    most = np.repeat(root, np.diff(S.indptr)) * root[S.indices]
-    return bool((abs(S.data) <= most * (1 + 8 * np.finfo(S.dtype).eps)).all())
+        return None
+    out = namespace(S.data).empty(S.n, S.data.real.dtype)
+    return out if kernels_for(S.data).scaling.definite_scale(S, out) else None
 
 
 def transposed(matrix: Any, trans: str) -> Any:

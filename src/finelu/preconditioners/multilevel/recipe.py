@@ -29,17 +29,20 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
-from finelu.preconditioners.multilevel.dense import dense_inverse, is_last, magnitude_of_inverse
+from finelu.preconditioners.multilevel import independent
+from finelu.preconditioners.multilevel.dense import is_last, last_of, magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
-from finelu.preconditioners.multilevel.order import Order, advice, kind_of, order_of, transposed
-from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host
+from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host, shifted
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 POOR = 0.05  # of `probe`: of 77 real matrices, those with less converge, and some with more do not
 ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
+REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
+FORMS = ("auto", "crout", "independent")
 # Of drop_tol=None: at first, and where that was poor.
 LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
 
@@ -80,6 +83,9 @@ class MultilevelILU(Recipe):
         them; the order is that of one thread. More: as many parts of A, found by nested dissection, are factored at the
         same time, and what couples them is left to the next level (needs pymetis). M depends on it, not on the number
         of threads.
+    form : "crout": rows one after the other (Li, Saad, Chow 2003), on the CPU. "independent": as many pivots at a time
+        as are not coupled (Saad 1996), for an A on a GPU, there; pivots are of one row. "auto": this where A is on a
+        GPU and `ordering` and `parts` are not given, but for levels that need pivots of two rows; else "crout".
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
     levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
     low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
@@ -106,6 +112,7 @@ class MultilevelILU(Recipe):
     definite: bool = False
     low_memory: bool | None = None
     parts: int = 1
+    form: str = "auto"
     dense_size: int = 500
     levels: int = 30
     shift: float = 0.0
@@ -135,9 +142,14 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
     flag("symmetric", recipe.symmetric, optional=True, of=recipe)
     flag("low_memory", recipe.low_memory, optional=True, of=recipe)
     flag("definite", recipe.definite, of=recipe)
+    choice("form", recipe.form, FORMS, of=recipe)
+    if recipe.form == "independent" and (recipe.ordering != "auto" or recipe.parts != 1):
+        raise ParameterError(f"{recipe!r}: independent sets have an order of their own; leave ordering and parts out.")
     if recipe.definite and recipe.symmetric is False:
         raise ParameterError(f"{recipe!r}: M is not symmetric with symmetric=False; leave it out for definite=True.")
     matrix = checked(recipe, A, diagonal=recipe.shift > 0)
+    if recipe.form == "independent" and not on_gpu(matrix.data):
+        raise ParameterError(f"{recipe!r}: independent sets are for an A on a GPU; leave form out.")
     methods = kernels_for(matrix.data).triangular.TRIANGULAR_METHODS
     choice("triangular", recipe.triangular, (*methods, "auto"), of=recipe)
     return matrix
@@ -149,7 +161,7 @@ class MultilevelReport(Report):
     interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
     estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
     of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds; the last, LAPACK's: n, nnz, bytes, rcond.
+    seconds; the last, LAPACK's: n, nnz, bytes, rcond, nullity (how many of its rows depend on others).
 
     kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
     seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
@@ -177,12 +189,15 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
+    _kernels: dict[str, Any]  # of A, "N", and of its adjoint, "H"
     _absolute: bool  # whether |D| is taken for D
     _recorded: Applications
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A, report=MultilevelReport())
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
+        order_is_given = recipe.ordering != "auto" or recipe.parts != 1
+        self._at_once = recipe.form != "crout" and on_gpu(A.data) and not order_is_given  # where no pairs are needed
         self._first: Order | None = None
         self._way = self._ways()[0]
         self._refresh(A)
@@ -235,7 +250,7 @@ class MultilevelFactors(Factors):
         elif other:
             report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
         if self.recipe.definite:
-            self._last = {"N": namespace(A.data).asarray(magnitude_of_inverse(to_host(self._last["N"])))}
+            self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
 
     def _ways(self) -> list[Way]:
@@ -248,8 +263,8 @@ class MultilevelFactors(Factors):
 
     def _make(self, A: CSR) -> None:
         recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits
-        S = on_host(A, recipe.shift)
-        if not np.isfinite(S.data).all():
+        S = A.with_values(shifted(A, recipe.shift)) if self._at_once else on_host(A, recipe.shift)
+        if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
         kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
@@ -262,9 +277,16 @@ class MultilevelFactors(Factors):
         rows, condest = np.arange(A.n), recipe.condest
         while S.n > 0 and not is_last(recipe, S, len(facts)):
             level_begin = perf_counter()
-            order, scales = order_of(recipe, S, kind, rows, not facts, None if facts else self._first)
-            self._first = self._first or order
-            level, S, left = factored(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory)
+            scale = None if kind == "general" else definite_scale(S)
+            at_once = self._at_once and (recipe.form == "independent" or kind == "general" or scale is not None)
+            if not at_once:
+                S, scale = S.on(np), to_host(scale)
+            kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
+            order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+            if not facts:
+                self._first = order
+            how = independent.factored if at_once else factored
+            level, S, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory)
             if level is None:
                 break
             rows = rows[order.rows[left]]
@@ -272,18 +294,26 @@ class MultilevelFactors(Factors):
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
-        inverse, fact = dense_inverse(recipe, S, kind, rows)
-        self._last = {"N": namespace(A.data).asarray(np.ascontiguousarray(inverse))}
+        last = last_of(recipe, S, kind, rows, A.data)
+        self._last = {"N": last.inverse}
         self._recorded = Applications()
-        facts.append(fact)
+        facts.append(last.facts)
         self._kept = sum(fact["nnz"] for fact in facts)
         report = self.report
         report.kind, report.low_memory, report.levels, report.warning = kind, self._low_memory, facts, None
         report.bytes, report.fill = sum(fact["bytes"] for fact in facts), self._kept / A.nnz
-        *levels, last = facts
-        signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(levels, 1)]
-        least, what = min([*signs, (last["rcond"], "the reciprocal condition of what the levels leave")])
-        if least < SINGULAR * np.finfo(A.dtype).eps:
+        signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(facts[:-1], 1)]
+        least, what = min([*signs, (last.facts["rcond"], "the reciprocal condition of what the levels leave")])
+        self._kernels = {
+            trans: self._lifted(A, vectors, trans) for trans, vectors in (("N", last.null), ("H", last.left))
+        }
+        if last.facts["nullity"]:
+            report.warn(
+                f"A is singular to working precision, or nearly: of the {last.facts['n']} rows that the levels leave "
+                f"{last.facts['nullity']} depend on others, and M^-1 is a pseudoinverse there; null_space has "
+                f"{self.null_space.shape[1]} vectors that A takes to 0. A solution is known up to these."
+            )
+        elif least < SINGULAR * np.finfo(A.dtype).eps:
             report.warn(
                 f"A is singular to working precision, or nearly: {what} is {least:.1e}, and M amplifies rounding as "
                 f"much. Check A, or try a shift."
@@ -293,6 +323,40 @@ class MultilevelFactors(Factors):
     def nnz(self) -> int:
         """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
         return self._kept
+
+    @property
+    def null_space(self) -> Any:
+        """(n, k) orthonormal vectors v with A v = 0 but for rounding, on the device of A; k is 0 but where what the
+        levels leave is singular to working precision, which is where M^-1 is a pseudoinverse.
+
+        They are those of the last level, completed through the levels and refined by x - M^-1 A x; ||A v|| is at most
+        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped may have hidden some.
+        """
+        return self._kernels["N"]
+
+    @property
+    def left_null_space(self) -> Any:
+        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each."""
+        return self._kernels["H"]
+
+    def _lifted(self, A: CSR, vectors: Any, trans: str) -> Any:
+        """Vectors (m, k) that the last level, or its adjoint, takes to 0, as vectors (n, l) that A, or A^H, does."""
+        xp, subtract = namespace(A.data), kernels_for(A.data).products.subtract_product
+        for level in reversed(self._levels):
+            t = subtract(level.F(trans), vectors)  # -F w
+            t = level.last(level.first(t, trans) if self._low_memory else t, trans)
+            vectors = level.arranged.scatter_scaled(t, trans, None, vectors)
+        if vectors.shape[1] == 0:
+            return vectors
+        S = A.tosparse()
+        S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
+        for _ in range(REFINED):
+            vectors = xp.linalg.qr(vectors)[0]
+            vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
+        vectors = xp.linalg.qr(vectors)[0]
+        _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
+        most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
+        return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
 
     def _apply(self, R: Any, trans: str) -> Any:
         if self.report.kind != "general" and trans != "N":  # M is its own transpose, or conjugate transpose

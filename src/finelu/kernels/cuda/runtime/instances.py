@@ -73,6 +73,7 @@ def _by_warp():
 WIDENED = ("float, double", "double, double", "Complex<float>, Complex<double>", "Complex<double>, Complex<double>")
 # values of unknowns, and of stored entries
 STORED = (*(f"{value}, {value}" for value in VALUES), "double, float", "Complex<double>, Complex<float>")
+WITH_REALS = ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double")
 FLAGS = tuple(f"{a}, {b}" for a in BOOLEANS for b in BOOLEANS)
 TABLES = tuple(f"{lanes}, {slots}" for lanes in (4, 8, 16, 32) for slots in (8 * lanes, 16 * lanes, 32 * lanes))
 
@@ -193,6 +194,10 @@ INSTANCES: dict[str, list[str]] = {
         *_over(["scales", "couplings", "grid_couplings"], VALUES),
         *_over(["propose"], (8, 32)),
     ],
+    "independent": _over(["decide", "rest_flags", "split", "classify"], INDICES)
+    + _over(["weigh", "signs"], WITH_REALS, INDICES)
+    + _over(["pivot_rows", "kept_rows"], WITH_REALS, INDICES, BOOLEANS)
+    + _over(["remaining_rows"], WITH_REALS, INDICES, WORDS[1:3], BOOLEANS),
     "threshold": _over(["ilut", "ict"], VALUES, INDICES, WORDS[1:3]),
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
@@ -219,11 +224,11 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["dense_product"], VALUES),
     "scaling": _over(
         ["pivots", "dropping_weights"],
-        ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"),
+        WITH_REALS,
         INDICES,
     )
     + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES)
-    + _over(["scale"], ("float, float", "double, double", "Complex<float>, float", "Complex<double>, double"), INDICES),
+    + _over(["scale", "definite_scale"], WITH_REALS, INDICES),
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
     + _over(["pack"], STORED, INDICES)

@@ -1,0 +1,176 @@
+"""Launchers of independent.cu: elimination of many pivots at a time, none of which is coupled to another."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from finelu.errors import MatrixError
+from finelu.kernels.cuda.indices import pointers
+from finelu.kernels.cuda.pattern import columns_of
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, most_shared, optional
+from finelu.kernels.cuda.runtime.memory import set_zero
+from finelu.kernels.cuda.vectors import gather
+from finelu.kernels.operands import CSR, INT32_LIMIT
+
+LANES = 8  # as in independent.cu
+WARPS = 4  # of a block, as in growing.cuh
+SIZES = 128, 256, 512, 1024, 4096  # of tables, but for the last class; as many as CLASSES in independent.cu, with that
+SHARED = 1024  # most of a table in shared memory
+LARGEST = 2**30  # of a table
+BLOCKS, TABLES = 16, 4  # most of a multiprocessor, with their tables in its memory and elsewhere
+AT_ONCE = 4  # looks at all rows, before the host asks whether all are decided
+LEAST_ROOM = 2**16
+CHOSEN = 3
+
+
+def choose(S, T, l_nu, u_nu, condest, pivot_tol):
+    """state (m,), d (m,); see kernels/reference/independent.py. The host waits a few times."""
+    m, index, real = S.n, S.indices.dtype, np.dtype(S.dtype.char.lower())
+    with np.errstate(over="ignore"):
+        condest, pivot_tol = min(real.type(condest), np.finfo(real).max), real.type(pivot_tol)
+    d, keys, state = cupy.empty(m, S.dtype), cupy.empty(m, np.uint64), cupy.empty(m, np.uint8)
+    grid = (blocks(m * LANES, BLOCK),)
+    arrays = S.indptr, S.indices, S.data, T.indptr, T.indices, T.data
+    kernel("independent", "weigh", S.dtype, real, index)(
+        grid, (BLOCK,), (index.type(m), *arrays, l_nu, u_nu, real.type(condest), pivot_tol, d, keys, state)
+    )
+    left = cupy.empty(1, np.uint32)
+    look = kernel("independent", "decide", index)
+    while True:
+        for _ in range(AT_ONCE):
+            set_zero(left)
+            look(grid, (BLOCK,), (index.type(m), S.indptr, S.indices, T.indptr, T.indices, keys, state, left))
+        if not int(left.item()):
+            return state, d
+
+
+def split(state, index):
+    """number (m + 1,), how many rows that are not chosen come before each; these rows; and those that are chosen."""
+    m, index = state.size, np.dtype(index)
+    flags = cupy.empty(m, index)
+    grid, size = (blocks(m, BLOCK),), index.type(m)
+    kernel("independent", "rest_flags", index)(grid, (BLOCK,), (size, state, flags))
+    number, r = pointers(flags)
+    rest, pivots = cupy.empty(r, index), cupy.empty(m - r, index)
+    kernel("independent", "split", index)(grid, (BLOCK,), (size, state, number, rest, pivots))
+    return number, rest, pivots
+
+
+def pivot_rows(S, state, d, nu, drop_tol, most):
+    """U, and how many entries were dropped by tolerance and by the limit; see kernels/reference/independent.py."""
+    m, index, real = S.n, S.indices.dtype, np.dtype(S.dtype.char.lower())
+    with np.errstate(over="ignore"):
+        drop_tol = real.type(drop_tol)
+    lengths, cut, ties = cupy.empty(m, index), cupy.empty(m, np.float64), cupy.empty(m, np.int64)
+    dropped = cupy.empty(2, np.uint64)
+    set_zero(dropped)
+    grid = (blocks(32 * m, BLOCK),)
+    head = (
+        index.type(m),
+        S.indptr,
+        S.indices,
+        S.data,
+        state,
+        d,
+        nu,
+        drop_tol,
+        np.int64(most),
+        lengths,
+        cut,
+        ties,
+        dropped,
+    )
+    kernel("independent", "pivot_rows", S.dtype, real, index, False)(grid, (BLOCK,), (*head, NULL, NULL, NULL))
+    starts, total = pointers(lengths)
+    columns, values = cupy.empty(total, index), cupy.empty(total, S.dtype)
+    kernel("independent", "pivot_rows", S.dtype, real, index, True)(grid, (BLOCK,), (*head, starts, columns, values))
+    return CSR(starts, columns, values, None), dropped
+
+
+def signs(U, state, nu):
+    """-xi (m,); see kernels/reference/independent.py."""
+    m, index, real = state.size, U.indices.dtype, np.dtype(U.data.dtype.char.lower())
+    out = cupy.empty(m, nu.dtype)
+    kernel("independent", "signs", nu.dtype, real, index)(
+        (blocks(32 * m, BLOCK),), (BLOCK,), (index.type(m), U.indptr, U.indices, U.data, state, nu, out)
+    )
+    return out
+
+
+def transposed(U):
+    """The transpose of a CSR (m, m), sorted."""
+    indptr, rows, places = columns_of(U)
+    return CSR(indptr, rows, gather(U.data, places) if places.size else U.data, None)
+
+
+def remainder(S, L, U, d, state, number, drop_tol, symmetric):
+    """S - L D U on the rows that are not chosen, and the first bad row; see kernels/reference/independent.py.
+
+    number : of `split`. The host waits two times, and once more where the room was too small.
+    """
+    m, index, real = S.n, S.indices.dtype, np.dtype(S.dtype.char.lower())
+    with np.errstate(over="ignore"):
+        drop_tol = real.type(drop_tol)
+    r = int(number[m:].item())
+    if r == 0:
+        none = cupy.zeros(0, index)
+        return CSR(cupy.zeros(1, index), none, cupy.empty(0, S.dtype), none), -1
+    whole = 1 << (2 * r + 63).bit_length()  # in which any row has a place
+    sizes = np.array([*SIZES, max(whole, SIZES[-1])], np.int64)
+    if sizes[-1] > LARGEST:
+        raise MatrixError(f"{r} rows are left, more than {LARGEST // 2}: the GPU has no table for them.")
+    sizes = sizes.astype(np.int32)
+    on_device = cupy.asarray(sizes)
+    lists, words = cupy.empty((sizes.size + 1, m), index), cupy.empty(sizes.size + 1, np.uint32)
+    place, length = cupy.empty(r, np.int64), cupy.empty(r, index)
+    sums = cupy.empty(2, np.uint64)
+    row_size, column_size = cupy.empty(r, real), cupy.empty(r, real)
+    room = max(LEAST_ROOM, int(1.5 * S.nnz))
+    while True:
+        set_zero(words)
+        set_zero(sums)
+        set_zero(column_size)
+        kernel("independent", "classify", index)(
+            (blocks(m, BLOCK),),
+            (BLOCK,),
+            (index.type(m), S.indptr, L.indptr, L.indices, U.indptr, state, on_device, lists, words),
+        )
+        columns, values = cupy.empty(room, index), cupy.empty(room, S.dtype)
+        arrays = tuple(part for M in (S, L, U) for part in (M.indptr, M.indices, M.data))
+        out = columns, values, np.int64(room), sums, place, length, row_size, column_size, sums[1:]
+        for c, size in enumerate(sizes):
+            count = r if c < len(SIZES) else int(words[c].item())
+            if count:
+                run, grid, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size))
+                given = index.type(m), *arrays, d, state, number, lists[c], words[c:], lists[c + 1], *out
+                run((grid,), (32 * WARPS,), (*given, optional(scratch), np.int32(size)), shared_mem=shared)
+        used, bad = (int(word) for word in sums.get())
+        if used <= room:
+            break
+        room = used
+    if symmetric:
+        column_size = row_size
+    lengths, grid = cupy.empty(r, index), (blocks(r * LANES, BLOCK),)
+    head = index.type(r), place, length, columns, values, row_size, column_size, drop_tol, lengths
+    kernel("independent", "kept_rows", S.dtype, real, index, False)(grid, (BLOCK,), (*head, NULL, NULL, NULL))
+    starts, total = pointers(lengths)
+    if total > INT32_LIMIT and index == np.int32:
+        raise MatrixError(f"{total} entries are left of the matrix, more than 32-bit indices can count; drop more.")
+    out_columns, out = cupy.empty(total, index), cupy.empty(total, S.dtype)
+    kernel("independent", "kept_rows", S.dtype, real, index, True)(grid, (BLOCK,), (*head, starts, out_columns, out))
+    return CSR(starts, out_columns, out, None), (~bad & (2**64 - 1) if bad else -1)
+
+
+def _shape(types, symmetric: bool, r: int, size: int):
+    """(kernel, blocks, bytes of shared memory of each, memory for the tables elsewhere or None)."""
+    grid = min(blocks(r, WARPS), BLOCKS * device_limits()["processors"])
+    column = types[0].itemsize + types[2].itemsize
+    run = kernel("independent", "remaining_rows", *types, "unsigned short", symmetric)
+    of_block = WARPS * size * (column + 4)
+    if size <= SHARED and of_block <= most_shared(run):
+        return run, grid, of_block, None
+    run, of_block = kernel("independent", "remaining_rows", *types, "unsigned", symmetric), WARPS * size * (column + 8)
+    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    grid = max(1, min(grid, TABLES * device_limits()["processors"], free // 4 // of_block))
+    return run, grid, 0, cupy.empty(grid * of_block, np.uint8)

@@ -1,0 +1,116 @@
+"""Elimination of many pivots at a time, none of which is coupled to another. The specification.
+
+Y. Saad: ILUM, a multi-elimination ILU preconditioner for general sparse matrices, 1996; what is dropped and deferred as
+in `crout`. S (m, m) is what earlier pivots have left, by rows and sorted, T its transpose.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from finelu.kernels.reference.crout import ahead, farthest, usable
+from finelu.kernels.reference.partition import mixed
+from finelu.kernels.reference.sweeps import row_of
+from finelu.kernels.reference.threshold import finite, strongest
+
+USABLE, ESTIMATE, PIVOT, CHOSEN = range(4)  # what `choose` says of a row
+
+
+def choose(S, T, l_nu, u_nu, condest, pivot_tol):
+    """state (m,) uint8: CHOSEN for those that are pivots now, else USABLE, or why not: ESTIMATE, PIVOT, as in `crout`.
+
+    Of the usable rows, in ascending order of their entries in S and T together, then of a hash of their number, then of
+    the number, each is taken that is coupled to none before it. l_nu, u_nu (m,) : sums of which the estimates are made.
+    """
+    m = S.indptr.size - 1
+    real = S.data.real.dtype.type
+    with np.errstate(over="ignore"):
+        condest, pivot_tol = min(real(condest), np.finfo(real).max), real(pivot_tol)
+    state, entries, coupled = np.zeros(m, np.uint8), np.zeros(m, np.int64), []
+    for i in range(m):
+        row, column = row_of(S, i), row_of(T, i)
+        entries[i] = len(row) + len(column)
+        pivot, _ = row.pop(i, S.data.dtype.type(0)), column.pop(i, 0)
+        coupled.append({*row, *column})
+        with np.errstate(all="ignore"):
+            if not (abs(farthest(l_nu[i])) <= condest and abs(farthest(u_nu[i])) <= condest):
+                state[i] = ESTIMATE
+            elif not usable(pivot, row.values(), column.values(), pivot_tol):
+                state[i] = PIVOT
+    for i in sorted(np.flatnonzero(state == USABLE), key=lambda i: (entries[i], mixed(int(i), int(i)), i)):
+        if not any(state[j] == CHOSEN for j in coupled[i]):
+            state[i] = CHOSEN
+    return state
+
+
+def pivot_rows(S, state, nu, drop_tol, most):
+    """U = D^-1 S in the rows that are chosen, off the diagonal, as indptr (m + 1,), indices, data; other rows are void.
+
+    u_kj is dropped if its magnitude times max(1, |farthest(nu_k)|) is not larger than drop_tol; of the others the
+    `most` largest are kept. Returns also how many entries, not zero, were dropped by tolerance, and by the limit.
+    """
+    m, out, dropped = S.indptr.size - 1, [[0], [], []], [0, 0]
+    real = S.data.real.dtype.type
+    with np.errstate(over="ignore"):
+        drop_tol = real(drop_tol)
+    for k in range(m):
+        if state[k] == CHOSEN:
+            row = row_of(S, k)
+            pivot, weight = row.pop(k), max(real(1), abs(farthest(nu[k])))
+            over = {j: v / pivot for j, v in row.items() if abs(v / pivot) * weight > drop_tol}
+            kept = strongest(over, -1, most)
+            dropped[0] += sum(v != 0 for j, v in row.items() if j not in over)
+            dropped[1] += len(over) - len(kept)
+            for j in sorted(kept):
+                out[1].append(j)
+                out[2].append(kept[j])
+        out[0].append(len(out[1]))
+    index = S.indices.dtype
+    return *(np.array(a, t) for a, t in zip(out, (index, index, S.data.dtype), strict=True)), *dropped
+
+
+def signs(U, state, nu):
+    """xi (m,): 1 - nu_k or -1 - nu_k of each row that is chosen, as `ahead` takes it from row k of U; 0 elsewhere."""
+    xi = np.zeros_like(nu)
+    for k in np.flatnonzero(state == CHOSEN):
+        # those ahead are the columns of its row: its own number comes before them for `ahead`
+        row = row_of(U, k)
+        xi[k] = ahead(np.concatenate([nu[k : k + 1], [nu[j] for j in sorted(row)]]), 0,
+                      {e + 1: row[j] for e, j in enumerate(sorted(row))}, len(row) + 1)  # fmt: skip
+    return xi
+
+
+def remainder(S, L, U, d, state, drop_tol, symmetric):
+    """S - L D U on the rows and columns that are not chosen, numbered in their order: indptr, indices, data, and the
+    first row of the result that is not finite, or -1.
+
+    L (m, m) : by rows, entries in columns that are chosen.  U : of `pivot_rows`.  d (m,) : the pivots.
+    symmetric : products are formed so that the result is as symmetric (Hermitian) as S is, to the last bit.
+    Off the diagonal, which is always stored, s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the
+    largest magnitudes of row i and column j.
+    """
+    rest = np.flatnonzero(state != CHOSEN)
+    number, dtype = {int(i): r for r, i in enumerate(rest)}, S.data.dtype
+    rows, first_bad = [], -1
+    for i in rest:
+        row = {number[j]: v for j, v in row_of(S, i).items() if j in number}
+        row.setdefault(number[int(i)], dtype.type(0))
+        for k, v in sorted(row_of(L, i).items()):
+            for j, u in row_of(U, k).items():
+                term = (v * u) * d[k] if symmetric else (v * d[k]) * u
+                row[number[j]] = row.get(number[j], dtype.type(0)) - term
+        if not finite(row) and first_bad < 0:
+            first_bad = len(rows)
+        rows.append(row)
+    row_size = [max(abs(v) for v in row.values()) for row in rows]
+    column_size = [max((abs(row[j]) for row in rows if j in row), default=0) for j in range(len(rows))]
+    out = [[0], [], []]
+    for r, row in enumerate(rows):
+        for j in sorted(row):
+            cut = dtype.type(0).real.dtype.type(drop_tol) * min(row_size[r], column_size[j])
+            if j == r or not abs(row[j]) <= cut:
+                out[1].append(j)
+                out[2].append(row[j])
+        out[0].append(len(out[1]))
+    index = S.indices.dtype
+    return *(np.array(a, t) for a, t in zip(out, (index, index, dtype), strict=True)), first_bad
