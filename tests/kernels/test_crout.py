@@ -254,6 +254,15 @@ def test_pivot_tol_compares_the_pivot_with_its_row_and_its_column(side):
         np.testing.assert_array_equal(factored(sp.csr_matrix(M), pivot_tol=pivot_tol).deferred, [reason, 0, 0])
 
 
+@pytest.mark.parametrize("by", [crout, reference.crout.crout])
+def test_a_pivot_that_is_not_larger_than_the_least_is_deferred(by):
+    A = sp.csr_matrix(np.diag([1.0, 2.0**-30, 2.0**-31, 0.5]))
+    rooms = np.full(4, 4), np.full(4, 4)
+    made = by(A, A, np.array([0, 4]), 0.0, NEVER, 0.0, *rooms, None, 2.0**-30)
+    deferred = made.deferred if by is crout else made[0]
+    assert deferred.tolist() == [0, PIVOT, PIVOT, 0]
+
+
 @pytest.mark.parametrize("rows", [0, 1, 4, ALL])
 @pytest.mark.parametrize("columns", [0, 1, 4, ALL])
 def test_rooms_are_respected_and_filled(rows, columns):

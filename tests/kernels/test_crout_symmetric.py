@@ -258,6 +258,17 @@ def test_small_pivots_are_deferred_with_pivot_tol():
     assert factored(stored(M), pivot_tol=0.05).deferred[0] == 2  # equal is too small
 
 
+@pytest.mark.parametrize("by", [crout_symmetric, reference_crout.crout_symmetric])
+def test_pivots_that_are_not_larger_than_the_least_are_deferred(by):
+    small = 2.0**-30
+    M = sp.block_diag(
+        [np.array([[1.0, 2.0], [2.0, 1.0]]), small * np.array([[1.0, 2.0], [2.0, 1.0]]), [[small]], [[1.0]]]
+    )
+    made = by(stored(M), all_pairs(6), np.array([0, 6]), 0.0, INF, 0.0, np.full(6, 6), False, None, 4 * small)
+    deferred = made.deferred if by is crout_symmetric else made[0]
+    assert deferred.tolist() == [0, 0, 2, 2, 2, 0]
+
+
 def test_rows_are_deferred_once_the_inverse_grows():
     n = 12
     M = np.eye(n) + 2 * np.diag(np.ones(n - 1), 1)  # U^-1 grows as 2^n

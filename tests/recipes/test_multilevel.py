@@ -1,5 +1,7 @@
 """MultilevelILU: by definition, by limit, by symmetry, by behaviour, by bad input."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery, ordering
+from finelu.device import to_host
 from finelu.errors import FineluError, NoFactors, StructurallySingular
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
@@ -664,20 +667,59 @@ def test_a_structurally_singular_matrix_names_a_row(backend, options):
 
 @pytest.mark.parametrize("dense_size", [0, 3, 500])
 @pytest.mark.parametrize("symmetric", [None, False])
-def test_a_singular_matrix_names_a_row_of_the_dependent_ones(backend, dense_size, symmetric):
-    A = sp.block_diag([gallery.poisson5(4), np.ones((3, 3)), gallery.poisson5(3)], format="csr")
-    with pytest.raises(ZeroPivot) as error:
-        MultilevelILU(dense_size=dense_size, symmetric=symmetric).factor(backend.move(A))
-    assert error.value.row in (16, 17, 18) and f"row {error.value.row} " in one_line(error)
-    assert "matching=False" in one_line(error)
+@pytest.mark.parametrize("low_memory", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_of_a_singular_matrix_the_null_space_is_found(backend, dtype, dense_size, symmetric, low_memory):
+    part = np.exp(1j * np.arange(3)) if np.dtype(dtype).kind == "c" else np.array([1.0, -2.0, 3.0])
+    A = sp.block_diag([gallery.poisson5(4), np.outer(part, part.conj()), gallery.poisson5(3)], format="csr").astype(
+        dtype
+    )
+    F = MultilevelILU(**EXACT, dense_size=dense_size, symmetric=symmetric, low_memory=low_memory).factor(
+        backend.move(A)
+    )
+    eps = np.finfo(dtype).eps
+    for V, B in ((F.null_space, A), (F.left_null_space, A.conj().T)):
+        V = to_host(V)
+        assert V.shape == (28, 2) and V.dtype == dtype
+        assert abs(V.conj().T @ V - np.eye(2)).max() < 100 * eps and abs(B @ V).max() < 1000 * eps
+        assert abs(V[:16]).max() < 1000 * eps and abs(V[19:]).max() < 1000 * eps
+    assert re.search(r"as row (16|17|18) of A does", F.report["warning"]) and "\n" not in F.report["warning"]
+    assert "takes to 0, 2 found" in F.report["warning"] and F.report.levels[-1]["nullity"] == 2
+    b = A @ values(28, dtype)
+    x = to_host(F.solve(backend.move(b)))
+    assert np.linalg.norm(A @ x - b) < 1e4 * eps * np.linalg.norm(b)  # M^-1 is exact on A's range
 
 
-def test_lapack_names_the_row_that_it_moved():
+@pytest.mark.parametrize("drop_tol", [0.0, 1e-3])
+def test_null_vectors_are_completed_through_the_levels(backend, drop_tol):
+    T = np.triu(np.random.default_rng(2).random((40, 40)), 1) / 40 + np.eye(40)
+    B = T @ np.diag([*np.ones(37), 0, 0, 1.0]) @ T.T  # of rank 38
+    A = sp.csr_matrix(sp.bmat([[gallery.poisson5(20), None], [sp.random(40, 400, 0.01, random_state=1), B]]))
+    F = MultilevelILU(drop_tol=drop_tol, dense_size=30, symmetric=False, fill=NEVER).factor(backend.move(A))
+    V, U = to_host(F.null_space), to_host(F.left_null_space)
+    size = 1e-12 * abs(A).max()
+    assert abs(A @ V).max() < size and abs(A.T @ U).max() < size
+    if drop_tol == 0:
+        assert V.shape == U.shape == (440, 2)
+
+
+def test_a_regular_matrix_has_no_null_space(backend):
+    F = MultilevelILU().factor(backend.move(gallery.poisson5(9)))
+    assert F.null_space.shape == F.left_null_space.shape == (81, 0) and F.report.levels[-1]["nullity"] == 0
+
+
+def test_lapack_names_a_row_that_depends_on_others():
     A = sp.csr_matrix(np.array([[1.0, 1.0, 0.0], [2.0, -1.0, 0.0], [0.0, 0.0, 1.0]]))
     A = sp.csr_matrix(sp.block_diag([A, np.array([[1.0, 2, 3], [8, 16, 24], [0, 0, 5]])]))
-    with pytest.raises(ZeroPivot) as error:
-        MultilevelILU(symmetric=False).factor(A)
-    assert error.value.row in (3, 4)
+    F = MultilevelILU(symmetric=False).factor(A)
+    assert re.search(r"row [34] of A", F.report["warning"]) and F.null_space.shape == (6, 1)
+
+
+def test_minres_takes_the_definite_form_of_singular_factors():
+    A = sp.csr_matrix(sp.block_diag([gallery.poisson5(4), -np.ones((3, 3))]))
+    F = MultilevelILU(definite=True).factor(A)
+    M = F.solve(np.eye(19))
+    assert np.linalg.eigvalsh(M).min() > 0
 
 
 def test_what_has_no_inverse_in_the_range_of_numbers_names_its_row():
@@ -710,10 +752,9 @@ def laplacian(dtype):
 def test_a_matrix_that_is_singular_but_for_rounding_has_a_warning(backend, dtype, dense_size, symmetric):
     A = laplacian(dtype)
     F = MultilevelILU(**EXACT, dense_size=dense_size, symmetric=symmetric).factor(backend.move(A))
-    where = "smallest pivot of level 1" if dense_size == 0 else "reciprocal condition of what the levels leave"
     warning = F.report["warning"]
     assert warning.startswith("A is singular to working precision, or nearly: ") and "\n" not in warning
-    assert where in warning and "shift" in warning
+    assert "takes to 0, 1 found" in warning and "shift" in warning
     F.update(backend.move(real(A + 0.1 * sp.identity(72), dtype)))
     assert "warning" not in F.report
     F.update(backend.move(A))

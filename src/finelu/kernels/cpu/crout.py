@@ -79,7 +79,7 @@ class CroutFactors:
         return self.l_indices.size + self.u_indices.size + pivots
 
 
-def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None) -> CroutFactors:
+def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0) -> CroutFactors:
     """Incomplete L D U of A that defers rows whose elimination would do harm; see kernels/reference/crout.py.
 
     A : CSR, (n, n), sorted, scaled and permuted, finite; diagonal entries may be missing.  T : CSR of its transpose.
@@ -88,8 +88,8 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
         A stores no entry that couples two parts of which neither is above the other.
     drop_tol : u_kj is dropped if |u_kj| times the estimate of ||U^-1 e_k|| is not larger, l_ik likewise; 0 drops zeros.
     condest : k is deferred if its estimate for L or for U is larger, or not finite; may be inf.
-    pivot_tol : k is deferred unless |d_k| is larger than pivot_tol times the rest of row and column k, and if its
-        elimination would overflow.
+    pivot_tol, least : k is deferred unless |d_k| is larger than pivot_tol times the rest of row and column k, and than
+        `least`, and if its elimination would overflow.
     row_room, column_room (n,) integers : how many entries of row k of U, and of column k of L, are kept at most.
     Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend.
     Cost: the multiplications; per row of U and column of L a sort of its entries and of what is subtracted from it.
@@ -102,7 +102,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     parts = checked_parts(A, parts, above)
     interface = int(parts.starts[-1])
     with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
-        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol)
+        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
     rows, columns = (A.indptr, A.indices, A.data), (T.indptr, T.indices, T.data)
     room = np.ascontiguousarray(row_room, np.int64), np.ascontiguousarray(column_room, np.int64)
     deferred, d = np.zeros(n, np.uint8), np.zeros(n, dtype)
@@ -155,6 +155,7 @@ def _part(
     drop_tol,
     condest,
     pivot_tol,
+    least,
     row_room,
     column_room,
     deferred,
@@ -205,7 +206,7 @@ def _part(
             met = row_of(k, t_indptr, t_indices, t_data, deferred, w, w_touched, w_seen)
             unders = subtract(k, u_count, w_sources, w_factors, l_places, l_rows, l_values, w, w_touched, w_seen, met)
             right, under = largest_of(k, unit, z, z_touched, rights), largest_of(k, unit, w, w_touched, unders)
-            if not usable(abs(z[k]), right, under, pivot_tol, unit):
+            if not usable(abs(z[k]), right, under, pivot_tol, least, unit):
                 deferred[k] = PIVOT
                 by_pivot += 1
         advance(stop, z_sources, l_count, l_places, l_head, l_follower, l_rows)

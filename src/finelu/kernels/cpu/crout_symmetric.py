@@ -80,7 +80,7 @@ class SymmetricCroutFactors:
 
 
 def crout_symmetric(
-    A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None
+    A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0
 ) -> SymmetricCroutFactors:
     """Factor the parts of A, row by row, rows without a good pivot deferred; see kernels/reference/crout_symmetric.py.
 
@@ -93,6 +93,7 @@ def crout_symmetric(
     condest : rows with a larger |xi| are deferred.
     pivot_tol : so are pivots not larger than pivot_tol times the rest of their row, or of two rows that would make an
         entry of U larger than 1 / pivot_tol; and those whose elimination would overflow.
+    least : and those that are not larger than this; of two rows, 1 over the largest entry of their inverse.
     room (n,) : how many entries of a row of U are kept at most, the largest ones.
     Raises MatrixError if an entry couples two parts or the diagonal of a Hermitian A is not real, ParameterError for
     pairs or parts that are none.
@@ -105,7 +106,7 @@ def crout_symmetric(
     _check(A, pairs, parts.starts, drop_tol, condest, pivot_tol, room, hermitian)
     interface, real = int(parts.starts[-1]), dtype.type(0).real.dtype.type
     with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
-        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol)
+        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
     matrix, one, hermitian = (A.indptr, A.indices, A.data), dtype.type(1), bool(hermitian)
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, dtype), np.zeros(n, dtype)
     U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 6))
@@ -178,6 +179,7 @@ def _part(
     drop_tol,
     condest,
     pivot_tol,
+    least,
     room,
     hermitian,
     deferred,
@@ -234,7 +236,7 @@ def _part(
                 a, b, c = z[k], z[k + 1], w[k + 1]
                 z[k] = z[k + 1] = w[k + 1] = 0
                 inverse = _inverse(a, b, c, hermitian)
-                if _fit_pair(inverse, z, w, w_touched, both, most, hermitian):
+                if _fit_pair(inverse, least, z, w, w_touched, both, most, hermitian):
                     advance(stop, w_sources, after, places, head, follower, columns)
                     d[k], e[k], d[k + 1] = a, b, c
                     _divided_pair(inverse, z, w, w_touched, both, hermitian)
@@ -260,7 +262,7 @@ def _part(
                 clear(w, w_touched, both)
         if not deferred[k]:
             rest = largest_of(k, unit, z, z_touched, count)
-            if not usable(abs(z[k]), rest, rest, pivot_tol, unit):
+            if not usable(abs(z[k]), rest, rest, pivot_tol, least, unit):
                 deferred[k] = PIVOT
                 by_pivot += 1
         if deferred[k]:
@@ -358,10 +360,12 @@ def _inverse(a, e, c, hermitian):
 
 
 @compiled
-def _fit_pair(inverse, z, w, touched, count, most, hermitian):
+def _fit_pair(inverse, least, z, w, touched, count, most, hermitian):
     """As `_fit`, for the pivot of two rows with this inverse and the rows z and w: no multiplier above `most`."""
     p, q, r, size = inverse
     if not np.isfinite(abs(p)) or not np.isfinite(abs(q)) or not np.isfinite(abs(r)):
+        return False
+    if least * max(_size(p), _size(q), _size(r)) >= 1:
         return False
     q_conj = np.conj(q) if hermitian else q
     for m in range(np.uint64(count)):

@@ -30,10 +30,10 @@ template <typename T> __device__ inline T farthest(T nu) { return real(nu) <= 0 
 template <typename T> __device__ inline T nearest(T nu) { return real(nu) <= 0 ? T(-1) - nu : T(1) - nu; }
 
 template <typename R>
-__device__ inline bool usable(R pivot, R right, R under, R pivot_tol)
+__device__ inline bool usable(R pivot, R right, R under, R pivot_tol, R least)
 {
     const R spare = 4, largest = max(right, under);
-    if (!(is_finite(spare * pivot) && is_finite(spare * largest)) || pivot == 0 || pivot <= pivot_tol * largest) return false;
+    if (!(is_finite(spare * pivot) && is_finite(spare * largest)) || pivot <= max(least, pivot_tol * largest)) return false;
     return is_finite(R(1) / pivot) && is_finite(spare * (largest / pivot)) && is_finite(spare * (right / pivot) * under);
 }
 
@@ -49,7 +49,7 @@ __device__ inline unsigned mixed(unsigned i)
 template <typename T, typename R, typename I>
 __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const I* __restrict__ t_indptr, const I* __restrict__ t_indices, const T* __restrict__ t_data,
-                      const T* __restrict__ l_nu, const T* __restrict__ u_nu, R condest, R pivot_tol, T* d, u64* keys,
+                      const T* __restrict__ l_nu, const T* __restrict__ u_nu, R condest, R pivot_tol, R least, T* d, u64* keys,
                       unsigned char* state)
 {
     const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
@@ -81,7 +81,7 @@ __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ i
     if (!here || threadIdx.x % LANES != 0) return;
     if (!own) d[i] = T(0);
     const bool small = size_of(farthest(l_nu[i])) <= condest && size_of(farthest(u_nu[i])) <= condest;
-    state[i] = !small ? ESTIMATE : odd || !usable(size, right, under, pivot_tol) ? PIVOT : UNDECIDED;
+    state[i] = !small ? ESTIMATE : odd || !usable(size, right, under, pivot_tol, least) ? PIVOT : UNDECIDED;
     const u64 entries = min(u64(indptr[i + 1] - indptr[i]) + u64(t_indptr[i + 1] - t_indptr[i]), u64(0xffffffffu));
     keys[i] = entries << 32 | mixed(unsigned(i));
 }

@@ -24,7 +24,7 @@ LEAST_ROOM = 2**16
 CHOSEN = 3
 
 
-def choose(S, T, l_nu, u_nu, condest, pivot_tol):
+def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
     """state (m,), d (m,); see kernels/reference/independent.py. The host waits a few times."""
     m, index, real = S.n, S.indices.dtype, np.dtype(S.dtype.char.lower())
     with np.errstate(over="ignore"):
@@ -33,7 +33,9 @@ def choose(S, T, l_nu, u_nu, condest, pivot_tol):
     grid = (blocks(m * LANES, BLOCK),)
     arrays = S.indptr, S.indices, S.data, T.indptr, T.indices, T.data
     kernel("independent", "weigh", S.dtype, real, index)(
-        grid, (BLOCK,), (index.type(m), *arrays, l_nu, u_nu, real.type(condest), pivot_tol, d, keys, state)
+        grid,
+        (BLOCK,),
+        (index.type(m), *arrays, l_nu, u_nu, real.type(condest), pivot_tol, real.type(least), d, keys, state),
     )
     left = cupy.empty(1, np.uint32)
     look = kernel("independent", "decide", index)

@@ -26,22 +26,23 @@ def ahead(nu, k, row, stop):
     return other if near > far else best
 
 
-def usable(pivot, row, column, pivot_tol):
-    """Whether a pivot is larger than pivot_tol times the rest of its row and column, and its elimination is finite.
+def usable(pivot, row, column, pivot_tol, least=0):
+    """Whether a pivot is larger than `least`, and than pivot_tol times the rest of its row and column, and its elimination
+    is finite.
 
     Quotients by the pivot, and products of entries of its row and column, may not overflow; the factor 4 is for sums.
     """
     real = pivot.real.dtype.type
     size, spare = abs(pivot), real(4)
     right, under = (max((abs(v) for v in part), default=real(0)) for part in (row, column))
-    if not finite(dict(enumerate([pivot, *row, *column]))) or size == 0 or size <= pivot_tol * max(right, under):
+    if not finite(dict(enumerate([pivot, *row, *column]))) or size <= max(least, pivot_tol * max(right, under)):
         return False
     with np.errstate(all="ignore"):
         sizes = spare * size, spare * max(right, under), real(1) / size, spare * (max(right, under) / size)
         return bool(np.isfinite([*sizes, spare * (right / size) * under]).all())
 
 
-def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None):
+def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0):
     """Crout's L D U, L and U with unit diagonals, that defers rows and columns whose elimination would do harm.
 
     Bollhoefer & Saad 2006; the form and the estimates are those of Li, Saad & Chow 2003, section 3. T is the transpose
@@ -77,7 +78,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
                             if j >= k or deferred[j]:
                                 x[j] = x.get(j, dtype.type(0)) - factor * v
             pivot, _ = z.pop(k, dtype.type(0)), w.pop(k, 0)
-            if not usable(pivot, z.values(), w.values(), pivot_tol):
+            if not usable(pivot, z.values(), w.values(), pivot_tol, real(least)):
                 deferred[k] = 2
                 continue
             d[k] = pivot

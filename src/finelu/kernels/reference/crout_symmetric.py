@@ -9,7 +9,7 @@ import numpy as np
 from finelu.kernels.reference.crout import ahead, farthest, usable
 
 
-def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None):
+def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0):
     """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred.
 
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
@@ -74,6 +74,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         v = {j: r * w.get(j, kind(0)) - conj(q) * z.get(j, kind(0)) for j in columns}
         top = max((abs(x) for row in (u, v) for x in row.values()), default=0 * s)
         good = finite(p, q, r, *u.values(), *v.values(), s * top * top) and top <= most
+        good = good and real(least) * max(max(abs(x.real), abs(x.imag)) for x in (p, q, r)) < 1
         return ((a, b, c), u, v) if good else None
 
     for start, stop in pairwise(parts):
@@ -95,7 +96,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
                 k += 2
                 continue
             others = [x for j, x in z.items() if j != k] if z else []
-            if not z or not usable(z[k], others, others, pivot_tol):
+            if not z or not usable(z[k], others, others, pivot_tol, real(least)):
                 deferred[k] = 2 if z else 1
             else:
                 d[k] = z.pop(k)

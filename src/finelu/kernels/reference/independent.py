@@ -16,7 +16,7 @@ from finelu.kernels.reference.threshold import finite, strongest
 USABLE, ESTIMATE, PIVOT, CHOSEN = range(4)  # what `choose` says of a row
 
 
-def choose(S, T, l_nu, u_nu, condest, pivot_tol):
+def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
     """state (m,) uint8: CHOSEN for those that are pivots now, else USABLE, or why not: ESTIMATE, PIVOT, as in `crout`.
 
     Of the usable rows, in ascending order of their entries in S and T together, then of a hash of their number, then of
@@ -35,7 +35,7 @@ def choose(S, T, l_nu, u_nu, condest, pivot_tol):
         with np.errstate(all="ignore"):
             if not (abs(farthest(l_nu[i])) <= condest and abs(farthest(u_nu[i])) <= condest):
                 state[i] = ESTIMATE
-            elif not usable(pivot, row.values(), column.values(), pivot_tol):
+            elif not usable(pivot, row.values(), column.values(), pivot_tol, real(least)):
                 state[i] = PIVOT
     for i in sorted(np.flatnonzero(state == USABLE), key=lambda i: (entries[i], mixed(int(i), int(i)), i)):
         if not any(state[j] == CHOSEN for j in coupled[i]):

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finelu.device import namespace
+from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.multilevel.order import advice, transposed
-from finelu.scaling import times_power
+from finelu.preconditioners.multilevel.order import advice, exponents, transposed
+from finelu.scaling import matching, times_power
 
 if TYPE_CHECKING:
     from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
-BALANCED = 12  # rounds of scaling by the largest of each row
-NOISE = 8  # roundings of the largest singular value, up to which one counts as 0: beyond, it can still be told from it
+BALANCED = 20  # rounds of scaling by the largest of each row
+NOISE = 8  # roundings, up to which a singular value counts as 0
+POWERS = 12  # steps of a power iteration whose result is looked at for its size
 HOST_MOST = 1000  # rows that LAPACK is given for a matrix on a GPU
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
 
@@ -69,38 +70,89 @@ def magnitude_of_inverse(inverse: Any) -> Any:
 def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
     """The inverse of what is left, on the device of `like`; its pseudoinverse where it is singular but for rounding.
 
-    numbers : of its rows in A. A large one of a GPU is factored there, others by LAPACK. Singular values, of S scaled
-    to rows and columns alike in size, that are below NOISE roundings of the largest count as 0.
-    Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 2 S.n^3; 20 S.n^3 of a pseudoinverse.
+    That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are
+    scaled. Singular values of S, scaled by a matching, up to NOISE roundings of the largest count as 0 then.
+    numbers : of its rows in A. A large S of a GPU is factored there, others by LAPACK.
+    Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 3 S.n^3; some 25 S.n^3 of a pseudoinverse.
     """
     device = namespace(like)
-    S = S.on(device if S.n > HOST_MOST else np)
-    xp = namespace(S.data)
     if S.n == 0:
         none = device.zeros((0, 0), S.dtype)
         return Last(none, none, none, {"n": 0, "nnz": 0, "bytes": 0, "rcond": 1.0, "nullity": 0})
-    dense = S.tosparse().toarray()
-    r, c = _balance(abs(dense))
-    dense = times_power(dense, r[:, None] + c)
+    S = S.on(device if S.n > HOST_MOST else np)
+    xp = namespace(S.data)
+    whole = S.tosparse().toarray()
+    r, c = _balance(abs(whole))
+    dense = times_power(whole, r[:, None] + c)
     null = left = xp.zeros((S.n, 0), S.dtype)
     with np.errstate(all="ignore"):
         try:
             inverse = xp.linalg.inv(dense)
             rcond = 1 / float(xp.linalg.norm(dense, 1) * xp.linalg.norm(inverse, 1))
+            distance = _distance(dense, inverse)
         except np.linalg.LinAlgError:
-            rcond = 0.0
-        if not rcond > NOISE * np.finfo(S.dtype).eps:  # NaN, too
-            rcond = rcond if rcond > 0 else 0.0
-            inverse, null, left = _pseudoinverse(dense, kind == "hermitian")
+            rcond = distance = 0.0
+        if not distance > NOISE * np.finfo(S.dtype).eps:  # NaN, too
+            r, c = _scales(S, kind, xp) or (r, c)
+            inverse, null, left = _pseudoinverse(times_power(whole, r[:, None] + c), kind == "hermitian")
+            null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
         inverse = times_power(inverse, c[:, None] + r)
-        null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
     bad = ~xp.isfinite(inverse).all(axis=0)
     if bool(bad.any()):
         raise ZeroPivot(recipe, numbers[int(bad.argmax())], 0.0, "has no finite reciprocal", advice(recipe))
     if kind != "general":  # to the last bit
         inverse = inverse / 2 + transposed(inverse, "H" if kind == "hermitian" else "T") / 2
+    rcond = rcond if rcond > 0 else 0.0
     facts = {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": rcond, "nullity": null.shape[1]}
     return Last(*(device.asarray(xp.ascontiguousarray(x)) for x in (inverse, null, left)), facts)
+
+
+def without_rounding(S: CSR) -> CSR:
+    """S, whose rows and columns of nothing but rounding become 0; itself if it is large, or has none.
+
+    S : what is left of a matrix that was scaled so that each row and column had an entry of about 1. The scaling of the
+    next level would make rounding as large as anything else.
+    """
+    if not 0 < S.n <= DENSE_MOST:
+        return S
+    size, most = abs(to_host(S.data)), NOISE * np.finfo(S.dtype).eps
+    rows, columns = np.repeat(np.arange(S.n), np.diff(to_host(S.indptr))), to_host(S.indices)
+    by_row, by_column = np.zeros(S.n, size.dtype), np.zeros(S.n, size.dtype)
+    np.maximum.at(by_row, rows, size)
+    np.maximum.at(by_column, columns, size)
+    noise = (by_row[rows] <= most) | (by_column[columns] <= most)
+    if not (noise & (size > 0)).any():
+        return S
+    data = S.data.copy()
+    data[namespace(data).asarray(noise)] = 0
+    return S.with_values(data)
+
+
+def _distance(dense: Any, inverse: Any) -> float:
+    """About 1 / rho(|S^-1| |S|): relative changes of the entries of S that are smaller leave it regular.
+
+    The same for every scaling of rows and columns (Bauer 1966; Demmel 1992). By power iteration.
+    """
+    xp = namespace(dense)
+    size, size_of_inverse = abs(dense), abs(inverse)
+    x, rho = xp.ones(dense.shape[0], size.dtype), np.inf
+    for _ in range(POWERS):
+        x = size_of_inverse @ (size @ x)
+        rho = float(x.max())
+        if not 0 < rho < np.inf:
+            return 0.0
+        x = x / rho
+    return 1 / rho
+
+
+def _scales(S: CSR, kind: str, xp: Any) -> tuple[Any, Any] | None:
+    """Exponents of scales for which no entry of S is above 1, and those of a matching are about 1; None without one."""
+    try:
+        found = matching(S.on(np), symmetric=kind != "general", power_of_two=True)
+    except MatrixError:  # structurally singular
+        return None
+    r, c = exponents((found.row_scale, found.column_scale))
+    return xp.asarray(r), xp.asarray(c)
 
 
 def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
@@ -114,11 +166,11 @@ def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
         size, right = values, right.conj().T
     none = size <= NOISE * np.finfo(size.dtype).eps * size.max()
     inverse = (right[:, ~none] / values[~none]) @ left[:, ~none].conj().T
-    return inverse, right[:, none], left[:, none]
+    return inverse.astype(dense.dtype), right[:, none], left[:, none]
 
 
 def _balance(size: Any) -> tuple[Any, Any]:
-    """Exponents r, c (m,) for which the largest of each row and column of 2^(r_i + c_j) size_ij is near 1 (Ruiz 2001)."""
+    """Exponents r, c (m,): the largest of each row and column of 2^(r_i + c_j) size_ij is near 1 (Ruiz 2001)."""
     xp = namespace(size)
     r, c = xp.zeros(size.shape[0], np.int64), xp.zeros(size.shape[1], np.int64)
     for _ in range(BALANCED):

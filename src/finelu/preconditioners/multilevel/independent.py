@@ -18,7 +18,7 @@ from finelu.factors import Arrangement
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
-from finelu.preconditioners.multilevel.dense import is_last
+from finelu.preconditioners.multilevel.dense import NOISE, is_last
 from finelu.preconditioners.multilevel.level import PIVOT_TOL, SCHUR_TOL, Level, Limits, require_few
 from finelu.preconditioners.multilevel.order import Order, advice, permuted
 
@@ -94,7 +94,7 @@ def eliminated(
     order, pivots_of, upper, lower, bad, largest = [], [], _Rows(), _Rows(), -1, 0.0
     deferred = 0, 0
     while S.n > 0 and bad < 0 and not (order and last(S)):
-        state, d = kernels.choose(S, T, l_nu, u_nu, condest, pivot_tol)
+        state, d = kernels.choose(S, T, l_nu, u_nu, condest, pivot_tol, NOISE * np.finfo(S.dtype).eps)
         number, rest, pivots = kernels.split(state, index)
         if pivots.size == 0:
             deferred = tuple(int((state == why).sum()) for why in (ESTIMATE, PIVOT))
@@ -153,8 +153,7 @@ def factored(
     numbers: Any,
     low_memory: bool,
 ) -> tuple[Level | None, CSR, Any]:
-    """As `level.factored`, where S is, on a GPU: (the level, the matrix of the next, its rows in the order of this one);
-    None and S itself without a pivot."""
+    """As `level.factored`, for an S on a GPU, there."""
     xp, general = namespace(S.data), kind == "general"
     if general:
         A, T = (M.on(xp) for M in permuted(S.on(np), order, tuple(np.asarray(p) for p in powers), kind))

@@ -14,7 +14,7 @@ from finelu.factors.triangles import Solve
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
-from finelu.preconditioners.multilevel.dense import DENSE_MOST
+from finelu.preconditioners.multilevel.dense import DENSE_MOST, NOISE
 from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
 from finelu.triangular import TriangularSolver
 
@@ -52,10 +52,11 @@ def factored(
     A, T = permuted(S, order, powers, kind)
     room, bounds = np.full(A.n, limits.most(A)), (limits.drop_tol, condest, PIVOT_TOL)
     interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
+    least = NOISE * np.finfo(A.dtype).eps  # a smaller pivot is what rounding leaves of entries of about 1
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
-        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above)
+        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above, least)
         del T
         left = kernels.crout.schur_complement(A, made, tolerance)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
@@ -63,7 +64,7 @@ def factored(
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(
-            A, order.pairs, order.starts, *bounds, room, hermitian, order.above
+            A, order.pairs, order.starts, *bounds, room, hermitian, order.above, least
         )
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
         facts["estimate"] = made.largest_estimate

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors
+from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors, ZeroPivot
 from finelu.factors.base import USELESS, Factors, probe, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
@@ -30,7 +30,13 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
 from finelu.preconditioners.multilevel import independent
-from finelu.preconditioners.multilevel.dense import is_last, last_of, magnitude_of_inverse
+from finelu.preconditioners.multilevel.dense import (
+    DENSE_MOST,
+    is_last,
+    last_of,
+    magnitude_of_inverse,
+    without_rounding,
+)
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
 from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host, shifted
@@ -282,14 +288,19 @@ class MultilevelFactors(Factors):
             if not at_once:
                 S, scale = S.on(np), to_host(scale)
             kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
-            order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+            try:
+                order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+            except ZeroPivot:
+                if S.n > DENSE_MOST:
+                    raise
+                break
             if not facts:
                 self._first = order
             how = independent.factored if at_once else factored
             level, S, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory)
             if level is None:
                 break
-            rows = rows[order.rows[left]]
+            rows, S = rows[order.rows[left]], without_rounding(S)
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
@@ -308,10 +319,11 @@ class MultilevelFactors(Factors):
             trans: self._lifted(A, vectors, trans) for trans, vectors in (("N", last.null), ("H", last.left))
         }
         if last.facts["nullity"]:
+            row = rows[int(abs(to_host(last.left[:, 0])).argmax())]
             report.warn(
-                f"A is singular to working precision, or nearly: of the {last.facts['n']} rows that the levels leave "
-                f"{last.facts['nullity']} depend on others, and M^-1 is a pseudoinverse there; null_space has "
-                f"{self.null_space.shape[1]} vectors that A takes to 0. A solution is known up to these."
+                f"A is singular to working precision, or nearly: {last.facts['nullity']} of the {last.facts['n']} rows "
+                f"that the levels leave depend on others, as row {row} of A does, and M^-1 is a pseudoinverse there; "
+                f"null_space has the vectors that A takes to 0, {self.null_space.shape[1]} found. Check A, or try a shift."
             )
         elif least < SINGULAR * np.finfo(A.dtype).eps:
             report.warn(

@@ -318,11 +318,11 @@ def largest_of(k, unit, x, touched, count):
 
 
 @compiled
-def usable(pivot, right, under, pivot_tol, unit):
+def usable(pivot, right, under, pivot_tol, least, unit):
     """Whether the pivot is large enough, and what its elimination computes is finite: quotients, and products."""
     spare = (unit + unit) * (unit + unit)  # the sums inside a complex product or quotient are larger by less than this
     largest = max(right, under)
-    if not (np.isfinite(spare * pivot) and np.isfinite(spare * largest)) or pivot == 0 or pivot <= pivot_tol * largest:
+    if not (np.isfinite(spare * pivot) and np.isfinite(spare * largest)) or pivot <= max(least, pivot_tol * largest):
         return False
     steepest = spare * (right / pivot)
     return np.isfinite(unit / pivot) and np.isfinite(spare * (largest / pivot)) and np.isfinite(steepest * under)
