@@ -27,8 +27,8 @@ def ahead(nu, k, row, stop):
 
 
 def usable(pivot, row, column, pivot_tol, least=0):
-    """Whether a pivot is larger than `least`, and than pivot_tol times the rest of its row and column, and its elimination
-    is finite.
+    """Whether a pivot is larger than `least` and than pivot_tol times the rest of its row and column, and its
+    elimination finite.
 
     Quotients by the pivot, and products of entries of its row and column, may not overflow; the factor 4 is for sums.
     """

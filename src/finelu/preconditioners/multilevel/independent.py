@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finelu.device import namespace, sparse_module
+from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import Arrangement
 from finelu.kernels import kernels_for
@@ -178,7 +178,7 @@ def factored(
         "smallest_pivot": float(abs(made.d).min()),
     }
     level = Level(kind, Arrangement(*at, *scales), *_matrices(A, made, kind, low_memory, recipe.definite), facts)
-    return level, as_csr(made.left.tosparse(), diagonal=False), rest.get()
+    return level, as_csr(made.left.tosparse(), diagonal=False), to_host(rest)
 
 
 def _matrices(A: CSR, made: Eliminated, kind: str, low_memory: bool, definite: bool) -> tuple[Any, ...]:

@@ -203,7 +203,10 @@ class MultilevelFactors(Factors):
         super().__init__(recipe, A, report=MultilevelReport())
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         order_is_given = recipe.ordering != "auto" or recipe.parts != 1
-        self._at_once = recipe.form != "crout" and on_gpu(A.data) and not order_is_given  # where no pairs are needed
+        # where no pairs are needed
+        self._at_once = recipe.form == "independent" or (
+            recipe.form == "auto" and on_gpu(A.data) and not order_is_given
+        )
         self._first: Order | None = None
         self._way = self._ways()[0]
         self._refresh(A)
@@ -323,7 +326,8 @@ class MultilevelFactors(Factors):
             report.warn(
                 f"A is singular to working precision, or nearly: {last.facts['nullity']} of the {last.facts['n']} rows "
                 f"that the levels leave depend on others, as row {row} of A does, and M^-1 is a pseudoinverse there; "
-                f"null_space has the vectors that A takes to 0, {self.null_space.shape[1]} found. Check A, or try a shift."
+                f"null_space has the vectors that A takes to 0, {self.null_space.shape[1]} found. "
+                f"Check A, or try a shift."
             )
         elif least < SINGULAR * np.finfo(A.dtype).eps:
             report.warn(
