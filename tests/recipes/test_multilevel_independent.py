@@ -35,6 +35,7 @@ def gpu(cupy):
 
 @pytest.fixture(params=["specified", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request, monkeypatch):
+    monkeypatch.setattr(recipes, "AT_ONCE", 0)
     if request.param == "cuda":
         return request.getfixturevalue("gpu")
     import finelu.kernels.cpu as cpu
@@ -116,7 +117,7 @@ def test_on_a_cpu_there_are_no_independent_sets():
     with pytest.raises(ParameterError, match="for an A on a GPU; leave form out") as error:
         MultilevelILU(form="independent").factor(gallery.poisson5(8))
     one_line(error)
-    with pytest.raises(ParameterError, match="form must be one of auto, crout, independent. Did you mean 'crout'"):
+    with pytest.raises(ParameterError, match=r"form must be one of auto, crout, independent. Did you mean 'crout'"):
         MultilevelILU(form="crowt").factor(gallery.poisson5(8))
 
 
@@ -173,10 +174,17 @@ def test_any_matrix_has_finite_factors_or_a_clear_error(device, seed, density, d
 
 
 @pytest.mark.gpu
+def test_small_matrices_are_crouts_by_default(gpu):
+    for side, at_once in ((30, False), (32, True)):
+        F = MultilevelILU().factor(gpu.move(gallery.poisson7(side)))
+        assert ("steps" in F.report.levels[0]) == at_once
+
+
+@pytest.mark.gpu
 def test_the_bits_are_the_same_in_every_run(gpu):
     for A in (gallery.poisson7(14), gallery.convection_diffusion(14)):
         G, r = gpu.move(A), gpu.move(values(A.shape[0], "f8"))
-        first, second = (to_host(MultilevelILU(dense_size=50).factor(G).solve(r)) for _ in range(2))
+        first, second = (to_host(MultilevelILU(form="independent", dense_size=50).factor(G).solve(r)) for _ in range(2))
         np.testing.assert_array_equal(first, second)
 
 

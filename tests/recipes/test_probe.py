@@ -10,6 +10,7 @@ import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
 from finelu.errors import UnstableFactors
 from finelu.factors import probe
+from finelu.factors.base import probing, reduction
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel import recipe as multilevel
 from finelu.scaling import matching
@@ -144,7 +145,7 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
 
     plain = multilevel.MultilevelFactors._make
     monkeypatch.setattr(multilevel, "USELESS", -1.0)
-    monkeypatch.setattr(multilevel, "POOR", -1.0)
+    monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
     if error is RecursionError:  # which is none that a factorization has
         with pytest.raises(RecursionError):
@@ -166,13 +167,36 @@ def test_poor_factors_are_made_again_with_a_smaller_drop_tol(name):
     b = A @ values(A.shape[0], "float64")
     F = MultilevelILU().factor(A)
     assert F.report["drop_tol"] == 1e-5 and F.report["probe"] < 0.2
+    assert "20 steps of GMRES left" in F.report["warning"]
     assert "drop_tol=1e-05, which were taken" in F.report["warning"]
     solution = krylov.gmres(A, b, M=F)
     assert solution.converged and solution.iterations <= 40
 
 
+@pytest.mark.parametrize("low_memory", [True, False])
+@pytest.mark.parametrize(("name", "slow"), [("ccx_rotor", True), ("hypre_ams_mfem_A", True), ("lp_dfl001_aat", False)])
+def test_what_gmres_would_be_slow_with_is_told_from_what_it_would_not(name, slow, low_memory):
+    A = real_matrix(name)
+    F = MultilevelILU(drop_tol=1e-3, low_memory=low_memory).factor(A)
+    left = reduction(as_csr(A, diagonal=False), F.solve, multilevel.STEPS, multilevel.ENOUGH)
+    assert (left > multilevel.ENOUGH) == slow
+
+
+def test_the_reduction_is_that_of_gmres(backend):
+    A = backend.move(gallery.convection_diffusion(5))
+    M = as_csr(A, diagonal=False)
+    v = A @ probing(M)
+    for steps in (1, 4, 9):
+        residual = krylov.gmres(A, v, restart=steps, maxiter=steps, rtol=0).history[-1]
+        left = reduction(M, lambda r: r.copy(), steps, 0.0)
+        assert left == pytest.approx(float(residual / abs(v @ v) ** 0.5), rel=1e-6)
+    assert reduction(M, lambda r: r * np.nan, 5, 0.0) == np.inf
+    assert reduction(as_csr(sp.csr_matrix((3, 3)), diagonal=False), lambda r: r, 5, 0.0) == 0
+
+
 def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
-    monkeypatch.setattr(multilevel, "POOR", 1e-6)
+    monkeypatch.setattr(multilevel, "STEPS", 1)
+    monkeypatch.setattr(multilevel, "ENOUGH", 1e-5)
     A, made = sp.csr_matrix(gallery.poisson5(31, 33)), []
     plain = multilevel.MultilevelFactors._make
     monkeypatch.setattr(
@@ -186,7 +210,7 @@ def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
 
 @pytest.mark.parametrize("given", [{"drop_tol": 1e-3}, {"drop_tol": 1e-3, "fill": 10.0}, {"fill": 5.0}])
 def test_what_is_kept_is_what_was_asked_for(monkeypatch, given):
-    monkeypatch.setattr(multilevel, "POOR", -1.0)
+    monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     ways = [
         (way.limits.drop_tol, way.limits.fill) for way in MultilevelILU(**given).factor(gallery.poisson5(9))._ways()
     ]
@@ -195,7 +219,7 @@ def test_what_is_kept_is_what_was_asked_for(monkeypatch, given):
 
 
 def test_factors_that_may_find_no_room_are_not_tried(monkeypatch):
-    monkeypatch.setattr(multilevel, "POOR", -1.0)
+    monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     monkeypatch.setattr(multilevel, "ROOM", 1e30)
     F = MultilevelILU().factor(gallery.poisson5(40, 30))
     assert F.report["drop_tol"] == 1e-3

@@ -8,7 +8,7 @@ enum State : unsigned char { USABLE, ESTIMATE, PIVOT, CHOSEN, UNDECIDED };
 
 constexpr int LANES = 8;  // threads of a row, where rows are only looked at
 constexpr unsigned ALL = 0xffffffffu;
-constexpr int CLASSES = 6;  // of sizes of tables
+constexpr int CLASSES = 7;  // of sizes of tables
 
 template <int WIDTH, typename V> __device__ inline V group_max(V v)
 {
@@ -303,8 +303,8 @@ __device__ inline void raise(double* p, double v)
 // The rows of a class of S - L D U, in new numbers, a warp a row; those for which the table is too small go to the next
 // class. The pool has `room`; used: what was taken or would have been. place, length (r): of each row in the pool.
 // row_size, column_size (r): the largest magnitudes. bad: the complement of the first row that is not finite, as the
-// largest. Launch: any grid, blockDim.x == 32 * GROWING_WARPS; dynamic shared memory GROWING_WARPS * Row::bytes(size) if
-// scratch is null.
+// largest. Launch: any grid, blockDim.x 32 to 32 * GROWING_WARPS, which it is with scratch; dynamic shared memory
+// blockDim.x / 32 * Row::bytes(size) if scratch is null.
 template <typename T, typename R, typename I, typename N, bool SYMMETRIC>
 __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                                const I* __restrict__ l_indptr, const I* __restrict__ l_indices, const T* __restrict__ l_data,
@@ -315,9 +315,8 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
                                unsigned char* scratch, int size)
 {
     Row<T, I, N> row(row_memory<T, I, N>(scratch, size), size);
-    const unsigned count = counts[0];
-    const unsigned warps = gridDim.x * GROWING_WARPS;
-    for (unsigned e = blockIdx.x * GROWING_WARPS + threadIdx.x / 32; e < count; e += warps) {
+    const unsigned count = counts[0], of_block = blockDim.x / 32, warps = gridDim.x * of_block;
+    for (unsigned e = blockIdx.x * of_block + threadIdx.x / 32; e < count; e += warps) {
         const I i = list[e], r = number[i];
         row.clear();
         int slot;

@@ -15,8 +15,8 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 
 LANES = 8  # as in independent.cu
 WARPS = 4  # of a block, as in growing.cuh
-SIZES = 128, 256, 512, 1024, 4096  # of tables, but for the last class; as many as CLASSES in independent.cu, with that
-SHARED = 1024  # most of a table in shared memory
+SIZES = 128, 256, 512, 1024, 2048, 4096  # of tables, but for the last class; with that CLASSES in independent.cu
+SHARED = 2**16  # bytes of shared memory that a block takes, unless one row needs more
 LARGEST = 2**30  # of a table
 BLOCKS, TABLES = 16, 4  # most of a multiprocessor, with their tables in its memory and elsewhere
 AT_ONCE = 4  # looks at all rows, before the host asks whether all are decided
@@ -144,9 +144,9 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
         for c, size in enumerate(sizes):
             count = r if c < len(SIZES) else int(words[c].item())
             if count:
-                run, grid, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size))
+                run, grid, warps, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size))
                 given = index.type(m), *arrays, d, state, number, lists[c], words[c:], lists[c + 1], *out
-                run((grid,), (32 * WARPS,), (*given, optional(scratch), np.int32(size)), shared_mem=shared)
+                run((grid,), (32 * warps,), (*given, optional(scratch), np.int32(size)), shared_mem=shared)
         used, bad = (int(word) for word in sums.get())
         if used <= room:
             break
@@ -164,15 +164,14 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
     return CSR(starts, out_columns, out, None), (~bad & (2**64 - 1) if bad else -1)
 
 
-def _shape(types, symmetric: bool, r: int, size: int):
-    """(kernel, blocks, bytes of shared memory of each, memory for the tables elsewhere or None)."""
-    grid = min(blocks(r, WARPS), BLOCKS * device_limits()["processors"])
-    column = types[0].itemsize + types[2].itemsize
-    run = kernel("independent", "remaining_rows", *types, "unsigned short", symmetric)
-    of_block = WARPS * size * (column + 4)
-    if size <= SHARED and of_block <= most_shared(run):
-        return run, grid, of_block, None
+def _shape(types, symmetric: bool, rows: int, size: int):
+    """(kernel, blocks, warps and bytes of shared memory of each, memory for the tables elsewhere or None)."""
+    processors, column = device_limits()["processors"], types[0].itemsize + types[2].itemsize
+    run, of_row = kernel("independent", "remaining_rows", *types, "unsigned short", symmetric), size * (column + 4)
+    if size <= SIZES[-1] and of_row <= most_shared(run):
+        warps = max(1, min(WARPS, SHARED // of_row))
+        return run, min(blocks(rows, warps), BLOCKS * processors), warps, warps * of_row, None
     run, of_block = kernel("independent", "remaining_rows", *types, "unsigned", symmetric), WARPS * size * (column + 8)
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    grid = max(1, min(grid, TABLES * device_limits()["processors"], free // 4 // of_block))
-    return run, grid, 0, cupy.empty(grid * of_block, np.uint8)
+    grid = max(1, min(blocks(rows, WARPS), TABLES * processors, free // 4 // of_block))
+    return run, grid, WARPS, 0, cupy.empty(grid * of_block, np.uint8)

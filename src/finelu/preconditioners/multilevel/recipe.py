@@ -23,7 +23,7 @@ import numpy as np
 
 from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors, ZeroPivot
-from finelu.factors.base import USELESS, Factors, probe, unstable
+from finelu.factors.base import USELESS, Factors, probe, reduction, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
@@ -44,7 +44,8 @@ from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
-POOR = 0.05  # of `probe`: of 77 real matrices, those with less converge, and some with more do not
+STEPS, ENOUGH = 20, 1e-4  # of `reduction`: real matrices that were not solved had 2e-4 or more, others 6e-5 or less
+AT_ONCE = 30_000  # rows: with 16 threads Crout's form was faster for most real matrices with fewer
 ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
@@ -68,9 +69,8 @@ class MultilevelILU(Recipe):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
 
     drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
-        its row or column, is at most drop_tol. 0 drops nothing. None: 1e-3 and, where ||A M^-1 v - v|| is then more
-        than 0.05 ||v|| for a random v = A y, also 1e-5, with ten times the fill; the better is taken, as the report
-        says.
+        its row or column, is at most drop_tol. 0 drops nothing. None: 1e-3 and, where 20 steps of GMRES leave more than
+        1e-4 of a random residual, also 1e-5, with ten times the fill; the better is taken, as the report says.
     condest : a row and column is deferred to the next level where its estimated norm in the inverse factors is larger.
         float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
     fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
@@ -91,7 +91,8 @@ class MultilevelILU(Recipe):
         of threads.
     form : "crout": rows one after the other (Li, Saad, Chow 2003), on the CPU. "independent": as many pivots at a time
         as are not coupled (Saad 1996), for an A on a GPU, there; pivots are of one row. "auto": this where A is on a
-        GPU and `ordering` and `parts` are not given, but for levels that need pivots of two rows; else "crout".
+        GPU, has 30,000 rows and `ordering` and `parts` are not given, but for levels that need pivots of two rows;
+        else "crout".
     dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
     levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
     low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
@@ -202,11 +203,10 @@ class MultilevelFactors(Factors):
     def __init__(self, recipe: MultilevelILU, A: CSR):
         super().__init__(recipe, A, report=MultilevelReport())
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
-        order_is_given = recipe.ordering != "auto" or recipe.parts != 1
-        # where no pairs are needed
-        self._at_once = recipe.form == "independent" or (
-            recipe.form == "auto" and on_gpu(A.data) and not order_is_given
-        )
+        free = recipe.ordering == "auto" and recipe.parts == 1
+        suits = on_gpu(A.data) and A.n >= AT_ONCE and free
+        # but for levels that need pairs
+        self._at_once = recipe.form == "independent" or (recipe.form == "auto" and suits)
         self._first: Order | None = None
         self._way = self._ways()[0]
         self._refresh(A)
@@ -221,10 +221,11 @@ class MultilevelFactors(Factors):
         self._absolute = False  # what is probed is M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
-        first = size
+        first, slow = size, self._left(A, ways)
+        what = f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
         for way in ways:
-            enough = POOR if way.matching == self._way.matching else USELESS
-            if way == tried or (size <= enough and finite):
+            bad = slow > ENOUGH if way.matching == self._way.matching else size > USELESS
+            if way == tried or (finite and not bad):
                 continue
             if not finite:  # of no use, whatever comes
                 self._levels, self._last = [], {}
@@ -241,7 +242,7 @@ class MultilevelFactors(Factors):
                 found, found_finite = np.inf, False
                 other += f"; {way} there are none: {str(error) or type(error).__name__}"
             if found < size or (found_finite and not finite):
-                size, finite = found, found_finite
+                size, finite, slow = found, found_finite, self._left(A, ways[ways.index(way) :])
             else:
                 self.__dict__.update(state)
         if not finite:
@@ -251,8 +252,8 @@ class MultilevelFactors(Factors):
         report.matching, report.drop_tol = self._way.matching, self._way.limits.drop_tol
         if self._way != tried:
             report.warn(
-                f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y; of the factors {self._way}, "
-                f"which were taken, it is {size:.1e}{other}"
+                f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y{what}; of the factors "
+                f"{self._way}, which were taken, it is {size:.1e}{other}"
             )
         elif size > USELESS:
             report.warn(unstable(size) + other)
@@ -261,6 +262,12 @@ class MultilevelFactors(Factors):
         if self.recipe.definite:
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
+
+    def _left(self, A: CSR, ways: list[Way]) -> float:
+        """`reduction` of these factors, where there is another of the ways to make them with this matching; else 0."""
+        if not any(way.matching == self._way.matching and way != self._way for way in ways):
+            return 0.0
+        return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
     def _ways(self) -> list[Way]:
         """Those in which A may be factored, in the order in which they are tried."""
