@@ -16,6 +16,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     NEXT,
     PIVOT,
     Carried,
+    Workspaces,
     advance,
     checked_parts,
     clear,
@@ -26,6 +27,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     members,
     new_factor,
     new_row,
+    room_for,
     row_of,
     store,
     subtract,
@@ -111,8 +113,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     carried = Carried(parts, (L, U), index, dtype, none)
     one, counts = dtype.type(1), np.zeros((parts.above.size, 6))
 
-    def begin():
-        return new_row(n, index, dtype), new_row(n, index, dtype)
+    workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
 
     def make(t, workspace):
         below, limits = carried.to(t), (*tolerances, *room)
@@ -134,7 +135,8 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
             carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
 
     for turn in parts.turns:
-        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), begin)
+        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
+        workspaces.back()
     return CroutFactors(
         deferred,
         interface,
@@ -180,7 +182,8 @@ def _part(
     l_places, l_head, l_follower, l_nu, l_xi = L
     z, z_touched, z_seen, z_sources, _, z_factors, z_size, words, pages = Z
     w, w_touched, w_seen, w_sources, _, w_factors, w_size, _, _ = W
-    rights, unders = indptr[stop] - indptr[start] + 1, t_indptr[stop] - t_indptr[start] + 1
+    rights = room_for(start, stop, indptr, row_room)
+    unders = room_for(start, stop, t_indptr, column_room)
     u_used, l_used = u_below.size, l_below.size  # with more room than that `grown` makes new arrays, to be handed over
     u_columns, u_values = grown(u_below, u_used, u_used + rights), grown(uv_below, u_used, u_used + rights)
     l_rows, l_values = grown(l_below, l_used, l_used + unders), grown(lv_below, l_used, l_used + unders)

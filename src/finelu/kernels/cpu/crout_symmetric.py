@@ -21,6 +21,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     ONE,
     PIVOT,
     Carried,
+    Workspaces,
     advance,
     checked_parts,
     clear,
@@ -31,6 +32,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     members,
     new_factor,
     new_row,
+    room_for,
     row_of,
     store,
     subtract,
@@ -112,8 +114,7 @@ def crout_symmetric(
     U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 6))
     carried = Carried(parts, (U,), index, dtype, e)
 
-    def begin():
-        return new_row(n, index, dtype), new_row(n, index, dtype)
+    workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
 
     def make(t, workspace):
         below, limits = carried.to(t), (*tolerances, room, hermitian)
@@ -135,7 +136,8 @@ def crout_symmetric(
             carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
 
     for turn in parts.turns:
-        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), begin)
+        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
+        workspaces.back()
     numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:].sum(axis=0))
     return SymmetricCroutFactors(deferred, d, e, *carried.joined(n), interface, *numbers)
 
@@ -201,7 +203,7 @@ def _part(
     places, head, follower, nu, xi = U
     z, z_touched, z_seen, z_sources, z_terms, z_factors, size, words, pages = Z
     w, w_touched, w_seen, w_sources, w_terms, w_factors, _, _, _ = W
-    more = indptr[stop] - indptr[start] + 1
+    more = room_for(start, stop, indptr, room)
     used = below.size  # with more room than that `grown` makes new arrays, to be handed over
     columns, values = grown(below, used, used + more), grown(values_below, used, used + more)
     unit = one.real
@@ -223,7 +225,7 @@ def _part(
             if hermitian:
                 z[k] = z[k].real
         advance(stop, z_sources, listed, places, head, follower, columns)
-        if not deferred[k] and pairs[k] and z_seen[k + 1] == k and z[k + 1] != 0:
+        if not deferred[k] and pairs[k] and z_seen[k + 1] == ~k and z[k + 1] != 0:
             common = max(estimate, abs(farthest(one, nu[k + 1])))
             if common <= condest:
                 after = members(k + 1, head, follower, places, columns, values, w_sources, words, pages)
@@ -336,8 +338,8 @@ def _united(k, z_touched, z_count, w_touched, w_seen, w_count):
     met = np.uint64(w_count)
     for m in range(np.uint64(z_count)):
         j = np.uint64(z_touched[m])
-        if w_seen[j] != k + 1:
-            w_seen[j] = k + 1
+        if w_seen[j] != ~(k + 1):
+            w_seen[j] = ~(k + 1)
             w_touched[met] = z_touched[m]
             met += ONE
     return np.int64(met)

@@ -22,6 +22,7 @@ from finelu.threads import each
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
+SPARE = 8  # entries of the factors of a part, for each of A's: those of real matrices had fewer, as a rule
 ONE = np.uint64(1)
 
 
@@ -44,9 +45,9 @@ class Factor(NamedTuple):
 class Row(NamedTuple):
     """A thread's memory for a row, or column, in the making.
 
-    x (n,) : its values, 0 between steps.  touched (n + 1,) : the places that are in use.  seen (n,) : the last step
-    that touched a place.  sources (n,) : the earlier rows in a list.  terms, factors (n,) : those to subtract, and how
-    often.  size (n,) float64.
+    x (n,) : its values, 0 between steps.  touched (n + 1,) : the places that are in use.  seen (n,) : ~k of the last
+    step k that touched a place.  sources (n,) : the earlier rows in a list.  terms, factors (n,) : those to subtract,
+    and how often.  size (n,) float64.
     words (n / 64,), pages (n / 4096,) : to sort places in, zero between uses.
     """
 
@@ -67,17 +68,44 @@ def new_factor(n, index, dtype) -> Factor:
 
 
 def new_row(n, index, dtype) -> Row:
-    touched, seen, sources, terms = (
-        np.empty(n + 1, index),
-        np.full(n, -1, index),
-        np.empty(n, index),
-        np.empty(n, index),
-    )
-    return Row(np.zeros(n, dtype), touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *new_bitmap(n))
+    # zeros take no memory before they are written, and a part of the matrix writes few
+    x, touched, seen = np.zeros(n, dtype), np.empty(n + 1, index), np.zeros(n, index)
+    sources, terms = np.empty(n, index), np.empty(n, index)
+    return Row(x, touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *new_bitmap(n))
 
 
 def new_bitmap(n):
     return np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
+
+
+class Workspaces:
+    """What threads work in, made once each, and lent again for every turn."""
+
+    def __init__(self, make):
+        self._make, self._lent, self._free = make, [], []
+
+    def one(self):
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._make()
+        self._lent.append(found)
+        return found
+
+    def back(self) -> None:
+        """A turn is over."""
+        self._free, self._lent = self._free + self._lent, []
+
+
+@compiled
+def room_for(start, stop, indptr, room):
+    """Entries that rows start..stop - 1 get memory for at first, of which what is not used costs nothing."""
+    limit, most = SPARE * (indptr[stop] - indptr[start]) + 1, np.int64(1)
+    for k in range(start, stop):
+        most += min(room[k], limit)
+        if most >= limit:
+            return np.int64(limit)
+    return most
 
 
 class Parts(NamedTuple):
@@ -279,7 +307,7 @@ def row_of(k, indptr, indices, data, deferred, x, touched, seen):
         j = np.uint64(indices[q])
         if indices[q] >= k or deferred[j]:
             x[j] = data[q]
-            seen[j] = k
+            seen[j] = ~k
             touched[met] = j
             met += ONE
     return met
@@ -299,8 +327,8 @@ def subtract(k, count, sources, factors, places, columns, values, x, touched, se
                 j = np.uint64(columns[q])
                 x[j] -= factor * values[q]
                 touched[met] = j
-                met += np.uint64(seen[j] != k)
-                seen[j] = k
+                met += np.uint64(seen[j] != ~k)
+                seen[j] = ~k
     return np.int64(met)
 
 

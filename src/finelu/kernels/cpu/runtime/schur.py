@@ -183,14 +183,14 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
     values = np.empty(columns.size, a.dtype)
     used, bad = 0, -1
     for r in range(first, last):
-        seen[r] = r
+        seen[r] = ~r
         touched[0] = r
         met = ONE
         for q in range(np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])):
             j = np.int64(number[np.uint64(indices[q])])
             if j >= 0 and (j >= r or not upper):
                 x[j] = a[q]
-                seen[j] = r
+                seen[j] = ~r
                 if j != r:
                     touched[met] = j
                     met += ONE
@@ -204,8 +204,8 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
                 j = np.uint64(u_columns[q])
                 x[j] -= factor * u_values[q]
                 touched[met] = j
-                met += np.uint64(seen[j] != r)
-                seen[j] = r
+                met += np.uint64(seen[j] != ~r)
+                seen[j] = ~r
         if hermitian:
             x[r] = x[r].real
         largest = unit - unit
