@@ -142,6 +142,17 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     assert there.seconds("multilevel") == host.seconds("multilevel") / 3  # its set-up is on the CPU
 
 
+@pytest.mark.parametrize(
+    ("problem", "there"), [("poisson5:200", True), ("convection_diffusion:32", True), ("stokes:100", False)]
+)
+def test_of_multilevel_factors_that_a_gpu_makes_it_expects_what_that_takes(on_gpu, problem, there):
+    rates.keep(replace(rates.SHIPPED_ON_GPU, multilevel=1.0, multilevel_overhead=3.0))
+    A = fl.as_csr(gallery.problem(problem), diagonal=False)
+    host = Ladder(A, 1e-8).costs
+    costs = cost.Costs(A, replace(host.traits, gpu=True), host.rungs, None, np.inf)
+    assert costs.seconds("multilevel") == (A.nnz + 3 if there else host.seconds("multilevel"))
+
+
 def test_a_line_goes_through_two_systems():
     assert calibrate._line((10, 3.0), (110, 5.0)) == pytest.approx((0.02, 2.8))
     assert min(calibrate._line((10, 3.0), (110, 3.0))) > 0 and min(calibrate._line((10, 1e-3), (110, 5.0))) > 0

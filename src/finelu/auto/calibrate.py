@@ -45,7 +45,7 @@ def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Gpu
     few seconds.
     """
     xp = require_gpu()
-    pieces = (_iterations_on_gpu, _threshold_on_gpu, _cudss)
+    pieces = (_iterations_on_gpu, _threshold_on_gpu, _multilevel_on_gpu, _cudss)
     found = SHIPPED_ON_GPU
     for done, piece in enumerate(pieces):
         tell(piece.__name__.strip("_").replace("_", " "), done, len(pieces))
@@ -65,6 +65,12 @@ def _iterations_on_gpu(xp: Any) -> dict[str, float]:
 def _threshold_on_gpu(xp: Any) -> dict[str, float]:
     factors = [_of_rung(ParILUT(), _system(name, xp), krylov.bicgstab) / seconds for name, seconds in WIND.items()]
     return _scaled(_mean(factors), "threshold", "threshold_overhead", shipped=SHIPPED_ON_GPU)
+
+
+def _multilevel_on_gpu(xp: Any) -> dict[str, float]:
+    systems = [_system(name, xp) for name in ("poisson7:32", "poisson7:64")]
+    rate, overhead = _line(*((A.nnz, _of_rung(MultilevelILU(), A)) for A in systems))
+    return {"multilevel": rate, "multilevel_overhead": overhead}
 
 
 def _cudss(xp: Any) -> dict[str, float]:

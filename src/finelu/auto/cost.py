@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -30,7 +31,7 @@ from finelu.preconditioners.direct import (
     may_be_by_blocks,
     needs_matching,
 )
-from finelu.preconditioners.multilevel.recipe import LOOSE
+from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -169,8 +170,9 @@ class Costs:
             return math.inf
         if rung == "cudss":  # which counts in its plan
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
-        if rung == "threshold" and self.traits.gpu:
-            return self.gpu_pace * (current_on_gpu().threshold_overhead + current_on_gpu().threshold * nnz)
+        if self._made_on_gpu(rung):
+            rates = asdict(current_on_gpu())
+            return self.gpu_pace * (rates[f"{rung}_overhead"] + rates[rung] * nnz)
         if rung == "direct":
             if self.by_columns:  # for many long rows no bound is known but that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
@@ -183,6 +185,12 @@ class Costs:
             return self.pace * self._of(self.fill)
         typical = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
         return typical.get(rung, 0.0) * nnz * self.pace
+
+    def _made_on_gpu(self, rung: str) -> bool:
+        """Whether the factors of a rung are, without cuDSS: with those of others the host's work is what takes time."""
+        kind, large = self.traits.kind, self.traits.n >= AT_ONCE
+        many = rung == "multilevel" and large and (kind == "general" or self.traits.definite)
+        return self.traits.gpu and (rung == "threshold" or many)
 
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""
@@ -238,7 +246,7 @@ class Costs:
     def in_time(self, seconds: float, rung: str = "") -> bool:
         """Whether that many seconds, at the pace of an idle machine, end before the deadline; with the name of a rung:
         of what `seconds` says of it."""
-        pace = self.gpu_pace if rung == "threshold" and self.traits.gpu else self.pace
+        pace = self.gpu_pace if self._made_on_gpu(rung) else self.pace
         return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property

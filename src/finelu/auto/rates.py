@@ -75,6 +75,8 @@ class GpuRates:
     iteration of any of them, of 200 levels.
     threshold, threshold_overhead : set-up and iterations together, of ParILUT and ParICT: for each entry of A, and of a
     system. Shipped: near what ten real matrices took, of 20,000 to 1.5 million entries.
+    multilevel, multilevel_overhead : the same of MultilevelILU where it is made there. Shipped: near what eight systems
+        of 40,000 to a million rows took.
     cudss_row, cudss_overhead : complete factors by cuDSS and a solve, for each row, and of a system.
     """
 
@@ -84,6 +86,8 @@ class GpuRates:
     overhead: float = 2.1e-4
     threshold: float = 8e-8
     threshold_overhead: float = 2e-2
+    multilevel: float = 8e-8
+    multilevel_overhead: float = 0.1
     cudss_row: float = 2.1e-6
     cudss_overhead: float = 0.016
 

@@ -99,16 +99,15 @@ class MultilevelILU(Recipe):
         U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
         None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
     shift, triangular, precision : as in ILU0.
-    Cost: on the CPU, for A on the GPU too, where M is applied then; the matching on one thread, as is the ordering of
-    less than 100,000 rows, the rest on all. To apply it: per level two solves each with L_B and with U_B, and a
-    product each with G and F.
+    Cost: of "crout", on the CPU, the matching on one thread, as is the ordering of less than 100,000 rows, the rest on
+    all; of "independent", some hundred sparse products on the GPU, and the matching on the host. To apply it: per level
+    two solves each with L_B and with U_B, and a product each with G and F.
     `update` keeps the order of the first level.
     """
 
     name = "multilevel"
     keeps_symmetry = True
     full_diagonal = False
-    factored_on = ON_CPU
 
     drop_tol: float | None = None
     condest: float = 20.0
@@ -125,6 +124,11 @@ class MultilevelILU(Recipe):
     shift: float = 0.0
     triangular: str = "auto"
     precision: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form == "crout":
+            object.__setattr__(self, "factored_on", ON_CPU)
 
     def factor(self, A: Any) -> MultilevelFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing. A is not written.
@@ -168,7 +172,8 @@ class MultilevelReport(Report):
     interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
     estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
     of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds; the last, LAPACK's: n, nnz, bytes, rcond, nullity (how many of its rows depend on others).
+    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond, nullity
+    (how many of its rows depend on others).
 
     kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
     seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
@@ -322,6 +327,7 @@ class MultilevelFactors(Factors):
         self._kept = sum(fact["nnz"] for fact in facts)
         report = self.report
         report.kind, report.low_memory, report.levels, report.warning = kind, self._low_memory, facts, None
+        report.factored_on = "GPU" if any("steps" in fact for fact in facts) else "CPU"
         report.bytes, report.fill = sum(fact["bytes"] for fact in facts), self._kept / A.nnz
         signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(facts[:-1], 1)]
         least, what = min([*signs, (last.facts["rcond"], "the reciprocal condition of what the levels leave")])
