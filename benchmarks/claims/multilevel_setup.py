@@ -1,8 +1,8 @@
 """Claim: on a GPU the set-up of MultilevelILU takes less than a second and a half for meshes of a million rows.
 
 As called: `MultilevelILU(form=...).factor(A)` for an A on the device, from the call to the end of what it queues,
-kernels compiled; then GMRES(50) with b = A x, x uniform in [-0.5, 0.5], to 1e-8 in at most 500 iterations. On a GPU both
-forms, independent sets there and Crout's on the processor of the same machine; on the CPU Crout's alone.
+kernels compiled; then GMRES(50) with b = A x, x uniform in [-0.5, 0.5], to 1e-8 in at most 500 iterations. On a GPU
+both forms, independent sets there and Crout's on the processor of the same machine; on the CPU Crout's alone.
 
     python -m benchmarks.claims.multilevel_setup [--cpu] [--matrices poisson7:100,cage11] [--rows 5000]
 """

@@ -11,6 +11,7 @@ alone, taken for the matrix: "tril(...)", variant (a).
 (a) CPU      finelu on the CPU.
 (b) baseline the paper's: A and M^-1 on the GPU, by cuSPARSE's SpMV and SpSV and equation (11); modified Gram-Schmidt
              and the basis on the CPU, to and from which each vector is copied (pinned memory; a column of its own).
+(p) paper    the paper's own: equation (11) on the GPU with solves level by level, Gram-Schmidt by cuBLAS.
 (c) finelu   everything on the GPU.
 
 A stage is the time between events around it, in a loop of this file that takes the very steps of `finelu.gmres`; the
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -84,8 +86,8 @@ def measure_variant(
     A = A_here if on_host else as_operator(A_here, "A", b_here, b_here.dtype)  # cuSPARSE's product; finelu's
 
     def whole():
-        if on_host:
-            found = staged(A, apply, b_here, Clock(gpu, off=True), on_host=True)
+        if variant in "bp":
+            found = staged(A, apply, b_here, Clock(gpu, off=True), on_host=on_host, by_blas=variant == "p")
         else:
             solution = finelu.gmres(A_here, b_here, M=F, rtol=RTOL, restart=RESTART, maxiter=MAXITER)
             found = solution.x, solution.iterations
@@ -94,7 +96,7 @@ def measure_variant(
 
     def by_stages():
         clock = Clock(gpu)
-        staged(A, apply, b_here, clock, on_host=on_host)
+        staged(A, apply, b_here, clock, on_host=on_host, by_blas=variant == "p")
         return clock.ms()
 
     solves = repeated(whole, warm=False)
@@ -109,7 +111,7 @@ def measure_variant(
         "application": vars(one),
         "repeats": len(solves),
     }
-    record = Record(name, "gmres", "gpu" if gpu else "cpu", "finelu" if variant != "b" else "cusparse", variant,
+    record = Record(name, "gmres", "gpu" if gpu else "cpu", {"b": "cusparse"}.get(variant, "finelu"), variant,
                     median(ms for ms, _ in solves), error=residual, detail=detail)  # fmt: skip
     record.threads = 0 if gpu else run.options["threads"]
     return record
@@ -149,6 +151,13 @@ def measure_one(run: Run, name: str, S: sp.csr_matrix, recipe: Any, gpu: bool) -
         release_gpu()
         baseline.close()
         del baseline
+    with run.attempt(name, VARIANTS["p"]):
+        S_here = csp.csr_matrix(S)
+        method = "level_packed" if on_gpu(S_here.data) else "auto"
+        run.records.append(measure_variant(
+            run, name, S, b, "p", replace(recipe, form="crout", low_memory=True, triangular=method).factor(S_here)
+        ))  # fmt: skip
+        release_gpu()
     with run.attempt(name, VARIANTS["c"]):
         F = recipe.factor(csp.csr_matrix(S))
         record = measure_variant(run, name, S, b, "c", F)

@@ -201,6 +201,7 @@ def staged(
     clock: Clock,
     *,
     on_host: bool = False,
+    by_blas: bool = False,
     rtol: float = RTOL,
     restart: int = RESTART,
     maxiter: int = MAXITER,
@@ -208,7 +209,8 @@ def staged(
     """(x, iterations) by the steps of `finelu.gmres`, each under its stage of `clock`.
 
     A : `A @ x`; apply(x) : M^-1 x; both where b lives.  on_host : with the basis, Gram-Schmidt and the small problem on
-    the CPU wherever b lives, each vector copied there and back, as in the paper's baseline.
+    the CPU wherever b lives, each vector copied there and back, as in the paper's baseline.  by_blas : Gram-Schmidt by
+    `mgs_by_blas`, as in the paper's own version, where b lives.
     """
     xp, home = namespace(b), np if on_host else namespace(b)
     k = kernels_for(home.empty(0))
@@ -251,7 +253,10 @@ def staged(
                     copy(w, Q[:, j + 1])
                 w = Q[:, j + 1]
             with clock(MGSO):
-                k.arnoldi.mgs_step(state, Q, w, H, v)
+                if by_blas:
+                    mgs_by_blas(Q, j, w, H, v)
+                else:
+                    k.arnoldi.mgs_step(state, Q, w, H, v)
             with clock(OTHER):
                 k.arnoldi.givens_step(state, norms, history, H, c, s, g)
         done = int(state[monitor.ITERATIONS])
@@ -269,6 +274,29 @@ def staged(
             x += z
         with clock(SPMV):
             r = b - A @ x
+
+
+def mgs_by_blas(Q: Any, j: int, w: Any, H: Any, v: Any) -> None:
+    """v = Q[:, j + 1] is w, orthogonalized and normalized, by the calls of a BLAS: dot and axpy a column, a norm."""
+    Q[:, j + 1] = w
+    w = Q[:, j + 1]
+    if on_gpu(w):
+        from cupy import cublas
+
+        for i in range(j + 1):
+            h = cublas.dot(Q[:, i], w)
+            cublas.axpy(-h, Q[:, i], w)
+            H[i, j] = h
+        h = cublas.nrm2(w)
+    else:
+        for i in range(j + 1):
+            h = Q[:, i] @ w
+            w -= h * Q[:, i]
+            H[i, j] = h
+        h = np.linalg.norm(w)
+    H[j + 1, j] = h
+    w /= h
+    v[:] = w
 
 
 def _basis(n: int, columns: int, home, *, pinned: bool):

@@ -6,7 +6,7 @@ from benchmarks.harness.record import Record, Run
 from benchmarks.harness.table import mean, ratio, table
 from benchmarks.papers.ilupack_baseline import COPIES, MAXITER, MGSO, OTHER, PREC, RESTART, RTOL, SEED, SPMV
 
-VARIANTS = {"a": "(a) CPU", "b": "(b) baseline", "c": "(c) finelu"}
+VARIANTS = {"a": "(a) CPU", "b": "(b) baseline", "p": "(p) the paper's own", "c": "(c) finelu"}
 TABLE_2 = {  # n and nnz, which counts one triangle of a symmetric matrix
     "apache2": (715176, 2766523),
     "ASIC_320ks": (321671, 1827807),
@@ -247,7 +247,9 @@ def page(run: Run) -> str:
         "symmetric; `tril(...)`: that triangle alone, taken for the matrix, whose iterations are about the paper's. "
         f"Its matrices that are not at hand: {', '.join(sorted(set(TABLE_2) - {theirs(m) for m in run.matrices}))}. "
         "Stages come from a run with a clock around each, the total from one without, so that they do not quite add "
-        "up. Copies are those of the basis vectors of (b), a column of their own.\n"
+        "up. Copies are those of the basis vectors of (b), a column of their own. (p): equation (11) with solves "
+        "level by level, the basis on the GPU and Gram-Schmidt by cuBLAS, a call for each dot, axpy and norm, as the "
+        "paper proposes.\n"
     )
     text += f"\n## Claims\n\n{claim_table(run)}"
     text += f"\n## Table 2: the matrices\n\n{matrix_table(run)}"
