@@ -177,8 +177,8 @@ class MultilevelReport(Report):
 
     kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
     seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
-    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, the factors without the matching are tried
-    too.  matching, drop_tol : of those that were taken; a warning says so where they are not those of the first try.
+    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as
+    `drop_tol` says, the factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where they are not those of the first try.
     """
 
     kind: str | None = None
@@ -226,10 +226,10 @@ class MultilevelFactors(Factors):
         self._absolute = False  # what is probed is M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
-        first, slow = size, self._left(A, ways)
+        first, slow = size, self._left(A, ways, size)
         what = f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
         for way in ways:
-            bad = slow > ENOUGH if way.matching == self._way.matching else size > USELESS
+            bad = slow > ENOUGH and (way.matching == self._way.matching or size > USELESS)
             if way == tried or (finite and not bad):
                 continue
             if not finite:  # of no use, whatever comes
@@ -247,7 +247,8 @@ class MultilevelFactors(Factors):
                 found, found_finite = np.inf, False
                 other += f"; {way} there are none: {str(error) or type(error).__name__}"
             if found < size or (found_finite and not finite):
-                size, finite, slow = found, found_finite, self._left(A, ways[ways.index(way) :])
+                size, finite = found, found_finite
+                slow = self._left(A, ways[ways.index(way) :], size)
             else:
                 self.__dict__.update(state)
         if not finite:
@@ -260,7 +261,7 @@ class MultilevelFactors(Factors):
                 f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y{what}; of the factors "
                 f"{self._way}, which were taken, it is {size:.1e}{other}"
             )
-        elif size > USELESS:
+        elif size > USELESS and slow > ENOUGH:
             report.warn(unstable(size) + other)
         elif other:
             report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
@@ -268,9 +269,9 @@ class MultilevelFactors(Factors):
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
 
-    def _left(self, A: CSR, ways: list[Way]) -> float:
-        """`reduction` of these factors, where there is another of the ways to make them with this matching; else 0."""
-        if not any(way.matching == self._way.matching and way != self._way for way in ways):
+    def _left(self, A: CSR, ways: list[Way], size: float) -> float:
+        """`reduction` of these factors, where that is of use: there are other ways, or the probe was large; else 0."""
+        if size <= USELESS and all(way == self._way for way in ways):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
