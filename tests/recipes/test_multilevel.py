@@ -1,5 +1,6 @@
 """MultilevelILU: by definition, by limit, by symmetry, by behaviour, by bad input."""
 
+import pickle
 import re
 
 import numpy as np
@@ -684,23 +685,59 @@ def test_of_a_singular_matrix_the_null_space_is_found(backend, dtype, dense_size
         assert abs(V.conj().T @ V - np.eye(2)).max() < 100 * eps and abs(B @ V).max() < 1000 * eps
         assert abs(V[:16]).max() < 1000 * eps and abs(V[19:]).max() < 1000 * eps
     assert re.search(r"as row (16|17|18) of A does", F.report["warning"]) and "\n" not in F.report["warning"]
-    assert "takes to 0, 2 found" in F.report["warning"] and F.report.levels[-1]["nullity"] == 2
+    assert "null_space gives the vectors" in F.report["warning"] and F.report.levels[-1]["nullity"] == 2
     b = A @ values(28, dtype)
     x = to_host(F.solve(backend.move(b)))
     assert np.linalg.norm(A @ x - b) < 1e4 * eps * np.linalg.norm(b)  # M^-1 is exact on A's range
 
 
-@pytest.mark.parametrize("drop_tol", [0.0, 1e-3])
-def test_null_vectors_are_completed_through_the_levels(backend, drop_tol):
-    T = np.triu(np.random.default_rng(2).random((40, 40)), 1) / 40 + np.eye(40)
-    B = T @ np.diag([*np.ones(37), 0, 0, 1.0]) @ T.T  # of rank 38
-    A = sp.csr_matrix(sp.bmat([[gallery.poisson5(20), None], [sp.random(40, 400, 0.01, random_state=1), B]]))
-    F = MultilevelILU(drop_tol=drop_tol, dense_size=30, symmetric=False, fill=NEVER).factor(backend.move(A))
+def singular_and_coupled(kind):
+    """A matrix of rank n - 2 whose null vectors reach through all levels."""
+    rng = np.random.default_rng(2)
+    A = (
+        sp.csr_matrix(gallery.poisson5(16))
+        if kind == "general"
+        else sp.csr_matrix(gallery.poisson5(16) - 2.1 * sp.identity(256))
+    )
+    if kind == "symmetric":
+        A = sp.csr_matrix(A + 1j * sp.diags(rng.uniform(0, 1, 256)))
+    B = sp.random(30, 256, 0.05, random_state=1)
+    R = np.triu(rng.random((30, 30)), 1) / 30 + np.eye(30)
+    C = R @ np.diag([*np.ones(28), 0, 0]) @ R.T
+    mirrored = B.T if kind != "general" else 0.5 * sp.random(256, 30, 0.05, random_state=7)
+    solved = (
+        sp.csr_matrix(mirrored)
+        if mirrored.nnz == 0
+        else sp.csr_matrix(np.linalg.solve(A.toarray(), mirrored.toarray()))
+    )
+    return sp.csr_matrix(sp.bmat([[A, mirrored], [B, C + B @ solved]]))  # whose Schur complement is C
+
+
+@pytest.mark.parametrize("kind", ["general", "hermitian", "symmetric"])
+@pytest.mark.parametrize("low_memory", [True, False])
+def test_null_vectors_are_completed_through_the_levels(backend, kind, low_memory):
+    A = singular_and_coupled(kind)
+    F = MultilevelILU(**EXACT | {"condest": 3.0}, dense_size=40, low_memory=low_memory).factor(backend.move(A))
+    assert F.report["kind"] == kind and len(F.report.levels) > 1
     V, U = to_host(F.null_space), to_host(F.left_null_space)
-    size = 1e-12 * abs(A).max()
-    assert abs(A @ V).max() < size and abs(A.T @ U).max() < size
-    if drop_tol == 0:
-        assert V.shape == U.shape == (440, 2)
+    size = 1e-11 * abs(A).max()
+    assert V.shape == U.shape == (286, 2) and abs(A @ V).max() < size and abs(A.conj().T @ U).max() < size
+    lifted = to_host(F._lifted(F._null[1], "N"))
+    assert abs(A @ lifted).max() < 1e-8 * abs(lifted).max()  # before it is refined
+
+
+def test_the_null_space_is_that_of_valid_factors(backend):
+    A = sp.block_diag([gallery.poisson5(4), np.ones((3, 3))], format="csr")
+    F = MultilevelILU().factor(backend.move(A))
+    assert F.null_space is F.null_space and F.null_space.shape == (19, 2)
+    twin = pickle.loads(pickle.dumps(F))
+    np.testing.assert_array_equal(to_host(twin.null_space), to_host(F.null_space))
+    F.update(backend.move(sp.csr_matrix(A + sp.diags(np.arange(1.0, 20)))))
+    assert F.null_space.shape == (19, 0)
+    with pytest.raises(MatrixError):
+        F.update(backend.move(0 * A))
+    with pytest.raises(NoFactors):
+        _ = F.null_space
 
 
 def test_a_regular_matrix_has_no_null_space(backend):
@@ -719,7 +756,9 @@ def test_minres_takes_the_definite_form_of_singular_factors():
     A = sp.csr_matrix(sp.block_diag([gallery.poisson5(4), -np.ones((3, 3))]))
     F = MultilevelILU(definite=True).factor(A)
     M = F.solve(np.eye(19))
-    assert np.linalg.eigvalsh(M).min() > 0
+    assert np.linalg.eigvalsh(M).min() > 0 and F.null_space.shape == (19, 2)
+    assert abs(A @ F.null_space).max() < 1e-13
+    assert (magnitude_of_inverse(np.zeros((3, 3))) == np.eye(3)).all()
 
 
 def test_what_has_no_inverse_in_the_range_of_numbers_names_its_row():
@@ -754,7 +793,8 @@ def test_a_matrix_that_is_singular_but_for_rounding_has_a_warning(backend, dtype
     F = MultilevelILU(**EXACT, dense_size=dense_size, symmetric=symmetric).factor(backend.move(A))
     warning = F.report["warning"]
     assert warning.startswith("A is singular to working precision, or nearly: ") and "\n" not in warning
-    assert "takes to 0, 1 found" in warning and "shift" in warning
+    assert "null_space gives the vectors that A takes to 0" in warning and "shift" in warning
+    assert F.null_space.shape == F.left_null_space.shape == (72, 1)
     F.update(backend.move(real(A + 0.1 * sp.identity(72), dtype)))
     assert "warning" not in F.report
     F.update(backend.move(A))

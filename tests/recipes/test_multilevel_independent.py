@@ -15,6 +15,7 @@ from finelu import MultilevelILU, ParameterError, gallery
 from finelu.device import to_host
 from finelu.errors import FineluError
 from finelu.kernels.reference import independent as specification
+from finelu.preconditioners.multilevel import independent
 from finelu.preconditioners.multilevel import recipe as recipes
 
 NEVER = float("inf")
@@ -70,6 +71,47 @@ def test_m_of_a_hermitian_matrix_is_hermitian(device, dtype):
     M = inverse(device, F)
     assert F.report["kind"] == "hermitian" and abs(M - M.conj().T).max() < 100 * np.finfo(dtype).eps * abs(M).max()
     assert np.linalg.eigvalsh(M).min() > 0
+
+
+@pytest.mark.parametrize("symmetric", [None, False])
+@pytest.mark.parametrize("low_memory", [True, False])
+def test_nothing_may_be_left(device, symmetric, low_memory):
+    for A in (sp.identity(600), sp.identity(100) + 1e-5 * gallery.poisson5(10), gallery.convection_diffusion(3)):
+        A = sp.csr_matrix(A)
+        drop_tol = 0.5 if A.shape[0] == 27 else None
+        F = MultilevelILU(drop_tol=drop_tol, dense_size=0, symmetric=symmetric, low_memory=low_memory).factor(
+            device.move(A)
+        )
+        b = A @ values(A.shape[0], "f8")
+        assert F.report.levels[-1]["n"] == 0
+        assert fl.gmres(device.move(A), device.move(b), M=F, rtol=1e-10).converged
+        assert np.isfinite(inverse(device, F, "T")).all()
+
+
+def test_where_independent_sets_find_no_end_crouts_form_is_taken(device, monkeypatch):
+    def refuses(*_):
+        raise MemoryError("no room for tables")
+
+    A = gallery.poisson5(9)
+    monkeypatch.setattr(independent, "factored", refuses)
+    F = MultilevelILU(dense_size=5).factor(device.move(A))
+    assert "steps" not in F.report.levels[0] and "no room for tables" in F.report["warning"]
+    with pytest.raises(MemoryError, match="no room"):
+        MultilevelILU(form="independent", dense_size=5).factor(device.move(A))
+
+
+def test_stored_zeros_without_a_mirror_image_are_looked_at_from_both_sides(device):
+    A = gallery.poisson5(7).tolil()
+    A = sp.csr_matrix(A)
+    extra = sp.coo_matrix((np.zeros(20), (np.arange(20), np.arange(20) + 25)), shape=A.shape)
+    B = sp.csr_matrix(
+        (np.append(A.data, extra.data), (np.append(A.tocoo().row, extra.row), np.append(A.tocoo().col, extra.col))),
+        shape=A.shape,
+    )
+    assert B.nnz == A.nnz + 20
+    F = MultilevelILU(**EXACT, dense_size=5).factor(device.move(B))
+    assert F.report["kind"] == "hermitian"
+    assert abs(inverse(device, F) @ A - np.eye(49)).max() < 1e-12
 
 
 def test_rows_whose_estimate_is_too_large_go_to_the_next_level(device):

@@ -191,6 +191,11 @@ def test_the_reduction_is_that_of_gmres(backend):
         left = reduction(M, lambda r: r.copy(), steps, 0.0)
         assert left == pytest.approx(float(residual / abs(v @ v) ** 0.5), rel=1e-6)
     assert reduction(M, lambda r: r * np.nan, 5, 0.0) == np.inf
+    blocks = [np.array([[0, d], [-d, 0]]) for d in (1.0, 2.0)]  # for which residuals of GCR do not change at first
+    assert (
+        reduction(as_csr(backend.move(sp.block_diag(blocks, format="csr")), diagonal=False), lambda r: r, 4, 0.0)
+        < 1e-12
+    )
     assert reduction(as_csr(sp.csr_matrix((3, 3)), diagonal=False), lambda r: r, 5, 0.0) == 0
 
 

@@ -31,6 +31,7 @@ from finelu.preconditioners.direct import (
     may_be_by_blocks,
     needs_matching,
 )
+from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
@@ -188,9 +189,14 @@ class Costs:
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are, without cuDSS: with those of others the host's work is what takes time."""
-        kind, large = self.traits.kind, self.traits.n >= AT_ONCE
-        many = rung == "multilevel" and large and (kind == "general" or self.traits.definite)
-        return self.traits.gpu and (rung == "threshold" or many)
+        if not self.traits.gpu or rung != "multilevel" or self.traits.n < AT_ONCE:
+            return self.traits.gpu and rung == "threshold"
+        return self.traits.kind == "general" or self._without_pairs
+
+    @cached_property
+    def _without_pairs(self) -> bool:
+        """Whether multilevel factors of this symmetric A need no pivots of two rows, at first."""
+        return definite_scale(self.A) is not None
 
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""

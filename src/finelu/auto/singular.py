@@ -134,8 +134,11 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     """
     S, xp, eps = A.tosparse(), namespace(begin), float(np.finfo(A.dtype).eps)
     sizes = abs(S)
-    known = getattr(F, "null_space" if trans == "N" else "left_null_space", None)
-    if known is not None and known.shape[1]:  # F has taken it out, and cannot find it
+    try:  # what F has taken out, and cannot find
+        known = getattr(F, "null_space" if trans == "N" else "left_null_space", None)
+    except MemoryError:
+        known = None
+    if known is not None and known.shape[1]:
         v = _unit(known @ (known.conj().T @ begin))
         found = None if v is None else _refined(A, F, v, trans, sizes, eps)
         if found is not None:

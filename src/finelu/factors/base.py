@@ -237,11 +237,11 @@ def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bo
 
 
 def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
-    """||v - A x|| / ||v|| after `steps` steps of GCR, preconditioned by `apply`, for v = A y as in `probe`.
+    """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `probe`.
 
     Fewer steps where it is below `enough`. Inf where it is not finite; 0 for v = 0.
-    The residuals are those of GMRES (Eisenstat, Elman, Schultz 1983). Unlike `probe` it tells a few bad directions,
-    which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
+    Simpler GMRES (Walker & Zhou 1994): W is an orthonormal basis of A M^-1 times the space. Unlike `probe` it tells a
+    few bad directions, which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
     """
     xp, product = namespace(A.data), kernels_for(A.data).products.subtract_product
     with np.errstate(all="ignore"):
@@ -254,13 +254,14 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
             return 0.0
         r, W = v / size, xp.empty((steps, A.n), A.dtype)
         for k in range(steps):
-            w = product(A, apply(r))
+            w = product(A, apply(W[k - 1] if k else r))
+            incoming = norm(w)
             for _ in range(2):
                 w = w - W[:k].T @ (W[:k].conj() @ w)
             size = norm(w)
             if not size < np.inf:
                 return np.inf
-            if size == 0:
+            if size <= np.finfo(A.dtype).eps * incoming:  # all that there is has been seen
                 break
             W[k] = w / size
             r = r - W[k] * (W[k].conj() @ r)

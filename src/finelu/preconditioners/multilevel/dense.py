@@ -62,6 +62,8 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     values, vectors = xp.linalg.eigh(times_power(inverse, -w[:, None] - w))
     values = abs(values)
     none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
+    if bool(none.all()):  # all are 0
+        return xp.identity(inverse.shape[0], inverse.dtype)
     values = xp.where(none, xp.where(none, values.max(), values).min(), values)
     found = times_power((vectors * values) @ vectors.conj().T, w[:, None] + w)
     return (found + found.conj().T) / 2  # to the last bit
@@ -94,7 +96,12 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
             rcond = distance = 0.0
         if not distance > NOISE * np.finfo(S.dtype).eps:  # NaN, too
             r, c = _scales(S, kind, xp) or (r, c)
-            inverse, null, left = _pseudoinverse(times_power(whole, r[:, None] + c), kind == "hermitian")
+            try:
+                inverse, null, left = _pseudoinverse(times_power(whole, r[:, None] + c), kind == "hermitian")
+            except np.linalg.LinAlgError as error:
+                raise ZeroPivot(
+                    recipe, numbers[0], 0.0, f"is left with rows that have no inverse ({error})", advice(recipe)
+                ) from None
             null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
         inverse = times_power(inverse, c[:, None] + r)
     bad = ~xp.isfinite(inverse).all(axis=0)

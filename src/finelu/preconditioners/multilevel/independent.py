@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import Arrangement
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR
+from finelu.kernels.operands import CSR, require_indices
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import NOISE, is_last
 from finelu.preconditioners.multilevel.level import PIVOT_TOL, SCHUR_TOL, Level, Limits, require_few
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 ESTIMATE, PIVOT = 1, 2  # why a row is no pivot, as `choose` says
+LEAST_STEP = 1e-3  # of the rows, that a step must eliminate: a level with smaller ones ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,7 @@ class _Rows:
     def joined(self, place: Any, p: int) -> Any:
         """(p, n) by rows, sorted, column j at place[j]."""
         xp, sparse = namespace(place), sparse_module(place)
+        require_indices("the factors", sum(part.size for part in self.values), place.dtype)
         indptr = xp.zeros(p + 1, place.dtype)
         xp.cumsum(xp.concatenate(self.lengths), out=indptr[1:])
         columns = place[xp.concatenate(self.columns)]
@@ -93,12 +96,14 @@ def eliminated(
     l_nu = xp.zeros(S.n, S.dtype) if general else u_nu
     order, pivots_of, upper, lower, bad, largest = [], [], _Rows(), _Rows(), -1, 0.0
     deferred = 0, 0
-    while S.n > 0 and bad < 0 and not (order and last(S)):
+    gain = 1.0  # of the rows, of the last step
+    while S.n > 0 and bad < 0 and gain >= LEAST_STEP and not (order and last(S)):
         state, d = kernels.choose(S, T, l_nu, u_nu, condest, pivot_tol, NOISE * np.finfo(S.dtype).eps)
         number, rest, pivots = kernels.split(state, index)
         if pivots.size == 0:
             deferred = tuple(int((state == why).sum()) for why in (ESTIMATE, PIVOT))
             break
+        gain = pivots.size / S.n
         U, dropped = kernels.pivot_rows(S, state, d, u_nu, drop_tol, most)
         upper.take(U, pivots, ids, dropped, gather)
         UT = kernels.transposed(U)
@@ -109,7 +114,7 @@ def eliminated(
         else:
             L = UT if kind == "symmetric" or S.dtype.kind != "c" else UT.with_values(UT.data.conj())
         for nu in (u_nu, l_nu) if general else (u_nu,):
-            largest = max(largest, float(1 + abs(nu[pivots]).max()))
+            largest = max(largest, float(xp.maximum(abs(1 - nu[pivots]), abs(1 + nu[pivots])).max()))
         u_nu = gather(_after(UT, kernels.signs(U, state, u_nu), u_nu), rest)
         l_nu = gather(_after(L, kernels.signs(LT, state, l_nu), l_nu), rest) if general else u_nu
         S, bad = kernels.remainder(S, L, U, d, state, number, schur_tol, not general)
@@ -178,15 +183,21 @@ def factored(
         "smallest_pivot": float(abs(made.d).min()),
     }
     level = Level(kind, Arrangement(*at, *scales), *_matrices(A, made, kind, low_memory, recipe.definite), facts)
-    return level, as_csr(made.left.tosparse(), diagonal=False), to_host(rest)
+    left = made.left
+    if rest.size:
+        left = as_csr(left.tosparse(), diagonal=False)
+    return level, left, to_host(rest)
 
 
 def _matrices(A: CSR, made: Eliminated, kind: str, low_memory: bool, definite: bool) -> tuple[Any, ...]:
     """B, F, G, D^-1 and |D|^-1 of a `Level`."""
     sparse, xp, p, d = sparse_module(A.data), namespace(A.data), made.d.size, made.d
-    inside, across = made.U[:, :p].tocsr(), made.U[:, p:].tocsr()
+    whole = p == A.n  # then F and G have no entries, and are not used
+    nothing = sp.csr_matrix((p, 0), dtype=A.dtype)
+    inside, across = (made.U, nothing) if whole else (made.U[:, :p].tocsr(), made.U[:, p:].tocsr())
     if kind == "general":
-        below, left = made.LT[:, :p].tocsr(), made.LT[:, p:].tocsr()
+        below, left = (made.LT, nothing) if whole else (made.LT[:, :p].tocsr(), made.LT[:, p:].tocsr())
+        require_indices("the factors", below.nnz + inside.nnz + p, A.indices.dtype)
         B = (below.T.tocsr() + _scaled(d, inside) + sparse.diags(d)).tocsr()
         D = magnitude = None
     else:
@@ -196,7 +207,9 @@ def _matrices(A: CSR, made: Eliminated, kind: str, low_memory: bool, definite: b
         )
         if kind == "hermitian" and A.dtype.kind == "c":
             left = left.conj()
-    if low_memory:
+    if whole:
+        F, G = nothing, nothing.T.tocsr()
+    elif low_memory:
         arranged = A.tosparse()[made.order]
         place = xp.empty_like(made.order)
         place[made.order] = xp.arange(A.n, dtype=place.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -26,7 +26,8 @@ def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
     mirror = S.mirrored()
     found = "general" if recipe.symmetric is False else symmetry_of(mirror, S.dtype)
     if found != "general":
-        if mirror[1 if found == "hermitian" else 2] == 0:
+        # on a GPU what is mirrored must be stored, too, zero or not: rows look there whether others see them
+        if mirror[1 if found == "hermitian" else 2] == 0 and (mirror[-1] == S.nnz or not on_gpu(S.data)):
             return found, S
         xp, S = namespace(S.data), S.on(np)
         A = S.tosparse()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError, UnstableFactors, ZeroPivot
+from finelu.errors import FineluError, MatrixError, ParameterError, StructurallySingular, UnstableFactors, ZeroPivot
 from finelu.factors.base import USELESS, Factors, probe, reduction, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
@@ -31,7 +31,7 @@ from finelu.kernels.operands import CSR
 from finelu.ordering import ORDERINGS
 from finelu.preconditioners.multilevel import independent
 from finelu.preconditioners.multilevel.dense import (
-    DENSE_MOST,
+    HOST_MOST,
     is_last,
     last_of,
     magnitude_of_inverse,
@@ -172,13 +172,14 @@ class MultilevelReport(Report):
     interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
     estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
     of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond, nullity
-    (how many of its rows depend on others).
+    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond,
+    nullity (how many of its rows depend on others).
 
     kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
     seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
-    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as
-    `drop_tol` says, the factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where they are not those of the first try.
+    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as `drop_tol` says, the
+    factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where
+    they are not those of the first try.
     """
 
     kind: str | None = None
@@ -201,7 +202,8 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
-    _kernels: dict[str, Any]  # of A, "N", and of its adjoint, "H"
+    _null: tuple[CSR, Any, Any] | None  # A, and what its last level and the adjoint of that take to 0, if anything
+    _null_spaces: dict[str, Any]  # of A, "N", and of its adjoint, "H", once asked for
     _absolute: bool  # whether |D| is taken for D
     _recorded: Applications
 
@@ -243,12 +245,13 @@ class MultilevelFactors(Factors):
                     require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
                 self._make(A)
                 found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+                found_slow = reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
             except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
-                found, found_finite = np.inf, False
+                found, found_slow, found_finite = np.inf, np.inf, False
                 other += f"; {way} there are none: {str(error) or type(error).__name__}"
-            if found < size or (found_finite and not finite):
-                size, finite = found, found_finite
-                slow = self._left(A, ways[ways.index(way) :], size)
+            better = (max(found_slow, ENOUGH), found) < (max(slow, ENOUGH), size)
+            if found_finite and (better or not finite):
+                size, slow, finite = found, found_slow, found_finite
             else:
                 self.__dict__.update(state)
         if not finite:
@@ -261,17 +264,21 @@ class MultilevelFactors(Factors):
                 f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y{what}; of the factors "
                 f"{self._way}, which were taken, it is {size:.1e}{other}"
             )
-        elif size > USELESS and slow > ENOUGH:
-            report.warn(unstable(size) + other)
+        elif slow > ENOUGH:
+            few = f"{STEPS} steps of GMRES leave {slow:.0e} of a random residual with these factors"
+            report.warn((unstable(size) if size > USELESS else few) + other)
         elif other:
             report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
         if self.recipe.definite:
+            if self._null is not None:  # with D, while that is there
+                self._null_spaces = {trans: self._null_space(trans) for trans in "NH"}
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
 
     def _left(self, A: CSR, ways: list[Way], size: float) -> float:
-        """`reduction` of these factors, where that is of use: there are other ways, or the probe was large; else 0."""
-        if size <= USELESS and all(way == self._way for way in ways):
+        """`reduction` of these factors where that is of use, since the probe was large or there is another way to make
+        them with this matching; else 0."""
+        if size <= USELESS and not any(w != self._way and w.matching == self._way.matching for w in ways):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
@@ -284,6 +291,19 @@ class MultilevelFactors(Factors):
         return [Way(which, limit) for which in ((True, False) if matching else (False,)) for limit in limits]
 
     def _make(self, A: CSR) -> None:
+        """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
+        try:
+            return self._make_levels(A)
+        except StructurallySingular:
+            raise
+        except (MemoryError, MatrixError, ZeroPivot) as error:
+            if not self._at_once or self.recipe.form != "auto":
+                raise
+            self._at_once, why = False, str(error) or type(error).__name__
+        self._make_levels(A)
+        self.report.warn(f"independent sets did not do ({why}); in Crout's form there are factors")
+
+    def _make_levels(self, A: CSR) -> None:
         recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits
         S = A.with_values(shifted(A, recipe.shift)) if self._at_once else on_host(A, recipe.shift)
         if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
@@ -307,7 +327,7 @@ class MultilevelFactors(Factors):
             try:
                 order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
             except ZeroPivot:
-                if S.n > DENSE_MOST:
+                if S.n > max(HOST_MOST, recipe.dense_size):
                     raise
                 break
             if not facts:
@@ -332,16 +352,14 @@ class MultilevelFactors(Factors):
         report.bytes, report.fill = sum(fact["bytes"] for fact in facts), self._kept / A.nnz
         signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(facts[:-1], 1)]
         least, what = min([*signs, (last.facts["rcond"], "the reciprocal condition of what the levels leave")])
-        self._kernels = {
-            trans: self._lifted(A, vectors, trans) for trans, vectors in (("N", last.null), ("H", last.left))
-        }
+        self._null = (A, last.null, last.left) if last.facts["nullity"] else None
+        self._null_spaces = {}
         if last.facts["nullity"]:
             row = rows[int(abs(to_host(last.left[:, 0])).argmax())]
             report.warn(
                 f"A is singular to working precision, or nearly: {last.facts['nullity']} of the {last.facts['n']} rows "
                 f"that the levels leave depend on others, as row {row} of A does, and M^-1 is a pseudoinverse there; "
-                f"null_space has the vectors that A takes to 0, {self.null_space.shape[1]} found. "
-                f"Check A, or try a shift."
+                f"null_space gives the vectors that A takes to 0. Check A, or try a shift."
             )
         elif least < SINGULAR * np.finfo(A.dtype).eps:
             report.warn(
@@ -359,26 +377,36 @@ class MultilevelFactors(Factors):
         """(n, k) orthonormal vectors v with A v = 0 but for rounding, on the device of A; k is 0 but where what the
         levels leave is singular to working precision, which is where M^-1 is a pseudoinverse.
 
-        They are those of the last level, completed through the levels and refined by x - M^-1 A x; ||A v|| is at most
-        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped may have hidden some.
+        They are those of the last level, completed through the levels and refined by v - M^-1 A v; ||A v|| is at most
+        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped hides some, and so may rounding. Of the A that
+        was factored, whose values may not have been written since. Cost, once: some 7 applications to k vectors.
         """
-        return self._kernels["N"]
+        return self._space("N")
 
     @property
     def left_null_space(self) -> Any:
-        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each."""
-        return self._kernels["H"]
+        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each. As
+        `null_space`."""
+        return self._space("H")
 
-    def _lifted(self, A: CSR, vectors: Any, trans: str) -> Any:
-        """Vectors (m, k) that the last level, or its adjoint, takes to 0, as vectors (n, l) that A, or A^H, does."""
-        xp, subtract = namespace(A.data), kernels_for(A.data).products.subtract_product
-        for level in reversed(self._levels):
-            t = subtract(level.F(trans), vectors)  # -F w
-            t = level.last(level.first(t, trans) if self._low_memory else t, trans)
-            vectors = level.arranged.scatter_scaled(t, trans, None, vectors)
-        if vectors.shape[1] == 0:
-            return vectors
-        S = A.tosparse()
+    def _space(self, trans: str) -> Any:
+        self._require_valid()
+        with self._lock:
+            if trans not in self._null_spaces:
+                self._null_spaces[trans] = self._null_space(trans)
+            return self._null_spaces[trans]
+
+    def _null_space(self, trans: str) -> Any:
+        """That of A, or of A^H."""
+        if self._null is None:
+            return namespace(self.pattern.data).zeros((self.shape[0], 0), self.dtype)
+        A, null, left = self._null
+        if trans == "H" and self.report.kind != "general":  # M is not applied transposed then
+            null = self._null_space("N")
+            return null if self.report.kind == "hermitian" else null.conj()
+        xp, vectors = namespace(A.data), null if trans == "N" else left
+        require_room("the null vectors", 4 * A.n * vectors.shape[1] * A.dtype.itemsize, A.data, "leave them")
+        vectors, S = self._lifted(vectors, trans), A.tosparse()
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
             vectors = xp.linalg.qr(vectors)[0]
@@ -387,6 +415,15 @@ class MultilevelFactors(Factors):
         _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
         most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
         return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
+
+    def _lifted(self, vectors: Any, trans: str) -> Any:
+        """Vectors w (m, k) of the last level, completed by -B^-1 F w, level by level, to those of A (n, k)."""
+        subtract = kernels_for(self.pattern.data).products.subtract_product
+        for level in reversed(self._levels):
+            t = -subtract(level.F(trans), vectors)
+            t = level.last(level.first(t, trans) if self._low_memory else t, trans)
+            vectors = level.arranged.scatter_scaled(t, trans, None, vectors)
+        return vectors
 
     def _apply(self, R: Any, trans: str) -> Any:
         if self.report.kind != "general" and trans != "N":  # M is its own transpose, or conjugate transpose
