@@ -172,7 +172,7 @@ class Costs:
         if rung == "cudss":  # which counts in its plan
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
         if self._made_on_gpu(rung):
-            rates = asdict(current_on_gpu())
+            rates: dict[str, float] = asdict(current_on_gpu())
             return self.gpu_pace * (rates[f"{rung}_overhead"] + rates[rung] * nnz)
         if rung == "direct":
             if self.by_columns:  # for many long rows no bound is known but that of dense factors

@@ -102,8 +102,10 @@ def signs(U, state, nu):
 
 def transposed(U):
     """The transpose of a CSR (m, m), sorted."""
+    if U.nnz == 0:
+        return U
     indptr, rows, places = columns_of(U)
-    return CSR(indptr, rows, gather(U.data, places) if places.size else U.data, None)
+    return CSR(indptr, rows, gather(U.data, places), None)
 
 
 def remainder(S, L, U, d, state, number, drop_tol, symmetric):

@@ -73,7 +73,7 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
     """The inverse of what is left, on the device of `like`; its pseudoinverse where it is singular but for rounding.
 
     That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are
-    scaled. Singular values of S, scaled by a matching, up to NOISE roundings of the largest count as 0 then.
+    scaled. Singular values of S, scaled by a matching, up to S.n roundings of the largest count as 0 then.
     numbers : of its rows in A. A large S of a GPU is factored there, others by LAPACK.
     Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 3 S.n^3; some 25 S.n^3 of a pseudoinverse.
     """
@@ -111,7 +111,8 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
         inverse = inverse / 2 + transposed(inverse, "H" if kind == "hermitian" else "T") / 2
     rcond = rcond if rcond > 0 else 0.0
     facts = {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": rcond, "nullity": null.shape[1]}
-    return Last(*(device.asarray(xp.ascontiguousarray(x)) for x in (inverse, null, left)), facts)
+    inverse, null, left = (device.asarray(xp.ascontiguousarray(x)) for x in (inverse, null, left))
+    return Last(inverse, null, left, facts)
 
 
 def without_rounding(S: CSR) -> CSR:
@@ -171,7 +172,7 @@ def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
     else:
         left, values, right = xp.linalg.svd(dense)
         size, right = values, right.conj().T
-    none = size <= NOISE * np.finfo(size.dtype).eps * size.max()
+    none = size <= max(NOISE, size.size) * np.finfo(size.dtype).eps * size.max()
     inverse = (right[:, ~none] / values[~none]) @ left[:, ~none].conj().T
     return inverse.astype(dense.dtype), right[:, none], left[:, none]
 

@@ -59,7 +59,7 @@ class _Rows:
         self.lengths: list[Any] = []
         self.columns: list[Any] = []
         self.values: list[Any] = []
-        self.dropped = 0
+        self.dropped: Any = 0
 
     def take(self, U: CSR, pivots: Any, ids: Any, dropped: Any, gather: Any) -> None:
         self.lengths.append(gather(U.indptr[1:], pivots) - gather(U.indptr[:-1], pivots))
@@ -94,14 +94,16 @@ def eliminated(
     ids = xp.arange(S.n, dtype=index)
     u_nu = xp.zeros(S.n, S.dtype)
     l_nu = xp.zeros(S.n, S.dtype) if general else u_nu
-    order, pivots_of, upper, lower, bad, largest = [], [], _Rows(), _Rows(), -1, 0.0
+    order: list[Any] = []
+    pivots_of: list[Any] = []
+    upper, lower, bad, largest = _Rows(), _Rows(), -1, 0.0
     deferred = 0, 0
     gain = 1.0  # of the rows, of the last step
     while S.n > 0 and bad < 0 and gain >= LEAST_STEP and not (order and last(S)):
         state, d = kernels.choose(S, T, l_nu, u_nu, condest, pivot_tol, NOISE * np.finfo(S.dtype).eps)
         number, rest, pivots = kernels.split(state, index)
         if pivots.size == 0:
-            deferred = tuple(int((state == why).sum()) for why in (ESTIMATE, PIVOT))
+            deferred = int((state == ESTIMATE).sum()), int((state == PIVOT).sum())
             break
         gain = pivots.size / S.n
         U, dropped = kernels.pivot_rows(S, state, d, u_nu, drop_tol, most)
@@ -124,7 +126,7 @@ def eliminated(
         ids = gather(ids, rest)
     if not order:
         return None
-    steps, p = len(order), sum(part.size for part in order)
+    steps, p, dropped = len(order), sum(part.size for part in order), upper.dropped + lower.dropped
     whole = xp.concatenate([*order, ids])
     place = xp.empty_like(whole)
     place[whole] = xp.arange(whole.size, dtype=index)
@@ -138,7 +140,7 @@ def eliminated(
         steps,
         largest,
         deferred,
-        tuple(int(x) for x in upper.dropped + lower.dropped),
+        (int(dropped[0]), int(dropped[1])),
     )
 
 
@@ -161,7 +163,7 @@ def factored(
     """As `level.factored`, for an S on a GPU, there."""
     xp, general = namespace(S.data), kind == "general"
     if general:
-        A, T = (M.on(xp) for M in permuted(S.on(np), order, tuple(np.asarray(p) for p in powers), kind))
+        A, T = (M.on(xp) for M in permuted(S.on(np), order, powers, kind))
     else:
         scale = xp.ldexp(xp.ones(S.n, S.data.real.dtype), xp.asarray(powers[0]))
         A = S.with_values(kernels_for(S.data).scaling.scale(S, xp.empty_like(S.data), (scale,) * 2, (scale,) * 2))
@@ -182,7 +184,8 @@ def factored(
         **{"dropped": made.dropped, "put_off": made.deferred, "pivots": p},
         "smallest_pivot": float(abs(made.d).min()),
     }
-    level = Level(kind, Arrangement(*at, *scales), *_matrices(A, made, kind, low_memory, recipe.definite), facts)
+    B, F, G, D, magnitude = _matrices(A, made, kind, low_memory, recipe.definite)
+    level = Level(kind, Arrangement(*at, *scales), B, F, G, D, magnitude, facts)
     left = made.left
     if rest.size:
         left = as_csr(left.tosparse(), diagonal=False)
