@@ -171,7 +171,7 @@ class Costs:
             return math.inf
         if rung == "cudss":  # which counts in its plan
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
-        if self._made_on_gpu(rung):
+        if self.traits.gpu and self._made_on_gpu(rung):
             rates: dict[str, float] = asdict(current_on_gpu())
             return self.gpu_pace * (rates[f"{rung}_overhead"] + rates[rung] * nnz)
         if rung == "direct":
@@ -188,9 +188,9 @@ class Costs:
         return typical.get(rung, 0.0) * nnz * self.pace
 
     def _made_on_gpu(self, rung: str) -> bool:
-        """Whether the factors of a rung are, without cuDSS: with those of others the host's work is what takes time."""
-        if not self.traits.gpu or rung != "multilevel" or self.traits.n < AT_ONCE:
-            return self.traits.gpu and rung == "threshold"
+        """Whether the factors of a rung are, for an A there: of others the host's work is what takes time."""
+        if rung != "multilevel" or self.traits.n < AT_ONCE:
+            return rung == "threshold"
         return self.traits.kind == "general" or self._without_pairs
 
     @cached_property
@@ -252,7 +252,7 @@ class Costs:
     def in_time(self, seconds: float, rung: str = "") -> bool:
         """Whether that many seconds, at the pace of an idle machine, end before the deadline; with the name of a rung:
         of what `seconds` says of it."""
-        pace = self.gpu_pace if self._made_on_gpu(rung) else self.pace
+        pace = self.gpu_pace if self.traits.gpu and self._made_on_gpu(rung) else self.pace
         return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property
