@@ -4,7 +4,7 @@ As called: `MultilevelILU(form=...).factor(A)` for an A on the device, from the 
 kernels compiled; then GMRES(50) with b = A x, x uniform in [-0.5, 0.5], to 1e-8 in at most 500 iterations. On a GPU
 both forms, independent sets there and Crout's on the processor of the same machine; on the CPU Crout's alone.
 
-    python -m benchmarks.claims.multilevel_setup [--cpu] [--matrices poisson7:100,cage11] [--rows 5000]
+    python -m benchmarks.claims.multilevel_setup [--cpu] [--matrices poisson7:100,cage11]
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def _all(names: str, **missing: str) -> dict[str, Kernel]:
 SEQUENTIAL = "factored on the CPU, as each row decides what the next ones have to do; applied on the GPU as any factors"
 SET_UP = "part of an analysis on the host, once for a pattern; a copy of it is taken there"
 MADE_ANEW = (
-    "what is left is made anew in each step, some hundred times: on two threads of a CPU that took nine times as long "
-    "as `crout`, which makes each row once"
+    "what is left is made anew in each step, some hundred times: on two threads of a CPU that took 5 to 10 times as "
+    "long as `crout`, which makes each row once"
 )
 NO_ANALYSIS = "it needs no analysis: it visits all rows in natural order"
 BLOCK_PLAN = (

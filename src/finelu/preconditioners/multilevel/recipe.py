@@ -44,7 +44,7 @@ from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
-STEPS, ENOUGH = 20, 1e-4  # of `reduction`: real matrices that were not solved had 2e-4 or more, others 6e-5 or less
+STEPS, ENOUGH = 20, 1e-4  # of `reduction`: of 12 real matrices those not solved had 2e-4 or more, others 6e-5
 AT_ONCE = 30_000  # rows: with 16 threads Crout's form was faster for most real matrices with fewer
 ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
