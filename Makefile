@@ -13,7 +13,7 @@ help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
-	@echo "make test-petsc   run the tests that need PETSc, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
+	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff), types (mypy), the floors of imports and the words"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
@@ -60,8 +60,9 @@ test-petsc: pyproject.toml
 	@PYTHON=$(PYTHON) PETSC=$(PETSC) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) \
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
-	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m petsc tests/app/test_interop_petsc.py; \
-	    else echo "make: ***** the tests that need PETSc were NOT run *****" >&2; fi
+	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
+	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
+	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
 
 lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff format --check .

@@ -44,6 +44,9 @@ from finelu.krylov import sqmr as sqmr
 from finelu.krylov.richardson import correct as correct
 from finelu.matrix import as_csr as as_csr
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix
+from finelu.matrix.interfaces import Interface as Interface
+from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
+from finelu.matrix.multiblock import MultiblockMatrix as MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.preconditioners import IC0 as IC0
 from finelu.preconditioners import ICT as ICT

@@ -80,6 +80,11 @@ def set_num_threads(threads: int) -> None:
         idle.end()  # what it has been asked for, it still does
 
 
+def chosen() -> bool:
+    """Whether the user has set the number of threads."""
+    return _wanted is not None or bool(os.environ.get("FINELU_NUM_THREADS"))
+
+
 def get_num_threads() -> int:
     """The number of threads that a call may use, the calling one counted."""
     return _wanted if _wanted is not None else _from_environment()

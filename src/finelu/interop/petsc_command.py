@@ -46,8 +46,9 @@ def command(arguments: Sequence[str]) -> int:
     petsc4py.init(["finelu", *for_petsc])
     from petsc4py import PETSc
 
-    from finelu.interop.petsc.processes import DEFECT, met_by_all, mpi
+    from finelu.interop.petsc.processes import mpi
     from finelu.interop.petsc.solve import solve_mtx
+    from finelu.processes import DEFECT, met_by_all
 
     first = PETSc.COMM_WORLD.getRank() == 0
     try:

@@ -16,6 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
@@ -163,7 +164,7 @@ def order(A: Any) -> int:
 
 def location(A: Any) -> Any:
     """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
-    if isinstance(A, CSR | StencilMatrix | BlockMatrix):
+    if isinstance(A, CSR | BlockProducts):
         return A.data
     if sp.issparse(A) or hasattr(A, "to_scipy_sparse"):  # of SciPy's not all have an array of values
         return np.empty(0)
@@ -199,7 +200,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
-        own = isinstance(A, StencilMatrix | BlockMatrix)
+        own = isinstance(A, BlockProducts)
         return Operator(
             _checked(A.matvec, name, like),
             A,

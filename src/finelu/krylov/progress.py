@@ -90,7 +90,8 @@ class Progress(Measures):
         self.A, self.M, self.b = system.A, system.M, system.b
         self.recipe = system.M.recipe
         n = self.b.size
-        self.maxiter = 10 * n if maxiter is None else count("maxiter", maxiter, 0)
+        self.comm = system.comm
+        self.maxiter = 10 * system.unknowns if maxiter is None else count("maxiter", maxiter, 0)
         self.callback, self.watch = callback, watch
         self.range = np.finfo(min(self.real, system.narrow, key=lambda real: real.itemsize))
         self.best: Any = None  # until keeps_best()
@@ -112,7 +113,7 @@ class Progress(Measures):
             self.A = self.A.scaled(1 / self.scale, levels=False)
             self.M = self.M.scaled(self.scale, levels=system.narrow.itemsize < self.real.itemsize)
             norm_b /= self.scale
-        self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor)
+        self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor, system)
         finfo = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
         claim = tolerance if stationary else max(tolerance, float(finfo.eps) * norm_b / 16)
@@ -130,7 +131,8 @@ class Progress(Measures):
             self.state[monitor.CODE] = monitor.CONVERGED
 
         longest = LOOK_EVERY[self.xp.__name__]
-        self.waits = longest == 1  # for each iteration: there is nothing to wait for on the CPU
+        # For each iteration: there is nothing to wait for on the CPU, and processes must not queue more than others.
+        self.waits = longest == 1 or self.comm is not None
         self.longest = 1 if stationary else longest
         self.every = 1  # iterations until the next look, from 1 to longest
         self.due = 0  # launched, at the next look
@@ -421,6 +423,8 @@ class Progress(Measures):
             stop = function(*arguments) is True
         except StopIteration:
             stop = True
+        if self.comm is not None:
+            stop = any(self.comm.allgather(stop))
         if stop:
             self.stopped = Status.INTERRUPTED
         if self.recorded is not None and self._updates() != updates:

@@ -51,13 +51,17 @@ class Residual(Measures):
     matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
         `tocsr` and `bounds`; else None.  product(x) : factor A x.  factor : a power of two.
     noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
+    system : whose kernels are taken, and over whose processes the rows are spread: all of them then call this.
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
     """
 
-    def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0):
+    def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0, system: Any = None):
         self.matrix, self.product, self.dtype, self.factor = matrix, product, dtype, factor
         self.noise = 0.0
+        self.comm = None if system is None else system.comm
         self.xp: Any = None  # with the kernels: of the device of the first b
+        if system is not None:
+            self.xp, self.kernels = system.xp, system.kernels
 
     def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         self.noise = 0.0
@@ -90,10 +94,12 @@ class Residual(Measures):
             return r, size
         A = self._entries
         accurate = self.xp.empty_like(r)
-        self.kernels.products.residual_twice(A.indptr, A.indices, A.data, x, b, self.factor, accurate)
+        values = self._columns(x)
+        self.kernels.products.residual_twice(A.indptr, A.indices, A.data, values, b, self.factor, accurate)
         size = self.size(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
         most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
+        most = most if self.comm is None else max(self.comm.allgather(most))
         square = float(np.finfo(np.float64).eps) ** 2
         rest = most * square * self.noise / float(np.finfo(b.dtype).eps)
         if not math.isfinite(size):
@@ -103,12 +109,20 @@ class Residual(Measures):
     def _rounding(self, b: Any, x: Any) -> tuple[Any, Any]:
         A = self._entries
         r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
+        x = self._columns(x)
         with np.errstate(over="ignore", invalid="ignore"):
             self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
         return bound, r
 
+    def _columns(self, x: Any) -> Any:
+        """x for the columns of `_entries`."""
+        return x if self.comm is None else self.matrix.with_ghosts(x)
+
     @cached_property
     def _entries(self) -> CSR:
+        if self.comm is not None:
+            A = self.matrix.astype(self.dtype).extended()
+            return CSR(A.indptr, A.indices, A.data, None)
         return self.matrix if isinstance(self.matrix, CSR) else as_csr(self.matrix, diagonal=False, dtype=self.dtype)
 
     def _harmless(self, b: Any, x: Any, tolerance: float) -> bool:

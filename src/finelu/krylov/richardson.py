@@ -11,7 +11,7 @@ import numpy as np
 from finelu.arithmetic import judged
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.spread import checked
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.result import Solution, Status
@@ -42,11 +42,14 @@ def richardson(
     Cost of a correction: one product with M, one pass over A (one for b - A x where A is a StencilMatrix or
     BlockMatrix), a norm and one pass over vectors; memory 7 vectors. On a GPU the next correction is queued before the
     host looks at the norm of this one, so that one may be made in vain.
+    A MultiblockMatrix may be spread over processes: b, x0 and x are then the parts of this process, all call
+    `richardson` with the same parameters, and norms are of the whole. A correction then sends the cells at interfaces
+    and gathers the norm. A callback or watch that ends the solve on one process ends it on all.
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
     progress = Progress(
         "richardson",
-        System.checked(A, b, x0, M),
+        checked(A, b, x0, M),
         rtol=rtol,
         atol=atol,
         maxiter=maxiter,

@@ -12,6 +12,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, as_operator, location, order, value_dtype
 from finelu.matrix import check_vector
+from finelu.matrix.products import BlockProducts
 
 
 class System:
@@ -22,7 +23,10 @@ class System:
     shape : that of x, and of the caller's b: (n,) or (n, 1).  narrow : the real dtype with the least range that the
     residuals pass through: that of M, without one that of the caller's b.
     xp, kernels : numpy or cupy, and the kernels of that device: looked up here, once for the whole solve.
+    comm : the processes over which A is spread, or None.  unknowns : of all of them.  See krylov/spread.py.
     """
+
+    comm: Any = None
 
     def __init__(
         self,
@@ -44,15 +48,22 @@ class System:
             narrow = real(value_dtype(self.M.given) if isinstance(self.M, Operator) else b.dtype)
         self.narrow = narrow
         self.xp, self.kernels = namespace(b), kernels_for(b)
+        self.unknowns = b.size
 
     @classmethod
-    def checked(cls, A: Any, b: Any, x0: Any = None, M: Any = None) -> System:
+    def checked(cls, A: Any, b: Any, x0: Any = None, M: Any = None, *, spread: bool = False) -> System:
         """The system of what a caller gives, as the package's docstring has it.
 
+        spread : whether A may be spread over processes.
         Raises MatrixError for wrong shapes, NaN or Inf, DeviceError for arrays on different devices. b and x0 are not
         copied where they need no conversion.
         """
         started = perf_counter()
+        if not spread and isinstance(A, BlockProducts) and A.comm is not None:
+            raise MatrixError(
+                f"A is spread over {A.comm.size} processes, where of these methods only richardson works; so do those "
+                "of PETSc: finelu.interop.petsc.as_mat."
+            )
         n, place = order(A), location(A)
         b = check_vector(b, n, b if place is None else place)
         shape, b = b.shape, _single(b, "b")

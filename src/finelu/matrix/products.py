@@ -25,6 +25,7 @@ class BlockProducts:
     astype: Any
     tocsr: Any
     H: Any
+    comm: Any = None  # the processes over which the rows are spread
     _product: Any
     _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
 

@@ -20,9 +20,11 @@ from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe, in_precision
+from finelu.processes import agreed
 from finelu.validation import PRECISIONS, choice, count, flag, number
 
 
@@ -52,6 +54,11 @@ class SingularBlock(ZeroPivot):
             f"there are no such factors. Try {pivoting}{shift}, or another recipe.",
         )
 
+    def of_block(self, name: Any) -> SingularBlock:
+        """The same, in the words of a grid of several blocks; `row` is that of the block."""
+        self.args = (self.args[0].replace("the diagonal block of", f"block {name!r}: the diagonal block of", 1),)
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockILU0(Recipe):
@@ -75,29 +82,32 @@ class BlockILU0(Recipe):
     """
 
     name = "block_ilu0"
-    matrices = ("StencilMatrix", "BlockMatrix")
+    matrices = ("StencilMatrix", "MultiblockMatrix", "BlockMatrix")
 
     block_size: int | None = None
     pivoting: bool = True
     precision: str | None = None
     shift: float = 0.0
 
-    def factor(self, A: Any) -> StencilBlockILUFactors | BlockILUFactors:
-        """Factor A where it lives: a StencilMatrix, a BlockMatrix, a scipy.sparse BSR matrix, or with block_size any
-        matrix that `finelu.as_csr` takes. A is not written; a StencilMatrix must not be changed while M is in use.
+    def factor(self, A: Any) -> StencilBlockILUFactors | BlockILUFactors | MultiblockFactors:
+        """Factor A where it lives: a StencilMatrix, a MultiblockMatrix (each block by itself), a BlockMatrix, a
+        scipy.sparse BSR matrix, or with block_size any matrix that `finelu.as_csr` takes. A is not written; blocks of a
+        grid must not be changed while M is in use.
 
         Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block,
         SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
         """
         flag("pivoting", self.pivoting, of=self)
         A = as_blocks(self, A)
+        if isinstance(A, MultiblockMatrix):
+            return MultiblockFactors(self, A)
         return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
 
 
-def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
+def as_blocks(recipe: Any, A: Any) -> StencilMatrix | MultiblockMatrix | BlockMatrix:
     """A in the blocks and the precision that the recipe wants, after a look at the recipe's own parameters."""
     check_parameters(recipe)
-    size, known = recipe.block_size, isinstance(A, StencilMatrix | BlockMatrix)
+    size, known = recipe.block_size, isinstance(A, StencilMatrix | MultiblockMatrix | BlockMatrix)
     if not known and getattr(A, "format", None) == "bsr":
         A, known = BlockMatrix.from_bsr(A), True
     if known and size not in (None, A.n_block):
@@ -120,7 +130,7 @@ def as_blocks(recipe: Any, A: Any) -> StencilMatrix | BlockMatrix:
             f"{'row' if missing == 1 else 'rows'}); the factorization inverts it. Store it, or permute A so that its "
             "block diagonal is full."
         )
-    blocks: StencilMatrix | BlockMatrix = A
+    blocks: StencilMatrix | MultiblockMatrix | BlockMatrix = A
     if recipe.precision is None:
         return blocks
     with np.errstate(over="ignore"):
@@ -154,7 +164,7 @@ class BlockFactors(Factors):
         """
         A, old = as_blocks(self.recipe, A), self.pattern
         if type(A) is not type(old) or on_gpu(A.data) != on_gpu(old.data) or not _same_places(A, old):
-            what = "grid" if isinstance(old, StencilMatrix) else "block pattern"
+            what = "block pattern" if isinstance(old, BlockMatrix) else "grid"
             raise MatrixError(
                 f"update needs the {what} and the device that were factored, {old!r}; this is {A!r}"
                 f"{' with blocks elsewhere' if repr(A) == repr(old) else ''}."
@@ -187,7 +197,58 @@ class BlockFactors(Factors):
 def _same_places(A: Any, B: Any) -> bool:
     if isinstance(A, BlockMatrix):
         return bool(A.same_pattern(B))
+    if isinstance(A, MultiblockMatrix):
+        return A.same_grid(B)
     return bool(A.blocks.shape == B.blocks.shape) and A.periodic == B.periodic
+
+
+class MultiblockFactors(BlockFactors):
+    """M = diag(M_0, M_1, ...) of a MultiblockMatrix: the factors of each block by itself, `parts` {name: factors}.
+
+    Factors are made on all processes together, solves on each alone. A SingularBlock names the block of the grid, and
+    is raised on all processes.
+    """
+
+    def __init__(self, recipe: Any, A: MultiblockMatrix):
+        super().__init__(recipe, A)  # type: ignore[arg-type]
+        self.parts: dict[Any, Factors] = {}
+        self._refresh(A)
+
+    def _refresh(self, A: MultiblockMatrix) -> None:  # type: ignore[override]
+        start = perf_counter()
+        self.pattern = A
+        if A.comm is None:
+            self._make(A)
+        else:
+            agreed(A.comm, lambda: self._make(A), named=True)
+        self.report["numeric_seconds"] = perf_counter() - start
+
+    def _make(self, A: MultiblockMatrix) -> None:
+        for name, block in A.stencils.items():
+            try:
+                if name in self.parts:
+                    self.parts[name].update(block)
+                else:
+                    self.parts[name] = self.recipe.factor(block)
+            except SingularBlock as error:
+                raise error.of_block(name) from None
+
+    @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        return all(F.capturable for F in self.parts.values())
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        ends = np.cumsum([F.shape[0] for F in self.parts.values()])
+        X = namespace(R).empty_like(R)
+        for F, end in zip(self.parts.values(), ends, strict=True):
+            own = slice(end - F.shape[0], end)
+            F.apply(R[own], trans, X[own])
+        return X
+
+    @property
+    def nnz(self) -> int:
+        """Entries of the factors of the blocks of this process."""
+        return sum(F.nnz for F in self.parts.values())
 
 
 class BlockILUFactors(BlockFactors):
@@ -301,6 +362,12 @@ class StencilBlockILUFactors(BlockFactors):
                 with np.errstate(all="ignore"):  # what is not finite shows in the condition
                     block -= lower @ inverse @ upper
         return block
+
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        if R.ndim == 1 and R.flags.c_contiguous and out.flags.c_contiguous:
+            self._solve(R, out, trans)
+        else:
+            super()._apply_into(R, trans, out)
 
     def _solve(self, b: Any, x: Any, trans: str) -> None:
         kernels_for(x).stencil.block_ilu_solve(self.A.blocks, self.d, b, x, trans)

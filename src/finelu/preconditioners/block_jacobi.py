@@ -14,9 +14,11 @@ from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
+    MultiblockFactors,
     SingularBlock,
     as_blocks,
     check_parameters,
@@ -44,21 +46,24 @@ class BlockJacobi(Recipe):
 
     name = "block_jacobi"
     keeps_symmetry = keeps_definite = True
-    matrices = ("CSR", "StencilMatrix", "BlockMatrix")
+    matrices = ("CSR", "StencilMatrix", "MultiblockMatrix", "BlockMatrix")
 
     block_size: int | None = None
     precision: str | None = None
     shift: float = 0.0
 
-    def factor(self, A: Any) -> BlockJacobiFactors | CutBlockJacobiFactors:
-        """A : a StencilMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr` takes, where it lives.
+    def factor(self, A: Any) -> BlockJacobiFactors | CutBlockJacobiFactors | MultiblockFactors:
+        """A : a StencilMatrix, a MultiblockMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr`
+            takes, where it lives.
 
         Raises MatrixError where A has no full diagonal, SingularBlock, naming cell or block row, first row and
         condition, where a block is singular to working precision.
         """
         check_parameters(self)
+        if isinstance(A, MultiblockMatrix):
+            return MultiblockFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
-            return BlockJacobiFactors(self, as_blocks(self, A))
+            return BlockJacobiFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         return CutBlockJacobiFactors(self, checked(self, A))
 
 

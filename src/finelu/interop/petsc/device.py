@@ -63,7 +63,7 @@ def local_rank() -> int:
 
 def share_cores() -> None:
     """Divide the cores of a machine among its processes, unless the user has set the number of threads."""
-    if threads._wanted is not None or os.environ.get("FINELU_NUM_THREADS"):
+    if threads.chosen():
         return
     if not threads.bound():  # then all processes share them
         size = from_launcher(LOCAL_SIZE) or PETSc.COMM_WORLD.getSize()

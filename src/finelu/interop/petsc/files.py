@@ -10,11 +10,11 @@ import scipy.sparse as sp
 from petsc4py import PETSc
 
 from finelu.errors import FileError, MatrixError
-from finelu.interop.petsc.processes import agreed, on_first
 from finelu.io import read_vector, write_array
 from finelu.io.market import Layout, common_place, expanded, read_layout, read_part, stored_twice
 from finelu.io.paths import FilePath, extension
 from finelu.io.petsc import MAT_CLASSID, VEC_CLASSID
+from finelu.processes import agreed, on_first
 
 MARKET, BINARY = (".mtx", ".mtx.gz"), (".petsc", ".dat", ".bin")
 CHUNK = 2**24  # column indices of a binary file that are checked together

@@ -9,7 +9,7 @@ import numpy as np
 from petsc4py import PETSc
 
 from finelu.errors import ParameterError
-from finelu.interop.petsc.processes import on_first
+from finelu.processes import on_first
 
 
 def partitioned(comm: Any, A: PETSc.Mat, name: str) -> tuple[PETSc.IS, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from petsc4py import PETSc
 
 from finelu import threads
-from finelu.device import require_gpu, sparse_module
+from finelu.device import namespace, on_gpu, require_gpu, sparse_module
 from finelu.errors import FineluError, MatrixError, StructurallySingular, UnstableFactors, ZeroPivot
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc.device import chosen_gpu, has_own_stream, share_cores
@@ -31,11 +31,13 @@ from finelu.interop.petsc.memory import (
     readable,
     writable,
 )
+from finelu.interop.petsc.multiblock import of as products_of
 from finelu.interop.petsc.options import checked_device, from_options, in_chebyshev, is_inner
 from finelu.interop.petsc.processes import or_abort
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES
-from finelu.preconditioners import ILU0
+from finelu.matrix.multiblock import MultiblockMatrix
+from finelu.preconditioners import ILU0, BlockILU0
 
 # PCFailedReason, and the exceptions that stand for each.
 NO_ERROR, STRUCTURE, PIVOT, MEMORY, OTHER = range(5)
@@ -56,7 +58,8 @@ class PC:
     -<prefix>finelu_device : "cpu"; "cuda", the GPU of this process by its number on its machine; "cuda:<number>".
 
     An option that does not exist, or does not parse, is a ParameterError that lists those that exist. A PC on several
-    processes works on their diagonal blocks. With new values at the same places it updates its factors, with entries
+    processes works on their diagonal blocks; for a Mat of `as_mat` on each block of the grid, where A lives, by
+    block_ilu0 instead of ilu0. With new values at the same places it updates its factors, with entries
     elsewhere it factors anew; it reads the block's arrays where PETSc keeps them, and compares their pattern with its
     own copy, without communication. Where a set-up or a solve fails, the process says why on stderr, and the result
     is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up begins anew. Where not even
@@ -134,6 +137,9 @@ class PC:
         share_cores()
         self._gpu = None if self.device == "cpu" else require_gpu()
         P = pc.getOperators()[1]
+        if (products := products_of(P)) is not None:
+            self._set_up_blocks(products.A, begin)
+            return
         if P.getComm().getSize() > 1:
             P = P.getDiagonalBlock()
         rows, columns = P.getSize()
@@ -167,6 +173,29 @@ class PC:
                     self._keep_pattern(indptr, indices)
                     self.factors = self._effective(P).factor(self._matrix(data, keep=True))
                     self._work = None
+                if self._gpu is not None:
+                    self._gpu.cuda.get_current_stream().synchronize()
+        finally:
+            event.end()
+        self.seconds[what] += perf_counter() - begin
+        self.calls[what] += 1
+
+    def _set_up_blocks(self, A: MultiblockMatrix, begin: float) -> None:
+        """Factors of each block of a grid; all processes come here together."""
+        self._gpu = namespace(A.data) if on_gpu(A.data) else None
+        self._number = A.data.device.id if on_gpu(A.data) else None
+        old = self.factors.pattern if self.factors is not None else None
+        same = isinstance(old, MultiblockMatrix) and old.same_grid(A)
+        event, what = (UPDATE, "update") if same else (FACTOR, "factor")
+        event.begin()
+        try:
+            with self._current():
+                if same and self.factors is not None:
+                    self.factors.update(A)
+                else:
+                    self.factors = None
+                    recipe = BlockILU0() if self.recipe == ILU0() else self.recipe
+                    self.factors = recipe.factor(A)
                 if self._gpu is not None:
                     self._gpu.cuda.get_current_stream().synchronize()
         finally:
@@ -307,7 +336,8 @@ class PC:
 
     def _described(self) -> Iterator[str]:
         """The lines that `-ksp_view` shows."""
-        yield f"{self.recipe!r} on {self.device if self._number is None else f'cuda:{self._number}'}"
+        recipe = self.recipe if self.factors is None else self.factors.recipe
+        yield f"{recipe!r} on {self.device if self._number is None else f'cuda:{self._number}'}"
         if self.error is not None:
             yield f"failed: {self.error}"
             return
@@ -315,8 +345,7 @@ class PC:
         if F is None:
             yield "an empty block" if self._ready else "not set up"
             return
-        assert self._pattern is not None
-        nnz = self._pattern[1].size
+        nnz = F.pattern.nnz if self._pattern is None else self._pattern[1].size
         yield (
             f"{F.shape[0]} rows, {nnz} entries; factors: {F.nnz} entries, fill {F.nnz / nnz:.3g}, {F.dtype}, "
             f"{bytes_of(F) / 2**20:.3g} MiB with their plans"

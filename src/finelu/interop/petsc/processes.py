@@ -1,4 +1,4 @@
-"""What the processes of PETSc's world do together: agree on results, raise one's exception on all, end all."""
+"""What the processes of PETSc's world do together, besides what any do (finelu.processes): end all, and name errors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 import traceback
 from collections.abc import Callable
 from functools import wraps
-from time import perf_counter, sleep
 from typing import Any, ParamSpec, TypeVar
 
 from petsc4py import PETSc
 
 from finelu.errors import FineluError, ParameterError
-
-DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
-PATIENCE = 5.0  # seconds for the other processes to meet an error, too
+from finelu.processes import DEFECT
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,40 +24,6 @@ def mpi(world: PETSc.Comm) -> Any:
     except ImportError as error:
         raise ImportError("finelu.interop.petsc.solve_mtx needs mpi4py: pip install mpi4py.") from error
     return world.tompi4py()
-
-
-def largest(comm: Any, value: float) -> float:
-    """The largest value of all processes."""
-    return float(max(comm.allgather(value)))
-
-
-def agreed(comm: Any, work: Callable[[], Result]) -> Result:
-    """work() on each process. An exception on one of them is raised on all, as the others would wait for ever."""
-    failure: Exception | None = None
-    try:
-        result = work()
-    except Exception as error:
-        failure = error
-    failed = comm.allgather(failure is not None)
-    if any(failed):
-        raise comm.bcast(failure, root=failed.index(True))
-    return result
-
-
-def on_first(comm: Any, work: Callable[[], Result]) -> Result | None:
-    """work() on the first process, None on the others; an exception is raised on all."""
-    return agreed(comm, lambda: work() if comm.rank == 0 else None)
-
-
-def met_by_all(comm: Any) -> bool:
-    """Whether all processes come here, within PATIENCE."""
-    arrived = comm.Ibarrier()
-    end = perf_counter() + PATIENCE
-    while not arrived.Test():
-        if perf_counter() > end:
-            return False
-        sleep(0.01)
-    return True
 
 
 def or_abort(callback: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -13,9 +13,10 @@ from petsc4py import PETSc
 from finelu.errors import FileError
 from finelu.interop.petsc.files import BINARY, MARKET, read_system, write_vector
 from finelu.interop.petsc.partition import partitioned
-from finelu.interop.petsc.processes import agreed, in_one_line, largest, mpi
+from finelu.interop.petsc.processes import in_one_line, mpi
 from finelu.io import VECTOR_FORMATS, WRITABLE_FORMATS, check_apart, check_writable
 from finelu.io.paths import FilePath, extension
+from finelu.processes import agreed, largest
 from finelu.validation import count, number
 
 CONTEXT = "finelu.interop.petsc.PC"

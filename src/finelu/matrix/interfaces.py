@@ -1,0 +1,254 @@
+"""Structured grids of several blocks that meet at interfaces, on one process or on many: `Interface`, `MultiblockGrid`.
+
+L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs, sections 1
+and 2, for a multi-block domain over message passing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finelu.device import copied, namespace, on_gpu
+from finelu.errors import MatrixError, ParameterError
+from finelu.processes import agreed, end_together, share_cores
+
+AXES = "ijk"
+FACES = ("k-", "j-", "i-", "i+", "j+", "k+")  # in the order of the blocks alpha to eta of a StencilMatrix
+
+Name = Hashable
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Two faces of blocks that are one in space: the cells of both meet one to one.
+
+    block, other : names of the blocks; the same one where a grid closes on itself.
+    face, other_face : "i-", "i+", "j-", "j+", "k-" or "k+": where i is 0, where it is largest, and so on.
+    along : for each of the two axes that the face of `block` has, in the order i, j, k, the axis of `other` that runs
+        with it, or, after a minus sign, against it: ("-i", "k"). None: the axes of the other face, in their order.
+    Raises MatrixError for faces and axes that there are not.
+    """
+
+    block: Name
+    face: str
+    other: Name
+    other_face: str
+    along: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for face in (self.face, self.other_face):
+            if face not in FACES:
+                raise MatrixError(f"{self}: {face!r} is no face; the faces of a block are {', '.join(sorted(FACES))}.")
+        if (self.block, self.face) == (self.other, self.other_face):
+            raise MatrixError(f"{self} joins a face with itself; two faces are needed.")
+        given = self.along
+        if given is not None:
+            needed = tangents(self.other_face)
+            if not isinstance(given, tuple | list) or sorted(str(a).lstrip("-") for a in given) != sorted(needed):
+                raise MatrixError(
+                    f"{self}: along={given!r}; the two axes of face {self.other_face}, {needed[0]} and {needed[1]}, "
+                    "each with or without a minus sign, are needed."
+                )
+            object.__setattr__(self, "along", tuple(given))
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """`along`, never None."""
+        return self.along or tangents(self.other_face)
+
+    @property
+    def back(self) -> Interface:
+        """The same, seen from the other side."""
+        own = tangents(self.face)
+        along = []
+        for axis in tangents(self.other_face):
+            k = next(k for k in range(2) if self.axes[k].lstrip("-") == axis)
+            along.append(self.axes[k].replace(axis, own[k]))
+        return Interface(self.other, self.other_face, self.block, self.face, (along[0], along[1]))
+
+    def oriented(self, layers: Any) -> Any:
+        """Layers of cells (depth, s1, s2, ...) at the other face as this face has them: (depth, t1, t2, ...)."""
+        first, second = self.axes
+        if tangents(self.other_face).index(first.lstrip("-")) == 1:
+            layers = layers.swapaxes(1, 2)
+        step = [slice(None, None, -1 if axis.startswith("-") else None) for axis in (first, second)]
+        return layers[:, step[0], step[1]]
+
+    def __str__(self) -> str:
+        along = "" if self.along is None else f", along={self.along}"
+        return f"Interface({self.block!r}, {self.face!r}, {self.other!r}, {self.other_face!r}{along})"
+
+
+def tangents(face: str) -> tuple[str, str]:
+    """The two axes that a face has."""
+    first, second = (axis for axis in AXES if axis != face[0])
+    return first, second
+
+
+class MultiblockGrid:
+    """Blocks of cells, and the interfaces at which they meet; each process has some of the blocks.
+
+    shapes : {name: (I, J, K)} of the blocks of this process, or a list, whose names are 0, 1, ... In two dimensions
+        K = 1.
+    interfaces : those of the whole grid, the same on each process. A face is in one at most; one that is in none is
+        where the domain ends.
+    comm : an mpi4py communicator of all processes that have blocks; None for one process. With it, all of them must
+        make grids, matrices and factors, exchange, multiply and solve together.
+        Making the first such grid divides the cores of a machine among its processes, where they are not bound to some
+        of them and no number of threads was set, and has an exception that nothing catches end all processes.
+    names : of the blocks of this process, in their order.  shapes, interfaces : as given.  owner : {name: process}.
+    Raises MatrixError, the same on all processes, for a block that no process has or that two have, a process without a
+    block, and interfaces whose faces do not match.
+    """
+
+    def __init__(self, shapes: Any, interfaces: Sequence[Interface] = (), comm: Any = None):
+        self.comm = comm if comm is not None and comm.size > 1 else None
+        self.interfaces = tuple(interfaces)
+        if self.comm is not None:
+            end_together(comm)
+            share_cores(comm)
+            self.shapes = agreed(comm, lambda: _checked_shapes(shapes), named=True)
+            given = comm.allgather((self.shapes, self.interfaces))
+        else:
+            self.shapes = _checked_shapes(shapes)
+            given = [(self.shapes, self.interfaces)]
+        self.names = tuple(self.shapes)
+        self._everywhere: dict[Name, tuple[int, int, int]] = {}
+        self.owner: dict[Name, int] = {}
+        for rank, (blocks, theirs) in enumerate(given):
+            if not blocks:
+                raise MatrixError(
+                    f"process {rank} of {len(given)} has no block; start no more processes than there are blocks."
+                )
+            if theirs != given[0][1]:
+                raise MatrixError(f"processes 0 and {rank} were given different interfaces; all need the same list.")
+            for name, shape in blocks.items():
+                if name in self.owner:
+                    raise MatrixError(
+                        f"block {name!r} is on processes {self.owner[name]} and {rank}; one is to have it."
+                    )
+                self.owner[name], self._everywhere[name] = rank, shape
+        self.across: dict[int, Any] = {}  # of the matrices of this grid, for each device: see matrix/multiblock.py
+        # Each face that is joined, as its block sees it.
+        self._joined: dict[tuple[Name, str], Interface] = {}
+        for interface in self.interfaces:
+            self._check(interface)
+            for side in (interface, interface.back):
+                if (side.block, side.face) in self._joined:
+                    raise MatrixError(f"face {side.face} of block {side.block!r} is in two interfaces; one is allowed.")
+                self._joined[side.block, side.face] = side
+
+    def _check(self, interface: Interface) -> None:
+        if not isinstance(interface, Interface):
+            raise MatrixError(f"interfaces holds a {type(interface).__name__}; Interface(...) is needed.")
+        for name in (interface.block, interface.other):
+            if name not in self._everywhere:
+                raise MatrixError(f"{interface}: there is no block {name!r}; there are {_listed(self._everywhere)}.")
+        own, other = (self._everywhere[name] for name in (interface.block, interface.other))
+        for mine, theirs in zip(tangents(interface.face), interface.axes, strict=True):
+            here, there = own[AXES.index(mine)], other[AXES.index(theirs[-1])]
+            if here != there:
+                raise MatrixError(
+                    f"{interface} does not match: block {interface.block!r} has {here} cells along {mine}, block "
+                    f"{interface.other!r} has {there} along {theirs[-1]}."
+                )
+
+    @property
+    def cells(self) -> int:
+        """Cells of the blocks of this process."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def joined(self, name: Name) -> dict[str, Interface]:
+        """{face: interface, as this block sees it} of the faces of a block that are in one."""
+        return {face: self._joined[name, face] for face in FACES if (name, face) in self._joined}
+
+    def exchange(self, arrays: Mapping[Name, Any], depth: int = 1) -> dict[Name, dict[str, Any]]:
+        """The layers of cells beyond each interface, for each block of this process; all processes must call it.
+
+        arrays : {name: (I, J, K, ...)}, NumPy or CuPy; what follows the cells is carried along, the same of all blocks,
+        as it is: no vector is turned.  depth : the number of layers.
+        Returns {name: {face: layers}}, oriented as the block: with `depth` cells across its face they continue the
+        array, so that concatenate((ghosts["i-"], array, ghosts["i+"]), axis=0) is the block with its neighbours.
+        Cost: copies of the layers; those of other processes go through the host unless MPI takes the memory of a GPU.
+        """
+        slabs: dict[Name, dict[str, Any]] = {}
+        for name in self.names:
+            array = arrays[name]
+            if tuple(array.shape[:3]) != self.shapes[name]:
+                raise MatrixError(
+                    f"the array of block {name!r} has shape {array.shape}, but its cells {self.shapes[name]}."
+                )
+            slabs[name] = {face: layers_at(array, face, depth) for face in self.joined(name)}
+            for face, slab in slabs[name].items():
+                if slab.shape[0] < depth:
+                    raise ParameterError(f"depth={depth}: block {name!r} has {slab.shape[0]} cells across face {face}.")
+        found = self.traded(slabs)
+        return {name: {face: _back(layers, face) for face, layers in found[name].items()} for name in self.names}
+
+    def traded(self, slabs: Mapping[Name, Mapping[str, Any]]) -> dict[Name, dict[str, Any]]:
+        """What stands at the other side of each face, for what stands at this one.
+
+        slabs : {name: {face: (depth, t1, t2, ...)}}; the depth counts from the face on, t1 and t2 are its axes. What
+        comes back has those of this side.
+        """
+        found: dict[Name, dict[str, Any]] = {name: {} for name in self.names}
+        comm: Any = self.comm
+        requests, arrived, kept = [], [], []
+        for k, interface in enumerate(self.interfaces):
+            for tag, side in ((2 * k, interface), (2 * k + 1, interface.back)):
+                here, there = (name in self.shapes for name in (side.block, side.other))
+                if here and there:
+                    found[side.block][side.face] = side.oriented(slabs[side.other][side.other_face])
+                elif there:  # sent as the other side wants it
+                    buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
+                    kept.append(buffer)
+                    requests.append(comm.Isend(buffer, self.owner[side.block], tag))
+                elif here:
+                    own = slabs[side.block][side.face]
+                    buffer = np.empty(own.shape, own.dtype)
+                    requests.append(comm.Irecv(buffer, self.owner[side.other], tag))
+                    arrived.append((side, own, buffer))
+        for request in requests:
+            request.Wait()
+        for side, own, buffer in arrived:
+            found[side.block][side.face] = namespace(own).asarray(buffer)
+        return found
+
+    def __repr__(self) -> str:
+        where = "" if self.comm is None else f", process {self.comm.rank} of {self.comm.size}"
+        shapes = ", ".join(f"{name!r}: {' x '.join(map(str, shape))}" for name, shape in self.shapes.items())
+        return f"MultiblockGrid({shapes}; {len(self.interfaces)} interfaces{where})"
+
+
+def layers_at(array: Any, face: str, depth: int) -> Any:
+    """A view of the `depth` layers of cells of (I, J, K, ...) next to a face: (depth, t1, t2, ...), outermost first."""
+    across = namespace(array).moveaxis(array, AXES.index(face[0]), 0)
+    return across[:depth] if face.endswith("-") else across[::-1][:depth]
+
+
+def _back(layers: Any, face: str) -> Any:
+    """Layers (depth, t1, t2, ...), the nearest first, as cells (I, J, K, ...) that go on beyond the face."""
+    return namespace(layers).moveaxis(layers[::-1] if face.endswith("-") else layers, 0, AXES.index(face[0]))
+
+
+def _to_send(layers: Any) -> Any:
+    return copied(layers).get() if on_gpu(layers) else np.ascontiguousarray(layers)
+
+
+def _checked_shapes(shapes: Any) -> dict[Name, tuple[int, int, int]]:
+    found = {}
+    for name, shape in shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes):
+        cells = tuple(shape)
+        if len(cells) != 3 or not all(isinstance(c, int | np.integer) and c > 0 for c in cells):
+            raise MatrixError(f"block {name!r} has shape {shape!r}; three positive integers (I, J, K) are needed.")
+        found[name] = (int(cells[0]), int(cells[1]), int(cells[2]))
+    return found
+
+
+def _listed(names: Mapping[Name, Any], most: int = 8) -> str:
+    some = [repr(name) for name in list(names)[:most]]
+    return ", ".join(some + (["..."] if len(names) > most else []))

@@ -1,0 +1,191 @@
+"""What the tests of multi-block matrices run on several processes: mpiexec -n 2 python multiblock_processes.py CASE.
+
+Each case is a function; what it returns on the first process is printed as one line of JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from multiblock_cases import AS_IT_IS, TURNS, Cut
+from stencil_cases import random_blocks
+
+import finelu as fl
+from finelu import threads
+
+COMM = MPI.COMM_WORLD
+SHAPE, N = (12, 5, 3), 3
+CUT = Cut(SHAPE, 0, [3, 6, 9], [AS_IT_IS, TURNS[13], TURNS[30], TURNS[47]], closed=True)
+BLOCKS = random_blocks(SHAPE, N, seed=11)
+PARTS = CUT.blocks(BLOCKS)
+OWN = {k: part for k, part in PARTS.items() if k % COMM.size == COMM.rank}
+LAST = COMM.rank == COMM.size - 1
+
+
+def spread(blocks=OWN):
+    """A on these processes."""
+    return fl.MultiblockMatrix(CUT.grid(blocks, COMM), blocks)
+
+
+def matrices():
+    """A on these processes, and the same on this one alone."""
+    return spread(), fl.MultiblockMatrix(CUT.grid(PARTS), PARTS)
+
+
+def own(alone, x):
+    """The part of this process of x, a vector of the whole."""
+    parts = alone.split(x)
+    return np.concatenate([parts[k].reshape(-1) for k in OWN])
+
+
+def differences(pairs):
+    return [max(COMM.allgather(float(abs(a - b).max()))) for a, b in pairs]
+
+
+def same():
+    """Products, corrections and exchange, as on one process."""
+    A, alone = matrices()
+    rng = np.random.default_rng(1)
+    x, b = (rng.standard_normal(alone.shape[0]) for _ in range(2))
+    F, G = fl.BlockILU0().factor(A), fl.BlockILU0().factor(alone)
+    found = fl.richardson(A, own(alone, b), M=F, rtol=1e-12, maxiter=100)
+    single = fl.richardson(alone, b, M=G, rtol=1e-12, maxiter=100)
+    looked = []
+    stopped = fl.richardson(A, own(alone, b), M=F, rtol=0, maxiter=50, watch=lambda k, _: looked.append(k) or k == 3)
+    # a residual that only twice the precision can tell from rounding
+    exact = fl.richardson(A, own(alone, b), x0=found.x, M=F, rtol=1e-16, maxiter=20)
+    cells = {k: np.arange(part.shape[1] * part.shape[2] * part.shape[3], dtype=float).reshape(part.shape[1:4])
+             for k, part in PARTS.items()}  # fmt: skip
+    here, there = A.grid.exchange({k: cells[k] for k in OWN}, 2), alone.grid.exchange(cells, 2)
+    F.update(fl.MultiblockMatrix(A.grid, {k: 2 * part for k, part in OWN.items()}))
+    return {
+        "differences": differences(
+            [
+                (A @ own(alone, x), own(alone, alone @ x)),
+                (A.residual(own(alone, b), own(alone, x)), own(alone, alone.residual(b, x))),
+                (A.rmatvec(own(alone, x)), own(alone, alone.rmatvec(x))),
+                (found.x, own(alone, single.x)),
+                (2 * F.solve(own(alone, b)), own(alone, G.solve(b))),
+                *((here[k][face], there[k][face]) for k in OWN for face in here[k]),
+            ]
+        ),
+        "histories": float(abs(found.history - single.history).max()),
+        "iterations": [found.iterations, single.iterations],
+        "statuses": [str(s) for s in COMM.allgather(found.status.name)],
+        "stopped": [COMM.allgather(stopped.status.name), COMM.allgather(stopped.iterations)],
+        "exact": [COMM.allgather(exact.status.name), COMM.allgather(exact.residual_norm)],
+        "residual": [found.residual_norm, float(np.linalg.norm(b - alone @ np.concatenate(gathered(alone, found.x))))],
+        "bounds": A.bounds() == alone.bounds(),
+        "threads": threads.get_num_threads() * COMM.size <= max(threads.available_cores(), COMM.size),
+    }
+
+
+def gathered(alone, x):
+    """The parts of all processes, in the order of the blocks."""
+    parts, at = {}, 0
+    for k in OWN:
+        size = int(np.prod(PARTS[k].shape[1:4])) * N
+        parts[k], at = x[at : at + size], at + size
+    everything = {k: v for theirs in COMM.allgather(parts) for k, v in theirs.items()}
+    return [everything[k] for k in sorted(everything)]
+
+
+def not_matching():
+    shapes = {COMM.rank: (2, 3, 4 + COMM.rank)}
+    fl.MultiblockGrid(shapes, [fl.Interface(0, "i+", 1, "i-")], COMM)
+
+
+def without_a_block():
+    fl.MultiblockGrid({} if COMM.rank else {0: (2, 2, 2)}, [], COMM)
+
+
+def twice():
+    fl.MultiblockGrid({0: (2, 2, 2)}, [], COMM)
+
+
+def other_interfaces():
+    fl.MultiblockGrid({COMM.rank: (2, 2, 2)}, [fl.Interface(0, "i+", 1, "i-")][COMM.rank :], COMM)
+
+
+def other_kinds():
+    grid = fl.MultiblockGrid({COMM.rank: (2, 2, 2)}, [], COMM)
+    fl.MultiblockMatrix(grid, {COMM.rank: random_blocks((2, 2, 2), 2 + COMM.rank)})
+
+
+def broken(place, value):
+    """The blocks of this process, with another value in the first cell of the first on the last process."""
+    blocks = {k: part.copy() for k, part in OWN.items()}
+    if LAST:
+        next(iter(blocks.values()))[place, 0, 0, 0] = value
+    return blocks
+
+
+def not_a_number():
+    spread(broken(3, np.nan))
+
+
+def singular():
+    fl.BlockILU0().factor(spread(broken(slice(4), 0)))
+
+
+def bad_b():
+    A = spread()
+    b = np.ones(A.shape[0])
+    b[3] = np.nan if LAST else 1
+    fl.richardson(A, b)
+
+
+def other_dtype():
+    A = spread()
+    fl.richardson(A, np.ones(A.shape[0], np.complex128 if COMM.rank else np.float64))
+
+
+def gmres():
+    A = spread()
+    fl.gmres(A, np.ones(A.shape[0]))
+
+
+def as_csr():
+    fl.ILU0().factor(spread())
+
+
+def errors():
+    """{case: the text of the error that each process meets}."""
+    found = {}
+    for case in (not_matching, without_a_block, twice, other_interfaces, other_kinds, not_a_number, singular, bad_b,
+                 other_dtype, gmres, as_csr):  # fmt: skip
+        try:
+            case()
+            text = ""
+        except fl.FineluError as error:
+            text = str(error)
+        found[case.__name__] = COMM.allgather(text)
+    return found
+
+
+def dies():
+    """The last process is killed while the others wait for it."""
+    A = spread()
+    if LAST:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fl.richardson(A, np.ones(A.shape[0]), M=fl.BlockILU0().factor(A), rtol=0, maxiter=10**6)
+
+
+def fails():
+    """An exception of the program's own on the last process, which nothing catches."""
+    A = spread()
+    if LAST:
+        raise RuntimeError("the last process has had enough")
+    fl.richardson(A, np.ones(A.shape[0]), M=fl.BlockILU0().factor(A), rtol=0, maxiter=10**6)
+
+
+if __name__ == "__main__":
+    result = globals()[sys.argv[1]]()
+    if COMM.rank == 0:
+        print(json.dumps(result))

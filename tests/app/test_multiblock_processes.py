@@ -1,0 +1,92 @@
+"""Multi-block matrices on several processes: as on one process; what one of them meets ends, or is raised on, all.
+
+The cases are in multiblock_processes.py, which mpiexec runs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import finelu as fl
+
+pytest.importorskip("mpi4py")
+HERE = Path(__file__).parent
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+pytestmark = [pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec"), pytest.mark.mpi]
+
+
+def run(case, processes=2, seconds=120):
+    """The CompletedProcess of a case."""
+    paths = [str(Path(fl.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    command = [MPIEXEC, "-n", str(processes), sys.executable, str(HERE / "multiblock_processes.py"), case]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
+        try:
+            said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"no end after {seconds} s: {process.communicate()}")
+    return subprocess.CompletedProcess(command, process.returncode, *said)
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """{case: the text of the error on each process}."""
+    done = run("errors")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_same_as_on_one_process(processes):
+    done = run("same", processes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert max(found["differences"]) < 1e-12
+    assert found["histories"] < 1e-12 and found["iterations"][0] == found["iterations"][1] > 5
+    assert found["statuses"] == ["CONVERGED"] * processes
+    assert found["stopped"] == [["INTERRUPTED"] * processes, [3] * processes]
+    assert len(set(found["exact"][1])) == 1 and found["exact"][1][0] < 1e-13 and "CONVERGED" not in found["exact"][0]
+    assert found["residual"][0] == pytest.approx(found["residual"][1], rel=1e-3)
+    assert found["bounds"] and found["threads"]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("not_matching", "does not match: block 0 has 4 cells along k, block 1 has 5 along k"),
+        ("without_a_block", "process 1 of 2 has no block"),
+        ("twice", "block 0 is on processes 0 and 1"),
+        ("other_interfaces", "processes 0 and 1 were given different interfaces"),
+        ("other_kinds", "those of process 1 n=3"),
+        ("not_a_number", "process 1: block 1: blocks holds NaN or Inf in delta of cell (0, 0, 0)"),
+        ("singular", "process 1: BlockILU0(): block 1: the diagonal block of cell (0, 0, 0)"),
+        ("bad_b", "process 1: b holds NaN or Inf in row 3"),
+        ("other_dtype", "differ in kind between processes 0 and 1"),
+        ("gmres", "spread over 2 processes, where of these methods only richardson works"),
+        ("as_csr", "spread over 2 processes, so it is no single CSR matrix"),
+    ],
+)
+def test_what_one_meets_is_raised_on_all(errors, case, words):
+    first, *others = errors[case]
+    assert words in first and "\n" not in first
+    assert others == [first]
+
+
+def test_a_process_that_dies_ends_all():
+    done = run("dies")
+    assert done.returncode != 0 and "9" in done.stdout + done.stderr
+
+
+def test_an_error_that_nothing_catches_ends_all():
+    done = run("fails")
+    assert done.returncode != 0
+    assert "RuntimeError: the last process has had enough" in done.stderr
+    assert "process 1 of 2 met an error; all of them end." in done.stderr
