@@ -1,6 +1,6 @@
 """What the tests of multi-block matrices run on several processes: mpiexec -n 2 python multiblock_processes.py CASE.
 
-Each case is a function; what it returns on the first process is printed as one line of JSON.
+Each case is a function; what it returns on the first process is printed as one line of JSON, after "RESULT ".
 """
 
 import json
@@ -18,6 +18,7 @@ from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import threads
+from finelu.device import to_host
 
 COMM = MPI.COMM_WORLD
 SHAPE, N = (12, 5, 3), 3
@@ -33,24 +34,19 @@ def spread(blocks=OWN):
     return fl.MultiblockMatrix(CUT.grid(blocks, COMM), blocks)
 
 
-def matrices():
-    """A on these processes, and the same on this one alone."""
-    return spread(), fl.MultiblockMatrix(CUT.grid(PARTS), PARTS)
-
-
-def own(alone, x):
-    """The part of this process of x, a vector of the whole."""
-    parts = alone.split(x)
-    return np.concatenate([parts[k].reshape(-1) for k in OWN])
-
-
 def differences(pairs):
-    return [max(COMM.allgather(float(abs(a - b).max()))) for a, b in pairs]
+    return [max(COMM.allgather(float(abs(to_host(a) - to_host(b)).max()))) for a, b in pairs]
 
 
-def same():
-    """Products, corrections and exchange, as on one process."""
-    A, alone = matrices()
+def same(xp=np):
+    """Products, corrections and exchange, as on one process on the host."""
+    A, alone = spread({k: xp.asarray(part) for k, part in OWN.items()}), fl.MultiblockMatrix(CUT.grid(PARTS), PARTS)
+
+    def own(alone, x):
+        """The part of this process of x, a vector of the whole."""
+        parts = alone.split(x)
+        return xp.concatenate([xp.asarray(parts[k].reshape(-1)) for k in OWN])
+
     rng = np.random.default_rng(1)
     x, b = (rng.standard_normal(alone.shape[0]) for _ in range(2))
     F, G = fl.BlockILU0().factor(A), fl.BlockILU0().factor(alone)
@@ -62,8 +58,8 @@ def same():
     exact = fl.richardson(A, own(alone, b), x0=found.x, M=F, rtol=1e-16, maxiter=20)
     cells = {k: np.arange(part.shape[1] * part.shape[2] * part.shape[3], dtype=float).reshape(part.shape[1:4])
              for k, part in PARTS.items()}  # fmt: skip
-    here, there = A.grid.exchange({k: cells[k] for k in OWN}, 2), alone.grid.exchange(cells, 2)
-    F.update(fl.MultiblockMatrix(A.grid, {k: 2 * part for k, part in OWN.items()}))
+    here, there = A.grid.exchange({k: xp.asarray(cells[k]) for k in OWN}, 2), alone.grid.exchange(cells, 2)
+    F.update(fl.MultiblockMatrix(A.grid, {k: xp.asarray(2 * part) for k, part in OWN.items()}))
     return {
         "differences": differences(
             [
@@ -72,7 +68,7 @@ def same():
                 (A.rmatvec(own(alone, x)), own(alone, alone.rmatvec(x))),
                 (found.x, own(alone, single.x)),
                 (2 * F.solve(own(alone, b)), own(alone, G.solve(b))),
-                *((here[k][face], there[k][face]) for k in OWN for face in here[k]),
+                *((here[k][face] + 0, there[k][face]) for k in OWN for face in here[k]),
             ]
         ),
         "histories": float(abs(found.history - single.history).max()),
@@ -80,13 +76,31 @@ def same():
         "statuses": [str(s) for s in COMM.allgather(found.status.name)],
         "stopped": [COMM.allgather(stopped.status.name), COMM.allgather(stopped.iterations)],
         "exact": [COMM.allgather(exact.status.name), COMM.allgather(exact.residual_norm)],
-        "residual": [found.residual_norm, float(np.linalg.norm(b - alone @ np.concatenate(gathered(alone, found.x))))],
-        "bounds": A.bounds() == alone.bounds(),
+        "residual": [
+            found.residual_norm,
+            float(np.linalg.norm(b - alone @ np.concatenate(gathered(to_host(found.x))))),
+        ],
+        "bounds": bool(np.allclose(A.bounds(), alone.bounds(), rtol=1e-12)),
         "threads": threads.get_num_threads() * COMM.size <= max(threads.available_cores(), COMM.size),
     }
 
 
-def gathered(alone, x):
+def same_on_gpu():
+    """`same` with the blocks of each process on a GPU of its own, where there are as many."""
+    import cupy
+
+    cupy.cuda.Device(COMM.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return same(cupy)
+
+
+def same_on_both():
+    """`same` with the blocks of the first process on a GPU, those of the others on the host."""
+    import cupy
+
+    return same(np if COMM.rank else cupy)
+
+
+def gathered(x):
     """The parts of all processes, in the order of the blocks."""
     parts, at = {}, 0
     for k in OWN:
@@ -188,4 +202,4 @@ def fails():
 if __name__ == "__main__":
     result = globals()[sys.argv[1]]()
     if COMM.rank == 0:
-        print(json.dumps(result))
+        print("RESULT " + json.dumps(result), flush=True)

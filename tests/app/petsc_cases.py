@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import petsc4py
 
@@ -15,6 +16,10 @@ petsc4py.init(["case", *ARGUMENTS])
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
 from petsc4py import PETSc  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from multiblock_cases import AS_IT_IS, TURNS, Cut  # noqa: E402
+from stencil_cases import random_blocks  # noqa: E402
 
 import finelu as fl  # noqa: E402
 from finelu.interop import petsc, petsc_command  # noqa: E402
@@ -224,6 +229,39 @@ def error_of_one():
     if COMM.getSize() - 1 == RANK:
         petsc.solve._solver = solver_without_memory
     sys.exit(petsc_command.command([word for word in ARGUMENTS if "." in word]))
+
+
+def multiblock():
+    """A grid of several blocks by methods of PETSc: iterations, reasons and residuals; then other values, twice as
+    large; then a block that is singular on the last process, and the first values again."""
+    cut = Cut((12, 5, 3), 0, [3, 6, 9], [AS_IT_IS, TURNS[13], TURNS[30], TURNS[47]], closed=True)
+    parts = cut.blocks(random_blocks((12, 5, 3), 3, np.dtype(PETSc.ScalarType).name, seed=11))
+    own = {k: part for k, part in parts.items() if k % COMM.getSize() == RANK}
+
+    def matrix(factor=1.0):
+        blocks = {k: factor * part for k, part in own.items()}
+        return fl.MultiblockMatrix(grid, blocks)
+
+    grid = cut.grid(own, COMM.tompi4py())
+    mat = petsc.as_mat(matrix())
+    found = []
+    for kind in ("richardson", "gmres", "bicg"):
+        ksp = solver(mat, kind, 1e-10)
+        ksp.getPC().setType("python")
+        ksp.getPC().setPythonContext(PC())
+        ksp.setFromOptions()
+        found.append(solved(ksp, right_hand_side(mat)))
+    context = ksp.getPC().getPythonContext()
+    petsc.set_matrix(mat, matrix(2.0))
+    found.append(solved(ksp, right_hand_side(mat)))
+    singular = {k: part.copy() for k, part in own.items()}
+    if COMM.getSize() - 1 == RANK:
+        next(iter(singular.values()))[:4, 0, 0, 0] = 0
+    petsc.set_matrix(mat, fl.MultiblockMatrix(grid, singular))
+    found.append(solved(ksp, right_hand_side(mat)))
+    petsc.set_matrix(mat, matrix())
+    found.append(solved(ksp, right_hand_side(mat)))
+    return found, context.calls, repr(context.factors.recipe)
 
 
 def threads():

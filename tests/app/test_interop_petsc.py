@@ -639,6 +639,17 @@ def test_inside_a_multigrid_smoother():
     assert ours[1] > 0
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_grid_of_several_blocks(processes):
+    done, ((richardson, gmres, bicg, twice, singular, again), calls, recipe) = mpi(processes, "multiblock")
+    for iterations, reason, residual in (richardson, gmres, bicg, twice, again):
+        assert reason > 0 and 5 < iterations < 20 and residual < 1e-8
+    assert gmres[0] <= richardson[0]
+    assert singular[1] in (-9, -11) and "the diagonal block of cell (0, 0, 0)" in done.stderr
+    assert calls["factor"] == 2 and calls["update"] == 1  # the last one anew, as there were no factors
+    assert recipe == "BlockILU0()"
+
+
 @pytest.mark.parametrize("kind", ["missing", "pivot", "nan"])
 @pytest.mark.parametrize("outer", [("-pc_type", "asm", *OURS), ("-pc_type", "bjacobi", *OURS), ALONE])
 def test_a_process_that_fails_ends_the_solve_on_all(kind, outer):

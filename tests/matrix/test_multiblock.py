@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from checks import DTYPES, PATTERNS, assert_close, one_line, values
+from checks import DTYPES, ON_GPU, PATTERNS, assert_close, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
 from multiblock_cases import AS_IT_IS, TURNS, Cut
@@ -98,6 +98,33 @@ def test_factors_are_those_of_each_block(dtype, recipe):
     other = {k: 2 * part for k, part in parts.items()}
     F.update(fl.MultiblockMatrix(A.grid, other))
     assert_close(F.solve(2 * r), recipe.factor(A).solve(r), 8)
+
+
+@ON_GPU
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gpu_gives_what_the_host_gives(backend, dtype):
+    blocks = random_blocks((5, 4, 3), N, dtype)
+    cut = Cut((5, 4, 3), 0, [1, 3], [TURNS[9], AS_IT_IS, TURNS[33]], closed=True)
+    parts = cut.blocks(blocks)
+    host = fl.MultiblockMatrix(cut.grid(parts), parts)
+    A = fl.MultiblockMatrix(cut.grid(parts), {k: backend.move(part) for k, part in parts.items()})
+    x, b = (values(host.shape[0], dtype, seed) for seed in (1, 2))
+    X, B = backend.move(x), backend.move(b)
+    assert_close(backend.fetch(A @ X), host @ x, 50)
+    assert_close(backend.fetch(A.residual(B, X)), host.residual(b, x), 50)
+    assert_close(backend.fetch(A.rmatvec(X)), host.rmatvec(x), 50)
+    assert_close(backend.fetch(A.tocsr()).toarray(), host.tocsr().toarray(), 8)
+    F, G = fl.BlockILU0().factor(A), fl.BlockILU0().factor(host)
+    assert_close(backend.fetch(F.solve(B)), G.solve(b), 200)
+    rtol = 1e-4 if dtype in ("float32", "complex64") else 1e-10
+    for method in (fl.richardson, fl.gmres):
+        here, there = method(A, B, M=F, rtol=rtol), method(host, b, M=G, rtol=rtol)
+        assert here.converged and abs(here.iterations - there.iterations) <= 1
+    fields = {k: values(part.shape[1:4], dtype, 7) for k, part in parts.items()}
+    ghosts = A.grid.exchange({k: backend.move(field) for k, field in fields.items()})
+    for k, faces in host.grid.exchange(fields).items():
+        for face, layers in faces.items():
+            assert np.array_equal(backend.fetch(ghosts[k][face]), layers)
 
 
 def test_methods_solve_with_blocks_as_with_one():

@@ -107,7 +107,7 @@ class MultiblockMatrix(BlockProducts):
     @property
     def nnz(self) -> int:
         """Entries of the blocks of this process that point to a cell, zeros among them."""
-        return sum(S.nnz for S in self.stencils.values()) + self._across.order.size * self.n_block**2
+        return sum(S.nnz for S in self.stencils.values()) + int(self._across.order.size) * self.n_block**2
 
     def split(self, x: Any) -> dict[Name, Any]:
         """{name: (I, J, K, n)}, or (I, J, K, n, k), of x (N,), or (N, k): views."""

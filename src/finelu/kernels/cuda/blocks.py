@@ -248,11 +248,13 @@ def _way(trans, dtype) -> str:
 def bsr_residual(indptr, indices, data, x, b, out) -> None:
     """out = b - A x, or A x if b is None; queued on the current stream.
 
-    data : (nb, n, n), n at most 32.  x, b, out : (rows n,); out may be b, not x. Cost: each block is read once.
+    data : (nb, n, n), n at most 32.  x : (columns n,).  b, out : (rows n,); out may be b, not x. Cost: each block is
+    read once.
     """
     _check_pattern(indptr, indices, None, data)
     n, rows, index = data.shape[-1], indptr.size - 1, indices.dtype
-    for name, vector in (("x", x), ("b", b), ("out", out)):
+    _check("x", x, (x.size // n * n,), data.dtype)
+    for name, vector in (("b", b), ("out", out)):
         if vector is not None:
             _check(name, vector, (rows * n,), data.dtype)
     team = team_for(n)
