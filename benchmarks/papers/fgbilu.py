@@ -7,14 +7,16 @@ construction from these two.
 
 - sequential: the global algorithm in natural order on one core, as one writes it, compiled by Numba
 - CPU: finelu with this number of threads
-- GPU CL, GPU ACC: finelu in the paper's two styles, without pivoting as in the paper; GPU CL, pivoting: as by default
+- GPU CL: finelu, the paper's CL style in one launch, without pivoting as in the paper; GPU CL, pivoting: as by default
+- GPU CL, launches: the CL style as the paper has it, a launch a hyperplane, n up to 32; GPU ACC: its ACC style
 - GPU BSR: the same matrix without knowledge of its grid
 - cuSPARSE: bsrilu02, and bsrsv2 with L and with U; the best of both policies and both ways to store a block
 - MKL, ilupp: the scalar ILU(0) of the same matrix written out, which is the same factorization
 
 Per-point times are those of one sweep over the domain. Before each call on the GPU 256 MiB are read, on the CPU calls
 take copies of the matrix in turn, so that no cache holds it. Results are compared with the sequential ones (on grids
-that are too large for these with those of the ACC style): relative differences of M^-1 b and of the factors.
+that are too large for these with those of the ACC style): relative differences of M^-1 b and of the factors. Table 1 is
+compared with the sequential algorithm that keeps the L U factors of the diagonal blocks; all others keep inverses.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def _launch(function: str, dtype: Any, items: int, arguments: tuple) -> None:
         kernel(SOURCE, function, dtype)((min(-(-items // BLOCK), MOST_BLOCKS),), (BLOCK,), arguments)
 
 
-def _planes(plan: StencilPlan, backward: bool = False) -> Iterator[tuple[int, Any]]:
+def planes(plan: StencilPlan, backward: bool = False) -> Iterator[tuple[int, Any]]:
     """(cells, their part of the plan's order) of each hyperplane."""
     for p in range(plan.depth - 1, -1, -1) if backward else range(plan.depth):
         start, count = int(plan.starts[p]), int(plan.counts[p])
@@ -41,7 +41,7 @@ def block_ilu_factor_acc(blocks: Any, d: Any) -> Any:
     bad = cupy.full(1, -1, np.int32)
     s = cupy.empty(3 * int(plan.counts.max()) * n * n, dtype)
     grid, size = plan.grid, np.int32(n)
-    for cells, plane in _planes(plan):
+    for cells, plane in planes(plan):
         count = np.int32(cells)
         _launch("acc_products", dtype, cells * n * n, (*grid, size, count, plane, blocks, d, s))
         _launch("acc_subtract", dtype, cells * n * n, (*grid, size, count, plane, blocks, s, d))
@@ -61,7 +61,7 @@ def block_ilu_solve_acc(blocks: Any, d: Any, b: Any, x: Any) -> None:
     grid, size = plan.grid, np.int32(n)
     for backward in (False, True):
         way = np.int32(backward)
-        for cells, plane in _planes(plan, backward):
+        for cells, plane in planes(plan, backward):
             count = np.int32(cells)
             _launch("acc_gather", dtype, cells * n, (*grid, size, count, way, plane, blocks, b, x, z))
             _launch("acc_apply", dtype, cells * n, (size, count, way, plane, d, z, x))

@@ -15,6 +15,8 @@ from benchmarks.papers.fgbilu_cpu import FLUSH, Reference, add
 from benchmarks.papers.fgbilu_systems import residual_by_arrays
 from finelu.matrix.stencil import StencilMatrix
 
+LARGEST_OF_CL = 32  # n
+
 
 @cache
 def _scratch():
@@ -88,8 +90,25 @@ def acc_style(run: Run, name: str, on: Device) -> None:
         add(run, name, "solve", "gpu", "finelu", "ACC", solve, error)
 
 
+def cl_launches(run: Run, name: str, on: Device) -> None:
+    """The CL style as the paper has it, a launch a hyperplane; a cell has n^2 threads, so n is at most 32."""
+    from benchmarks.papers import fgbilu_cl
+
+    A = on.A
+    if A.n_block > LARGEST_OF_CL:
+        run.left_out[f"GPU CL, launches, {name}"] = f"n^2 threads a cell, of at most {LARGEST_OF_CL**2}"
+        return
+    with run.attempt(name, "GPU CL, launches"):
+        raise_if_bad(fgbilu_cl.block_ilu_factor_cl(A.blocks, on.d))
+        factor = cold_gpu_time(lambda i: fgbilu_cl.block_ilu_factor_cl(A.blocks, on.d))
+        solve = cold_gpu_time(lambda i: fgbilu_cl.block_ilu_solve_cl(A.blocks, on.d, on.b, on.x))
+        error = on.of_solve(on.x)
+        add(run, name, "factor", "gpu", "finelu", "CL, launches", factor, error)
+        add(run, name, "solve", "gpu", "finelu", "CL, launches", solve, error)
+
+
 def cl_style(run: Run, name: str, on: Device, ways: Sequence[bool]) -> None:
-    """ways : with pivoting or without; the last leaves its factors. There is one residual, which counts for ACC too."""
+    """ways : with pivoting or without; the last leaves its factors. There is one residual for all styles."""
     from finelu.kernels.cuda import stencil
 
     A = on.A

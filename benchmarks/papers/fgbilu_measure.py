@@ -12,8 +12,22 @@ import numpy as np
 import finelu
 from benchmarks.harness.record import Record, Run
 from benchmarks.papers.fgbilu_cpu import Reference, on_threads, scalar_peers, sequential, warm_up_cpu
-from benchmarks.papers.fgbilu_gpu import Device, acc_style, cl_style, cusparse_peers, raise_if_bad, without_grid
-from benchmarks.papers.fgbilu_sequential import sequential_factor, sequential_residual, sequential_solve
+from benchmarks.papers.fgbilu_gpu import (
+    Device,
+    acc_style,
+    cl_launches,
+    cl_style,
+    cusparse_peers,
+    raise_if_bad,
+    without_grid,
+)
+from benchmarks.papers.fgbilu_sequential import (
+    sequential_factor,
+    sequential_lu_factor,
+    sequential_lu_solve,
+    sequential_residual,
+    sequential_solve,
+)
 from benchmarks.papers.fgbilu_systems import bsr, facts, name_of, on_host, system
 from finelu.device import to_host
 from finelu.matrix.stencil import StencilMatrix
@@ -40,6 +54,7 @@ def measure_matrix(
     if options.gpu:
         on = Device(A, b, reference)
         acc_style(run, name, on)
+        cl_launches(run, name, on)
         cl_style(run, name, on, (True, False) if peers else (False,))
         if peers:
             B = bsr(A)
@@ -81,18 +96,20 @@ def history(factor: Callable, solve: Callable, residual: Callable, b: Any, steps
     return sums
 
 
-def sequential_history(A: StencilMatrix, b: np.ndarray, steps: int = STEPS) -> list[float]:
-    """Table 1's first column."""
+def sequential_history(A: StencilMatrix, b: np.ndarray, steps: int = STEPS, *, lu: bool = False) -> list[float]:
+    """The sequential code with inverses of the diagonal blocks; lu : with their factors, Table 1's first column."""
     vector = (*A.shape_cells, A.n_block)
+    make, apply = (sequential_lu_factor, sequential_lu_solve) if lu else (sequential_factor, sequential_solve)
 
     def factor():
         d = np.empty(A.blocks.shape[1:])
-        sequential_factor(A.blocks, d)
+        if (cell := make(A.blocks, d)) >= 0:
+            raise RuntimeError(f"the sequential factorization meets a bad pivot in cell {cell}")
         return d
 
     def solve(d, r):
         x = np.empty(vector)
-        sequential_solve(A.blocks, d, r.reshape(vector), x)
+        apply(A.blocks, d, r.reshape(vector), x)
         return x
 
     def residual(x):
@@ -110,18 +127,28 @@ def finelu_history(A: StencilMatrix, b: Any, steps: int = STEPS, *, pivoting: bo
 
 
 def acc_history(A: StencilMatrix, b: Any, steps: int = STEPS) -> list[float]:
-    import cupy
-
     from benchmarks.papers import fgbilu_acc
+
+    return _history_by(fgbilu_acc.block_ilu_factor_acc, fgbilu_acc.block_ilu_solve_acc, A, b, steps)
+
+
+def launches_history(A: StencilMatrix, b: Any, steps: int = STEPS) -> list[float]:
+    from benchmarks.papers import fgbilu_cl
+
+    return _history_by(fgbilu_cl.block_ilu_factor_cl, fgbilu_cl.block_ilu_solve_cl, A, b, steps)
+
+
+def _history_by(make: Callable, apply: Callable, A: StencilMatrix, b: Any, steps: int) -> list[float]:
+    import cupy
 
     def factor():
         d = cupy.empty(A.blocks.shape[1:])
-        raise_if_bad(fgbilu_acc.block_ilu_factor_acc(A.blocks, d))
+        raise_if_bad(make(A.blocks, d))
         return d
 
     def solve(d, r):
         x = cupy.empty_like(b)
-        fgbilu_acc.block_ilu_solve_acc(A.blocks, d, r, x)
+        apply(A.blocks, d, r, x)
         return x
 
     return history(factor, solve, lambda x: A.residual(b, x), b, steps)
@@ -143,10 +170,12 @@ def measure_steps(run: Run, shape: Sequence[int], options: argparse.Namespace) -
             record = Record(name, "steps", device, who, variant, ms, threads=threads, detail={"history": sums})
             run.records.append(record)
 
+    note("cpu", "sequential", "LU", lambda: sequential_history(here, right, lu=True), 1)
     note("cpu", "sequential", "natural order", lambda: sequential_history(here, right), 1)
     finelu.set_num_threads(max(options.threads))
     note("cpu", "finelu", "wavefronts", lambda: finelu_history(here, right), max(options.threads))
     if options.gpu:
         note("gpu", "finelu", "CL", lambda: finelu_history(A, b))
         note("gpu", "finelu", "CL, pivoting", lambda: finelu_history(A, b, pivoting=True))
+        note("gpu", "finelu", "CL, launches", lambda: launches_history(A, b))
         note("gpu", "finelu", "ACC", lambda: acc_history(A, b))

@@ -28,6 +28,7 @@ def flow(shape: Sequence[int], n: int, device: str) -> tuple[StencilMatrix, Any]
 @cache
 def channel_flow() -> Any:
     """The module examples/channel_flow.py of this checkout."""
+    sys.path.insert(0, str(ROOT / "examples"))  # as for a script, which imports pseudo_time from there
     spec = spec_from_file_location("channel_flow", ROOT / "examples" / "channel_flow.py")
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)

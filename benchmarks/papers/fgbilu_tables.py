@@ -13,7 +13,7 @@ from benchmarks.harness.table import ratio, table
 from benchmarks.papers.fgbilu_cpu import AGREE
 
 WORKS = ("factor", "solve", "residual")
-VARIANTS = ("CL", "CL, pivoting", "ACC", "BSR")  # of finelu on the GPU
+VARIANTS = ("CL", "CL, pivoting", "CL, launches", "ACC", "BSR")  # of finelu on the GPU
 TITLES = {"factor": "factorization", "solve": "triangular solve", "residual": "residual", "overall": "overall"}
 TABLE_1 = {  # iteration: sum of squares of the residuals, sequential and FGBILU
     0: (0.542674993335e05, 0.542674993335e05),
@@ -29,7 +29,10 @@ TABLE_4 = {  # ns a thread, FLOP, bytes, GB/s, GFLOPS
     "solve": (1.68, 8, 68, 40.5, 4.8),
     "residual": (5.41, 42, 360, 66.5, 7.8),
 }
+# variant of a sequential record -> its column in Table 1; the first that is there is what the others are compared with
+TITLES_OF_STEPS = {"LU": "sequential, LU", "natural order": "sequential, Gauss-Jordan"}
 CL = {"device": "gpu", "who": "finelu", "variant": "CL"}
+LAUNCHES = {"device": "gpu", "who": "finelu", "variant": "CL, launches"}
 SEQUENTIAL = {"who": "sequential"}
 
 
@@ -74,6 +77,21 @@ def digits(value: float, reference: float) -> float:
     return 16.0 if apart == 0 else min(16.0, -math.log10(apart))
 
 
+def as_printed(value: float) -> str:
+    """A positive number with 12 digits, as the paper prints it: 0.542674993335E+05."""
+    mantissa, _, exponent = f"{value:.11e}".partition("e")
+    return f"0.{mantissa.replace('.', '')}E{int(exponent) + 1:+03d}"
+
+
+def first_apart(value: float, reference: float) -> int | None:
+    """The first of 12 printed digits in which two numbers differ, from 1 on; None if none does."""
+    one, other = as_printed(value), as_printed(reference)
+    if one.partition("E")[2] != other.partition("E")[2]:
+        return 1
+    apart = (k for k, (a, b) in enumerate(zip(one[2:], other[2:], strict=True), 1) if a != b)
+    return next(apart, None)
+
+
 # What was measured ----------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +123,9 @@ def best(run: Run, name: str, work: str, **which) -> Record | None:
 def ms(run: Run, name: str, work: str, **which) -> float | None:
     """Milliseconds of one sweep; of "overall" those of a factorization, four solves and three residuals."""
     if work == "overall":
-        residual = which | ({"variant": "CL"} if which.get("variant") in ("ACC", "CL, pivoting") else {})
+        residual = which | (
+            {"variant": "CL"} if which.get("variant") in ("ACC", "CL, pivoting", "CL, launches") else {}
+        )
         each = [ms(run, name, w, **(residual if w == "residual" else which)) for w in WORKS]
         if None in each:
             return None
@@ -184,16 +204,17 @@ def bars(run: Run) -> list[tuple]:
         for who in ("mkl", "ilupp"):
             faster("factorization, CPU, 2 threads", name, f"{who}, scalar ILU(0)", 2,
                    ms(run, name, "factor", who=who), ms(run, name, "factor", **two))  # fmt: skip
+    reference, _ = compared(run)
     for title, agreeing in agreement(run).items():
         found = norm_digits(run, title)
         holds = "yes" if found >= 12 else "no"
         what = f"Table 1, {title}"
         lines.append(
-            (f"{what}: residual norms over the first", "", "sequential", ">= 12 digits", None, None, found, holds)
+            (f"{what}: residual norms over the first", "", reference, ">= 12 digits", None, None, found, holds)
         )
         paper = f"paper: {digits(*TABLE_1[19][::-1]):.3g} digits"
         lines.append(
-            (f"{what}: sums of squares, each over itself", "", "sequential", paper, None, None, min(agreeing), "")
+            (f"{what}: sums of squares, each over itself", "", reference, paper, None, None, min(agreeing), "")
         )
     return lines
 
@@ -205,21 +226,29 @@ def bar_table(run: Run) -> str | None:
 
 
 def histories(run: Run) -> dict[str, list[float]]:
-    """Title -> sums of squares, the sequential one first."""
+    """Title -> sums of squares: the sequential ones first, of these that with L U factors of the diagonal blocks."""
     found = {}
     for r in run.find(work="steps"):
-        title = "sequential" if r.who == "sequential" else f"{r.device.upper()} {r.variant}"
+        title = f"{r.device.upper()} {r.variant}"
+        if r.who == "sequential":
+            title = TITLES_OF_STEPS[r.variant]
         found[title] = r.detail["history"]
-    return dict(sorted(found.items(), key=lambda item: item[0] != "sequential"))
+    first = list(TITLES_OF_STEPS.values())
+    return dict(sorted(found.items(), key=lambda item: first.index(item[0]) if item[0] in first else len(first)))
+
+
+def compared(run: Run) -> tuple[str | None, dict[str, list[float]]]:
+    """The title of the sequential history that the others are compared with, None if there is none, and the others."""
+    found = histories(run)
+    reference = next((title for title in TITLES_OF_STEPS.values() if title in found), None)
+    return reference, {title: sums for title, sums in found.items() if title != reference and reference}
 
 
 def agreement(run: Run) -> dict[str, list[float]]:
     """Title -> digits in which each iteration agrees with the sequential one."""
-    found = histories(run)
-    reference = found.pop("sequential", None)
-    if reference is None:
-        return {}
-    return {title: [digits(v, e) for v, e in zip(sums, reference, strict=True)] for title, sums in found.items()}
+    reference, others = compared(run)
+    expected = histories(run).get(reference or "", [])
+    return {title: [digits(v, e) for v, e in zip(sums, expected, strict=True)] for title, sums in others.items()}
 
 
 def norm_digits(run: Run, title: str) -> float:
@@ -228,22 +257,23 @@ def norm_digits(run: Run, title: str) -> float:
     A residual is known to rounding errors of about the size of b times the precision: where the iteration has made it
     small, its own leading digits are fewer.
     """
-    ours, reference = (np.sqrt(histories(run)[t]) for t in (title, "sequential"))
+    ours, reference = (np.sqrt(histories(run)[t]) for t in (title, compared(run)[0] or ""))
     return min(digits(1.0 + apart, 1.0) for apart in abs(ours - reference) / reference[0])
 
 
 def table_1(run: Run) -> str | None:
-    sums, agreeing = histories(run), agreement(run)
-    if not agreeing:
+    """12 digits of each, as the paper prints them, and the first in which they are not those of the sequential code."""
+    reference, others = compared(run)
+    if reference is None or not others:
         return None
     lines = []
-    for k in range(len(sums["sequential"])):
-        ours = [v for title in agreeing for v in (f"{sums[title][k]:.12e}", f"{agreeing[title][k]:.1f}")]
+    for k, expected in enumerate(histories(run)[reference]):
+        ours = [v for sums in others.values() for v in (as_printed(sums[k]), first_apart(sums[k], expected))]
         paper = TABLE_1.get(k)
-        theirs = (f"{paper[0]:.12e}", f"{digits(paper[1], paper[0]):.1f}") if paper else ("", "")
-        lines.append((k, f"{sums['sequential'][k]:.12e}", *ours, *theirs))
-    header = ["iteration", "sequential", *(h for title in agreeing for h in (title, "digits"))]
-    return table([*header, "paper, sequential", "paper, digits"], lines)
+        theirs = (*map(as_printed, paper), first_apart(paper[1], paper[0])) if paper else ("", "", "")
+        lines.append((k, as_printed(expected), *ours, *theirs))
+    header = ["iteration", reference, *(h for title in others for h in (title, "apart from digit"))]
+    return table([*header, "paper, sequential, LU", "paper, FGBILU", "apart from digit"], lines)
 
 
 def point_table(run: Run, part: str, work: str) -> str | None:
@@ -268,17 +298,18 @@ def table_2(n: int = 6) -> str:
 
 
 def table_3(run: Run) -> str | None:
-    """ns a point of the sequential code and of the GPU, and the ratio; the paper's below."""
+    """ns a point of the sequential code and of the GPU, and the ratio; the paper's below, which has launches."""
     lines: list[tuple] = []
     for work in WORKS:
         for name in of_part(run, "sizes"):
-            one, ours = (per_point(run, name, work, **which) for which in (SEQUENTIAL, CL))
+            one, ours, launched = (per_point(run, name, work, **which) for which in (SEQUENTIAL, CL, LAUNCHES))
             if one and ours and run.matrices[name]["cells"] >= 65**3:
-                lines.append((TITLES[work], name, one, ours, one / ours))
+                lines.append((TITLES[work], name, one, ours, one / ours, launched, ratio(one, launched)))
         if any(line[0] == TITLES[work] for line in lines):
-            one, ours = TABLE_3[work]
-            lines.append((TITLES[work], "paper, M2050", one, ours, one / ours))
-    return table(("task", "matrix", "sequential, ns", "GPU, ns", "speed-up"), lines) if lines else None
+            one, launched = TABLE_3[work]
+            lines.append((TITLES[work], "paper, M2050", one, None, None, launched, one / launched))
+    header = ("task", "matrix", "sequential, ns", "GPU CL, ns", "speed-up", "GPU CL, launches, ns", "speed-up")
+    return table(header, lines) if lines else None
 
 
 def table_4(run: Run) -> str | None:

@@ -25,6 +25,7 @@ from benchmarks.papers import (  # noqa: E402
     fgbilu_cpu,
     fgbilu_gpu,
     fgbilu_measure,
+    fgbilu_sequential,
     fgbilu_systems,
     fgbilu_tables,
 )
@@ -77,6 +78,14 @@ def test_digits():
     assert fgbilu_tables.digits(2.0, 2.0) == 16
     assert fgbilu_tables.digits(1.001, 1.0) == pytest.approx(3)
     assert fgbilu_tables.digits(*fgbilu_tables.TABLE_1[19]) == pytest.approx(7.456, abs=1e-3)
+
+
+def test_digits_are_printed_as_in_the_paper():
+    assert fgbilu_tables.as_printed(0.542674993335e05) == "0.542674993335E+05"
+    assert fgbilu_tables.as_printed(0.126561185003e-12) == "0.126561185003E-12"
+    paper = [fgbilu_tables.first_apart(ours, lu) for lu, ours in fgbilu_tables.TABLE_1.values()]
+    assert paper == [None, None, None, None, 12, 9]
+    assert fgbilu_tables.first_apart(1.0, 1.0 + 1e-13) is None and fgbilu_tables.first_apart(1.0, 10.0) == 1
 
 
 def test_edges_keep_the_number_of_entries():
@@ -143,9 +152,46 @@ def test_table_1_is_the_correction_iteration():
     A, b = stencil((4, 3, 5), 6)
     F = finelu.BlockILU0(pivoting=False).factor(A)
     expected = finelu.richardson(A, b, M=F, maxiter=3, rtol=0.0).history[1:] ** 2
-    for sums in (fgbilu_measure.sequential_history(A, b, 3), fgbilu_measure.finelu_history(A, b, 3)):
+    for sums in (
+        fgbilu_measure.sequential_history(A, b, 3, lu=True),
+        fgbilu_measure.sequential_history(A, b, 3),
+        fgbilu_measure.finelu_history(A, b, 3),
+    ):
         assert len(sums) == 3
         np.testing.assert_allclose(sums, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5), (1, 6, 2), (1, 1, 1)])
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_factors_of_the_diagonal_blocks_are_those_of_what_is_inverted(shape, n):
+    A, b = stencil(shape, n)
+    lu, d = (np.full(A.blocks.shape[1:], np.nan) for _ in range(2))
+    assert fgbilu_sequential.sequential_lu_factor(A.blocks, lu) == -1
+    assert fgbilu_sequential.sequential_factor(A.blocks, d) == -1
+    L, U = np.tril(lu, -1) + np.eye(n), np.triu(lu)
+    np.testing.assert_allclose(L @ U @ d, np.broadcast_to(np.eye(n), d.shape), atol=1e-14)
+    right = b.reshape(*shape, n)
+    x, y = np.empty_like(right), np.empty_like(right)
+    fgbilu_sequential.sequential_lu_solve(A.blocks, lu, right, x)
+    fgbilu_sequential.sequential_solve(A.blocks, d, right, y)
+    np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-14)
+
+
+def test_pivots_and_inverses_differ_by_rounding_alone():
+    # Table 1: the same in all digits at first, and apart where the residual is of the size of rounding errors
+    A, b = stencil((5, 6, 4), 6)
+    lu, inverse = (fgbilu_measure.sequential_history(A, b, 12, lu=way) for way in (True, False))
+    assert lu[:3] == pytest.approx(inverse[:3], rel=1e-12) and lu != inverse
+    assert [fgbilu_tables.first_apart(*pair) for pair in zip(inverse, lu, strict=True)][-1] is not None
+
+
+def test_a_bad_pivot_of_the_sequential_code_is_said():
+    A, b = stencil((3, 2, 2), 4)
+    A.blocks[3, 1, 0, 1, 0] = 0.0  # a row of cell 5
+    A.blocks[:3, 1, 0, 1] = 0.0
+    for lu in (True, False):
+        with pytest.raises(RuntimeError, match="cell 5"):
+            fgbilu_measure.sequential_history(A, b, 2, lu=lu)
 
 
 def test_a_measurement_that_fails_is_written_down_and_the_next_goes_on():
@@ -388,7 +434,21 @@ def test_tables_say_what_was_measured():
     ours = cells(fgbilu_tables.table_4(run), "residual         | 65")
     assert ours[3:5] == ["42", "360"] and float(ours[-1]) == pytest.approx(100 / 1.4, rel=5e-3)
     text = fgbilu_tables.table_1(run)
-    assert cells(text, "0 ")[2:4] == ["1.000000000000e+02", "13.0"] and cells(text, "19")[-1] == "7.5"
+    assert cells(text, "0 ")[1:4] == ["0.100000000000E+03", "0.100000000000E+03", "-"]
+    assert cells(text, "19")[-2:] == ["0.126561185003E-12", "9"]
+    launched = [Record("65x65x65", w, "gpu", "finelu", "CL, launches", 3.0, error=1e-15) for w in ("factor", "solve")]
+    run.records += launched
+    line = cells(fgbilu_tables.table_3(run), "factorization    | 65")
+    assert float(line[6]) == pytest.approx(300 / 3.0, rel=5e-3)
+
+
+def test_table_1_compares_with_the_pivots_where_there_are_some():
+    run = a_run()
+    assert set(fgbilu_tables.agreement(run)) == {"GPU CL"} and "paper, sequential, LU" in fgbilu_tables.table_1(run)
+    sums = [1.01 * s for s in run.one(work="steps", who="sequential").detail["history"]]
+    run.records.append(Record("51x97x63", "steps", "cpu", "sequential", "LU", 1.0, detail={"history": sums}))
+    assert set(fgbilu_tables.agreement(run)) == {"sequential, Gauss-Jordan", "GPU CL"}
+    assert cells(fgbilu_tables.table_1(run), "0 ")[1:4] == ["0.101000000000E+03", "0.100000000000E+03", "3"]
 
 
 def test_what_one_run_lacks_comes_from_another(tmp_path):
@@ -492,10 +552,19 @@ def acc(flow, monkeypatch):
         block_ilu_factor_acc=lambda A, d: factored(stencil.block_ilu_factor, A, d, False),
         block_ilu_solve_acc=lambda A, d, b, x: stencil.block_ilu_solve(A, d, b, x, "N"),
     )
-    stand_ins = numpy_for_cupy.modules() | {"finelu.kernels.cuda": cuda, "benchmarks.papers.fgbilu_acc": acc}
+    cl = SimpleNamespace(
+        block_ilu_factor_cl=lambda A, d: factored(stencil.block_ilu_factor, A, d, False),
+        block_ilu_solve_cl=lambda A, d, b, x: stencil.block_ilu_solve(A, d, b, x, "N"),
+    )
+    stand_ins = numpy_for_cupy.modules() | {
+        "finelu.kernels.cuda": cuda,
+        "benchmarks.papers.fgbilu_acc": acc,
+        "benchmarks.papers.fgbilu_cl": cl,
+    }
     for name, module in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys.modules["benchmarks.papers"], "fgbilu_acc", acc, raising=False)
+    monkeypatch.setattr(sys.modules["benchmarks.papers"], "fgbilu_cl", cl, raising=False)
     monkeypatch.setattr(cusparse_bsr, "BlockILU0", Made)
     monkeypatch.setattr(fgbilu_gpu, "FLUSH", 2**10)
     fgbilu_gpu._scratch.cache_clear()
@@ -518,14 +587,33 @@ def test_the_part_on_the_gpu_fills_every_column(acc, tmp_path):
     assert not run.failures and not fgbilu_tables.wrong_table(run) and fgbilu_tables.bandwidth(run) == 4000
     columns = fgbilu_tables.columns(run)
     every = {c for c, which in columns.items() if fgbilu_tables.per_point(run, "3x3x3", "factor", **which)}
-    assert {"sequential", "CPU, 1", "GPU CL", "GPU CL, pivoting", "GPU ACC", "GPU BSR", "cuSPARSE"} <= every
+    assert {
+        "sequential",
+        "CPU, 1",
+        "GPU CL",
+        "GPU CL, pivoting",
+        "GPU CL, launches",
+        "GPU ACC",
+        "GPU BSR",
+        "cuSPARSE",
+    } <= every
     peers = run.find(matrix="4x4x4", who="cusparse", work="solve")
     assert {r.variant for r in peers} == {f"{p} {d}" for p in cusparse_bsr.POLICIES for d in ("row", "column")}
     assert all({"lower_ms", "upper_ms"} <= set(r.detail) and r.error < 1e-12 for r in peers)
     assert run.one(matrix="4x4x4", variant="ACC", work="solve").error is None  # what the others are compared with
     assert not run.find(matrix="4x4x4", device="cpu")
     assert {r.device for r in run.find(matrix="n=10, 6x6x6", work="factor")} == {"gpu", "cpu"}
-    assert set(fgbilu_tables.agreement(run)) == {"CPU wavefronts", "GPU CL", "GPU CL, pivoting", "GPU ACC"}
+    styles = {f"GPU {style}" for style in ("CL", "CL, pivoting", "CL, launches", "ACC")}
+    assert set(fgbilu_tables.agreement(run)) == {"sequential, Gauss-Jordan", "CPU wavefronts"} | styles
+    assert fgbilu_tables.histories(run)["GPU CL, launches"] == fgbilu_tables.histories(run)["GPU CL"]
+
+
+def test_blocks_that_have_too_many_elements_for_a_launch_a_hyperplane_are_left_out(acc, monkeypatch, tmp_path):
+    monkeypatch.setattr(fgbilu_gpu, "LARGEST_OF_CL", 6)
+    run = on_a_gpu(tmp_path, "--parts", "unknowns", "--unknowns", "4,10")
+    assert {r.matrix.partition(",")[0] for r in run.find(variant="CL, launches")} == {"n=4"}
+    (why,) = (why for what, why in run.left_out.items() if "CL, launches, n=10" in what)
+    assert "at most 36" in why
 
 
 def test_peers_that_fail_leave_the_others(acc, monkeypatch, tmp_path):
@@ -537,7 +625,7 @@ def test_peers_that_fail_leave_the_others(acc, monkeypatch, tmp_path):
     run = on_a_gpu(tmp_path, "--edges", "3", "--parts", "sizes")
     failed = {f["what"]: f["error"] for f in run.failures if f["what"] != "MKL"}
     assert len(failed) == 5 and "not supported" in failed["cuSPARSE NO_LEVEL row"] and "cell" in failed["GPU ACC"]
-    assert {r.variant for r in run.find(work="solve", device="gpu")} == {"CL", "CL, pivoting", "BSR"}
+    assert {r.variant for r in run.find(work="solve", device="gpu")} == {"CL", "CL, pivoting", "CL, launches", "BSR"}
 
 
 def test_a_spent_budget_is_said(flow, tmp_path):

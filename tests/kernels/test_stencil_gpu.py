@@ -1,6 +1,7 @@
 """Stencil matrices and their block ILU(0) on the GPU: against the CPU's kernels for every size of block, type and way
 to solve; against the paper's ACC style; the same bits in every run; what is queued without waiting; bad input."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,22 @@ def test_factors_and_solves_are_those_of_the_cpu(cupy, stencil, n, dtype, pivoti
     for trans in ("N", "T", "H"):
         stencil.block_ilu_solve(there, d, cupy.asarray(b), x, trans)
         agree(x, solve_on_host(blocks, want, b, trans), blocks)
+
+
+def test_rows_in_shared_memory_are_as_far_apart_as_the_kernel_has_them(stencil):
+    text = Path(stencil.__file__).with_name("stencil.cu").read_text()
+    for name in ("PADDED_FROM", "ONCE_FROM"):
+        assert int(re.search(rf"{name} = (\d+);", text)[1]) == getattr(stencil, name)
+    for itemsize in (4, 8, 16):
+        for n in range(stencil.PADDED_FROM, 33):
+            row = n * itemsize
+            word = next(w for w in (16, 8, 4) if row % w == 0)
+            stride = stencil.row_stride(n, itemsize) * itemsize
+            assert stride % word == 0
+            if n < stencil.ONCE_FROM or row % 128 == 0:
+                assert stride // word % 2 == 1, "rows of an odd number of words, as wide as they allow"
+            else:
+                assert stride == row
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -324,6 +341,51 @@ def test_the_acc_style_gives_the_same_to_rounding(cupy, stencil, acc, n, dtype):
         agree(other, d.get(), blocks)
         stencil.block_ilu_solve(there, cupy.asarray(want), cupy.asarray(b), y, "N")
         agree(y, x.get(), blocks)
+
+
+# So does the paper's CL style, with a launch a hyperplane
+
+
+@pytest.fixture
+def cl(acc):
+    from benchmarks.papers import fgbilu_cl
+
+    return fgbilu_cl
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [*((n, "float64") for n in (1, 2, 3, 5, 6, 7, 12, 17, 32)), *((n, d) for n in (1, 6, 32) for d in DTYPES)],
+)
+def test_a_launch_a_hyperplane_gives_the_same_to_rounding(cupy, cl, n, dtype):
+    blocks, b = problem(grid_for(n), n, dtype)
+    want = factor_on_host(blocks, False)
+    there, d, x = cupy.asarray(blocks), cupy.full(want.shape, 7, dtype), cupy.full(b.shape, 7, dtype)
+    assert cl.block_ilu_factor_cl(there, d).item() == -1
+    agree(d, want, blocks)
+    cl.block_ilu_solve_cl(there, cupy.asarray(want), cupy.asarray(b), x)
+    agree(x, solve_on_host(blocks, want, b, "N"), blocks)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 40), (13, 12, 11)], ids=str)
+def test_hyperplanes_of_any_number_of_cells_are_filled(cupy, cl, shape):
+    blocks, b = problem(shape, 6, "float64")
+    want = factor_on_host(blocks, False)
+    there, d, x = cupy.asarray(blocks), cupy.empty(want.shape), cupy.empty(b.shape)
+    assert cl.block_ilu_factor_cl(there, d).item() == -1
+    agree(d, want, blocks)
+    cl.block_ilu_solve_cl(there, d, cupy.asarray(b), x)
+    agree(x, solve_on_host(blocks, want, b, "N"), blocks)
+
+
+@pytest.mark.parametrize("n", [1, 6])
+def test_a_launch_a_hyperplane_says_which_cell_is_bad_and_how_large_a_block_may_be(cupy, cl, n):
+    blocks, _ = problem((2, 3, 4), n, "float64")
+    blocks[:, 1, 1, 1] = 0  # cell 17
+    assert cl.block_ilu_factor_cl(cupy.asarray(blocks), cupy.empty(blocks.shape[1:])).item() == 17
+    large = cupy.empty((7, 1, 1, 1, 33, 33))
+    with pytest.raises(ParameterError, match="at most 32"):
+        cl.block_ilu_factor_cl(large, large[0])
 
 
 # Behaviour

@@ -99,6 +99,17 @@ template <int N, typename T> __device__ inline T sum_of(const T* terms)
     return N == 1 ? sum[0] : (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+// Rows of N numbers in shared memory, of which a warp sums one a thread: the distance from one to the next. Rows of an odd
+// number of words (of 16 bytes, 8 or 4: as wide as the rows let loads be) begin in different banks; those of N = 32 in
+// float64 would all begin in the same. kernels/cuda/stencil.py:row_stride is the twin.
+constexpr int PADDED_FROM = 9;  // n, from which all threads of a warp belong to a cell
+// n, from which a sum that all threads of a cell need is taken by one thread for all, and one barrier more is faster than
+// N threads that take the same. Rows are then read so seldom that only those that all begin in one bank are set apart: at
+// n = 24 in float64 a solve takes 31 ns a cell without, 51 with (H100); at n = 32 81 without, 67 with, 205 before both.
+constexpr int ONCE_FROM = 16;
+template <typename T, int N> constexpr int ROW_STRIDE =
+    N + (N >= PADDED_FROM && N * sizeof(T) % (N < ONCE_FROM ? 32 : 128) == 0 ? int(16 / sizeof(T)) : 0);
+
 // order[start[p] + q] = the q-th cell of hyperplane p, by rising i, then j: a thread a cell. diagonals[s] is the number of
 // (j, k) with j + k < s. order is set to 0xff before the launch, so that the places left over say -1.
 __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ start, const int* __restrict__ diagonals,
@@ -241,19 +252,19 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
 // threads of a cell then swap u and v, and memory is read in the same order.
 // y (cells n) is scratch; y, x and counter are pending before the launch; b, y and x do not overlap. Sums are taken in a fixed
 // order. Launch: gridDim.x = 2 n_blocks, n_blocks = places of order / CELLS, blockDim.x = CELLS n^2, shared memory
-// CELLS 2 n^2 sizeof(T).
+// CELLS 2 n ROW_STRIDE sizeof(T).
 template <typename T, int N, int CELLS, int TRANS>
 __global__ void __launch_bounds__(CELLS * N * N)
 solve_by_cells(int I, int J, int K, int n_blocks, const int* __restrict__ order, const T* __restrict__ blocks,
                const T* __restrict__ d, const T* __restrict__ b, T* y, T* x, unsigned* counter)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    constexpr int NN = N * N;
+    constexpr int NN = N * N, STRIDE = ROW_STRIDE<T, N>;
     const size_t cells = size_t(I) * J * K;
     const int slot = threadIdx.x / NN, e = threadIdx.x % NN;
     const int u = TRANS == PLAIN ? e / N : e % N, v = TRANS == PLAIN ? e % N : e / N;
-    T* const first = reinterpret_cast<T*>(shared_bytes) + slot * 2 * NN;
-    T* const second = first + NN;
+    T* const first = reinterpret_cast<T*>(shared_bytes) + slot * 2 * N * STRIDE;
+    T* const second = first + N * STRIDE;
     const auto element = [](T a) { return TRANS == ADJOINT ? conj(a) : a; };
 
     const int t = int(ticket(counter));
@@ -280,12 +291,18 @@ solve_by_cells(int I, int J, int K, int n_blocks, const int* __restrict__ order,
     const int early = cell.ancestor(step, FAR);
     wait_for_turn(e == 0 && early >= 0, out + size_t(early < 0 ? 0 : early) * N);
     await_all(from, wanted, value);
-    first[u * N + v] = coefficient[0] * value[0] + coefficient[1] * value[1] + coefficient[2] * value[2];
+    first[u * STRIDE + v] = coefficient[0] * value[0] + coefficient[1] * value[1] + coefficient[2] * value[2];
     __syncthreads();
-    // z_v of Algorithm 10, by every thread that needs it: no barrier more
-    second[u * N + v] = diagonal * (rhs - sum_of<N>(first + v * N));
+    T z;  // z_v of Algorithm 10
+    if (N < ONCE_FROM) z = rhs - sum_of<N>(first + v * STRIDE);  // by every thread that needs it: no barrier more
+    else {
+        if (u == 0) first[v * STRIDE] = rhs - sum_of<N>(first + v * STRIDE);  // no other thread reads this row
+        __syncthreads();
+        z = first[v * STRIDE];
+    }
+    second[u * STRIDE + v] = diagonal * z;
     __syncthreads();
-    if (c >= 0 && v == 0) post(out + size_t(c) * N + u, value[AXES] + sum_of<N>(second + u * N));
+    if (c >= 0 && v == 0) post(out + size_t(c) * N + u, value[AXES] + sum_of<N>(second + u * STRIDE));
 }
 
 // Algorithm 7, an element a thread: out = b - A x, or A x if b is null. Bits 0, 1, 2 of `periodic` join the ends of k, j, i.

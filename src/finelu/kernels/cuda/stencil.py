@@ -28,6 +28,7 @@ PRELOADED = 32  # cells a multiprocessor, of hyperplanes for which rows of lower
 LARGEST_PRELOADED = 8  # n, up to which there are registers for it
 SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp works on a cell
 WARPS = 5  # of a thread block then
+PADDED_FROM, ONCE_FROM = 9, 16  # n: see stencil.cu
 BLOCK = 256
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 _kept: dict[tuple, tuple] = {}  # by the inverses d that it was made for: a plan, and what says that d lives
@@ -39,6 +40,12 @@ def cells_of_a_block(n: int, threads: tuple[int, int] = ALONE) -> int:
     fewest = max(1, -(-least // (n * n)))
     fits = range(fewest, most // (n * n) + 1)
     return max(fits, key=lambda cells: cells * n * n / (-(-cells * n * n // 32)), default=1)
+
+
+def row_stride(n: int, itemsize: int) -> int:
+    """Numbers from one row of n to the next in the shared memory of a solve: ROW_STRIDE of stencil.cu."""
+    apart = n >= PADDED_FROM and n * itemsize % (32 if n < ONCE_FROM else 128) == 0
+    return n + (16 // itemsize if apart else 0)
 
 
 def tiles_of(n: int) -> tuple[int, int]:
@@ -301,7 +308,8 @@ def block_ilu_solve(blocks, d, b, x, trans, plan: StencilPlan | None = None) -> 
         aligned = n % 2 == 0 and not any(v.data.ptr % 16 for v in (blocks, d, y, x))
         plan.launch("solve_by_warps", 2, 0, x.dtype, (trans != "N", aligned), (*plan.inverses, *of_plan))
     elif n <= LARGEST_BLOCK:
-        plan.launch("solve_by_cells", 2, cells * 2 * n * n, x.dtype, (TRANS[trans],), of_plan)
+        numbers = cells * 2 * n * row_stride(n, x.dtype.itemsize)
+        plan.launch("solve_by_cells", 2, numbers, x.dtype, (TRANS[trans],), of_plan)
     else:
         tiles, edge = tiles_of(n)
         numbers = tiles * edge * ((edge | 1) + 3)
