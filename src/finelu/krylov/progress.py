@@ -85,7 +85,7 @@ class Progress(Measures):
         self.method = method
         self.stationary = stationary
         rtol, atol = number("rtol", rtol), number("atol", atol)
-        self.xp, self.kernels = system.xp, system.kernels
+        self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
         self.dtype, self.real, self.shape = system.dtype, system.real, system.shape
         self.A, self.M, self.b = system.A, system.M, system.b
         self.recipe = system.M.recipe
@@ -118,10 +118,10 @@ class Progress(Measures):
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(finfo.max))
         claim = tolerance if stationary else max(tolerance, float(finfo.eps) * norm_b / 16)
         norms = np.array([0.0, tolerance, claim, np.inf, np.inf], self.real)
-        monitored = self.xp.asarray(np.concatenate([np.zeros(4, np.int32).view(np.uint8), norms.view(np.uint8)]))
+        monitored = self.decides.asarray(np.concatenate([np.zeros(4, np.int32).view(np.uint8), norms.view(np.uint8)]))
         self.state, self.norms = monitored[:16].view(np.int32), monitored[16:].view(self.real)  # for a look at both
         self.norm = self.norms[monitor.NORM : monitor.NORM + 1]  # where `record` and `begin_cycle` expect the norm of r
-        self.history = self.xp.zeros(min(self.maxiter + 1, 1024), self.real)
+        self.history = self.decides.zeros(min(self.maxiter + 1, 1024), self.real)
         self.checks = self._unknown(self.history.size)  # true norms, where they were formed
         self.believed = math.inf  # the true norm of the last claim that `Residual` was asked about
         self.doubted = math.inf  # the same, of one that it did not share
@@ -131,8 +131,7 @@ class Progress(Measures):
             self.state[monitor.CODE] = monitor.CONVERGED
 
         longest = LOOK_EVERY[self.xp.__name__]
-        # For each iteration: there is nothing to wait for on the CPU, and processes must not queue more than others.
-        self.waits = longest == 1 or self.comm is not None
+        self.waits = longest == 1 or self.comm is not None  # for each iteration: there is nothing to wait for
         self.longest = 1 if stationary else longest
         self.every = 1  # iterations until the next look, from 1 to longest
         self.due = 0  # launched, at the next look
@@ -156,7 +155,7 @@ class Progress(Measures):
         return [self.xp.zeros(1, self.dtype) for _ in range(k)]
 
     def real_scalar(self) -> Any:
-        return self.xp.zeros(1, self.real)
+        return self.decides.zeros(1, self.real)
 
     def symmetric(self, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> bool:
         """Whether `asymmetry` is zero to a third of the digits; where it is NaN, the iteration will say so."""
@@ -185,6 +184,14 @@ class Progress(Measures):
         """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
         self.best = copied(self.x)
         return self.best
+
+    def norm_while(self, r: Any, work: Callable[[], Any]) -> Any:
+        """Form the norm of r. Where the host waits for it, and for other processes, a GPU does work() meanwhile: its
+        result, else None."""
+        if self.comm is None or self.xp is np:
+            self.kernels.vectors.norm(r, self.norm)
+            return None
+        return self.kernels.vectors.norm(r, self.norm, work)
 
     # the course of a solve
 
@@ -319,12 +326,12 @@ class Progress(Measures):
 
     def _longer(self, array: Any, room: int) -> Any:
         longer = self._unknown(room)
-        self.xp.copyto(longer[: array.size], array)
+        self.decides.copyto(longer[: array.size], array)
         return longer
 
     def _unknown(self, room: int) -> Any:
         """NaN for each iteration; by a copy from the host, since on a GPU CuPy would compile what fills an array."""
-        return self.xp.asarray(np.full(room, np.nan, self.real))
+        return self.decides.asarray(np.full(room, np.nan, self.real))
 
     def tell(self) -> None:
         """Show x to the caller's callback, if it is a new one; it is x itself, not a copy. Waits for the device."""

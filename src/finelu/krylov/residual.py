@@ -24,6 +24,7 @@ class Measures:
     """Of whatever knows the device of its vectors as `xp` and `kernels`: their norms."""
 
     xp: Any
+    decides: Any  # numpy or cupy: where norms are written
     kernels: Any
 
     def size(self, v: Any) -> float:
@@ -32,7 +33,7 @@ class Measures:
 
     def sizes(self, *vectors: Any) -> list[float]:
         """||v||_2 of vectors of one precision, with one wait for all."""
-        out = self.xp.zeros(len(vectors), vectors[0].real.dtype)
+        out = self.decides.zeros(len(vectors), vectors[0].real.dtype)
         for k, v in enumerate(vectors):
             self.kernels.vectors.norm(v, out[k : k + 1])
         found: list[float] = out.tolist()
@@ -61,7 +62,7 @@ class Residual(Measures):
         self.comm = None if system is None else system.comm
         self.xp: Any = None  # with the kernels: of the device of the first b
         if system is not None:
-            self.xp, self.kernels = system.xp, system.kernels
+            self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
 
     def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         self.noise = 0.0
@@ -85,6 +86,7 @@ class Residual(Measures):
     def _prepared(self, b: Any, x: Any) -> tuple[Any, Any]:
         if self.xp is None:
             self.xp, self.kernels = namespace(b), kernels_for(b)
+            self.decides = self.xp
         return self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
 
     def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:

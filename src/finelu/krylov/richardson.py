@@ -41,7 +41,7 @@ def richardson(
     NOT_FINITE where it overflows.
     Cost of a correction: one product with M, one pass over A (one for b - A x where A is a StencilMatrix or
     BlockMatrix), a norm and one pass over vectors; memory 7 vectors. On a GPU the next correction is queued before the
-    host looks at the norm of this one, so that one may be made in vain.
+    host looks at the norm of this one, so that one may be made in vain; with several processes a product with M may be.
     A MultiblockMatrix may be spread over processes: b, x0 and x are then the parts of this process, all call
     `richardson` with the same parameters, and norms are of the whole. A correction then sends the cells at interfaces
     and gathers the norm. A callback or watch that ends the solve on one process ends it on all.
@@ -65,10 +65,11 @@ def iterate(progress: Progress) -> Solution:
     A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
     (r,) = progress.vectors(1)
     while progress.cycle(r):
+        z = None
         while progress.goes_on():
-            k.recurrences.richardson_step(progress.state, M @ r, x, best)
+            k.recurrences.richardson_step(progress.state, M @ r if z is None else z, x, best)
             r = A.residual(progress.b, x)
-            k.vectors.norm(r, progress.norm)
+            z = progress.norm_while(r, lambda r=r: M @ r)  # type: ignore[misc]
             k.recurrences.richardson_record(progress.state, progress.norms, progress.history)
             progress.tell()
     solution = progress.end()

@@ -1,13 +1,19 @@
-"""A x = b whose rows are spread over processes: norms are those of the whole, and all processes decide alike."""
+"""A x = b whose rows are spread over processes: norms are those of the whole, and all processes decide alike.
+
+Each host has the norms of all processes and decides on its own, by the kernels of the CPU, wherever the vectors are.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError
+from finelu.kernels import kernels_for, monitor
 from finelu.krylov.system import System
 from finelu.matrix.products import BlockProducts
 from finelu.processes import agreed
@@ -30,16 +36,16 @@ def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
             "the narrowest dtype, without x0); all need the same."
         )
     system.comm, system.unknowns = comm, sum(fact[0] for fact in facts)
-    system.kernels = Everywhere(system.kernels, comm)  # type: ignore[assignment]
+    system.decides, system.kernels = np, Everywhere(system.kernels, comm)  # type: ignore[assignment]
     return system
 
 
 class Everywhere:
-    """The kernels of this process, of which those whose result is one number give that of all processes."""
+    """The kernels of this process for a method whose scalars are on the host and tell of all processes."""
 
     def __init__(self, kernels: Any, comm: Any):
         self.kernels = kernels
-        self.vectors, self.cycle = Vectors(kernels.vectors, comm), Cycle(kernels.cycle, comm)
+        self.vectors, self.cycle, self.recurrences = Vectors(kernels.vectors, comm), Cycle(comm), Recurrences()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernels, name)
@@ -52,10 +58,21 @@ class Vectors:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernels, name)
 
-    def norm(self, x: Any, out: Any) -> None:
-        """out[0] = ||x||_2 of all parts; the same bits on all processes. Waits for a GPU."""
-        self.kernels.norm(x, out)
-        out[:] = out.dtype.type(math.hypot(*self.comm.allgather(float(out[0]))))
+    def norm(self, x: Any, out: Any, work: Callable[[], Any] | None = None) -> Any:
+        """out[0] = ||x||_2 of all parts; the same bits on all processes.
+
+        work : is called while a GPU forms the norm, so that what it queues is done while the host waits; its result.
+        """
+        own = namespace(x).empty(1, out.dtype)
+        self.kernels.norm(x, own)
+        done = None
+        if on_gpu(x):
+            found = kernels_for(x).cycle.Snapshot(own[:0], own)
+            found.post()
+            done = work() if work is not None else None
+            own = found.read()[1]
+        out[0] = math.hypot(*self.comm.allgather(float(own[0])))
+        return done
 
     def first_not_finite(self, x: Any) -> int:
         """The first place of this process; where only others have one, 0; -1 where none has."""
@@ -64,14 +81,28 @@ class Vectors:
 
 
 class Cycle:
-    def __init__(self, kernels: Any, comm: Any):
-        self.kernels, self.comm = kernels, comm
+    def __init__(self, comm: Any):
+        self.comm = comm
+        self.kernels = kernels_for(np).cycle
+        self.Snapshot, self.begin_cycle = self.kernels.Snapshot, self.kernels.begin_cycle
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.kernels, name)
+    def keep_verified(self, state: Any, x: Any, verified: Any) -> None:
+        if state[monitor.IMPROVED]:
+            verified[:] = x
 
     def unless_finite(self, x: Any, norm: Any) -> None:
         """norm[0] = NaN where any process has NaN or Inf in its x."""
-        self.kernels.unless_finite(x, norm)
-        if any(self.comm.allgather(math.isnan(float(norm[0])))):
-            norm[:] = norm.dtype.type(np.nan)
+        if not all(self.comm.allgather(bool(namespace(x).isfinite(x).all()))):
+            norm[0] = np.nan
+
+
+class Recurrences:
+    def __init__(self) -> None:
+        self.richardson_record = kernels_for(np).recurrences.richardson_record
+
+    def richardson_step(self, state: Any, z: Any, x: Any, best: Any) -> None:
+        """x += z; see the kernel of this name."""
+        if state[monitor.CODE] == monitor.RUNNING:
+            if state[monitor.IMPROVED]:
+                best[:] = x
+            x += z

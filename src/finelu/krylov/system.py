@@ -23,6 +23,7 @@ class System:
     shape : that of x, and of the caller's b: (n,) or (n, 1).  narrow : the real dtype with the least range that the
     residuals pass through: that of M, without one that of the caller's b.
     xp, kernels : numpy or cupy, and the kernels of that device: looked up here, once for the whole solve.
+    decides : numpy or cupy, where norms are written and the method's decisions fall: that of the vectors.
     comm : the processes over which A is spread, or None.  unknowns : of all of them.  See krylov/spread.py.
     """
 
@@ -48,6 +49,7 @@ class System:
             narrow = real(value_dtype(self.M.given) if isinstance(self.M, Operator) else b.dtype)
         self.narrow = narrow
         self.xp, self.kernels = namespace(b), kernels_for(b)
+        self.decides: Any = self.xp
         self.unknowns = b.size
 
     @classmethod

@@ -91,7 +91,7 @@ class Direct(Room):
 class Staged(Room):
     """An exchange between GPUs through locked memory of the host.
 
-    What is sent is copied to the host by a stream of its own, while the kernels run that the caller queues after `begin`.
+    A stream of its own copies what is sent to the host, while the kernels run that the caller queues after `begin`.
     """
 
     def __init__(self, ghosts: Ghosts, n: int, dtype: Any):

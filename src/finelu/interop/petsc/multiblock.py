@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from petsc4py import PETSc
 
 from finelu.device import namespace, on_gpu
