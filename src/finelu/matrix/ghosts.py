@@ -16,8 +16,8 @@ class Ghosts:
     wanted : {process: the cells (m,) wanted of it, by its own numbers}.  own : those of this process, by its numbers.
     needed : whether this process sends or receives anything; the others do what they must.
     `begin(x)` gathers and sends, `finish()` waits and gives the values; between them the caller does what needs none.
-    On a GPU the values go through memory of the host that is locked, by a copy while the caller's kernels run, or by MPI
-    itself where it takes the memory of a GPU.
+    On a GPU the values go through locked memory of the host, by a copy while the caller's kernels run, or by MPI itself
+    where it takes the memory of a GPU.
     """
 
     def __init__(self, comm: Any, xp: Any, wanted: dict[int, Any], own: Any):

@@ -65,7 +65,7 @@ def power_against(row):
 
 
 def bsr_residual(indptr, indices, data, x, b, out):
-    """out = b - A x, or A x where b is None: x (columns n,), the others (rows n,). Blocks in the order of their storage."""
+    """out = b - A x, or A x where b is None; x is (columns n,), the rest (rows n,). Blocks in the order of storage."""
     n = data.shape[1]
     X = x.reshape(-1, n)
     for i in range(indptr.size - 1):
