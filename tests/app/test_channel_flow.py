@@ -17,6 +17,7 @@ from finelu.preconditioners.block_ilu import BlockILU0
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "channel_flow.py"
 if not EXAMPLE.exists():
     pytest.skip("examples/ is not here", allow_module_level=True)
+sys.path.insert(0, str(EXAMPLE.parent))  # of pseudo_time, as for a script
 spec = importlib.util.spec_from_file_location("channel_flow", EXAMPLE)
 cf = importlib.util.module_from_spec(spec)
 sys.modules["channel_flow"] = cf  # dataclasses look their module up
@@ -167,6 +168,40 @@ def test_taylor_green_vortices_decay_at_the_exact_rate():
     np.testing.assert_allclose(-np.log(energies / start) / times, 0.4, rtol=0.03)
 
 
+def decay(cells, re, dt, steps, skipped):
+    """The rate at which the energy decays over the exact one, less 1, after `skipped` of the steps."""
+    flow, q = cf.taylor_green(cells, re)
+    energies = []
+    cf.PseudoTime(flow).in_time(q, dt, steps, watch=lambda time, q, done: energies.append(cf.energy(q)))
+    rate = np.log(energies[skipped - 1] / energies[-1]) / (dt * (steps - skipped))
+    return rate * re / 4 - 1
+
+
+def test_the_rate_of_decay_is_of_second_order():
+    coarse, fine = (decay(cells, 10.0, 0.1, 6, 3) for cells in (24, 48))
+    assert -0.01 < coarse < fine < 0 and 1.6 < np.log2(coarse / fine) < 2.3
+
+
+def test_where_convection_dominates_the_upwinding_damps_by_a_high_order():
+    coarse, fine = (decay(cells, 100.0, 0.2, 5, 2) for cells in (12, 24))
+    assert 0.05 < coarse < 0.3 and abs(fine) < 0.005  # of parabolas 1.4 and 0.19
+
+
+@pytest.mark.parametrize("ends", ["periodic", "wall"])
+def test_states_on_faces_are_of_fifth_order_where_cells_are_equal(ends):
+    errors = []
+    for cells in (16, 32):
+        h = np.full(cells, 2 * np.pi / cells)
+        flow = cf.Flow([h, [1.0], [1.0]], boundaries(ends, 4), viscosity=1.0)
+        nodes = np.cumsum(h)
+        averages = (np.cos(nodes - h) - np.cos(nodes)) / h  # of sin
+        at_faces = np.sin(nodes if ends == "periodic" else nodes[:-1])
+        inside = slice(None) if ends == "periodic" else slice(2, -2)
+        errors.append([abs(s - at_faces)[inside].max() for s in flow._reconstructed(averages, 0)])
+    orders = np.log2(np.divide(*errors))
+    assert (orders > 4.8).all() and (orders < 5.3).all()
+
+
 def test_bdf2_is_second_order_in_time():
     ends = []
     for steps in (3, 6, 12):
@@ -255,7 +290,7 @@ def test_a_step_without_a_solution_is_left_out_and_the_cfl_number_halved(monkeyp
     def failing(A, b, **parameters):
         return finelu.result.Solution(0 * b, finelu.result.Status.NOT_FINITE, 1, 1.0, np.ones(2))
 
-    monkeypatch.setattr(cf, "richardson", failing)
+    monkeypatch.setattr("pseudo_time.richardson", failing)
     q, step = march.step(start)
     assert q is start and march.cfl == 5.0 and step.reduction >= 1
     with pytest.raises(cf.Diverged, match="does not solve the linear systems"):

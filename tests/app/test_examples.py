@@ -46,7 +46,13 @@ def test_it_runs_as_its_first_lines_say(name, capsys):
 
 
 def test_every_example_is_tested():
-    own = {"channel_flow", "petsc_convection_diffusion", "petsc_snes"}  # have their own tests
+    own = {
+        "body_flow",
+        "channel_flow",
+        "pseudo_time",
+        "petsc_convection_diffusion",
+        "petsc_snes",
+    }  # have their own tests
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SMALL, *own}
 
 

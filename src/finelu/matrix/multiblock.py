@@ -215,10 +215,9 @@ class MultiblockMatrix(BlockProducts):
         processes."""
         rows, own, other = 0.0, 0.0, 0.0
         for S in self.stencils.values():  # the blocks across interfaces are among theirs
-            sizes = [abs(blocks) for blocks in S.blocks]
-            rows = max(rows, sum(float(size.sum(axis=-1).max()) for size in sizes))
-            of_columns = [float(size.sum(axis=-2).max()) for size in sizes]
-            own, other = max(own, of_columns.pop(3)), max(other, *of_columns)
+            of_rows, of_columns = S.largest_sums()
+            rows = max(rows, float(of_rows.sum()))
+            own, other = max(own, float(of_columns[3])), max(other, float(np.delete(of_columns, 3).max()))
         if self.comm is not None:
             rows, own, other = (max(self.comm.allgather(v)) for v in (rows, own, other))
         return 7 * self.n_block, rows, own + 6 * other  # of a column six blocks come from cells around it

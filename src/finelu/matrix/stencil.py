@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import as_any_other, namespace, on_gpu, sparse_module
+from finelu.device import as_any_other, namespace, on_gpu, sparse_module, to_host
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
@@ -20,6 +20,7 @@ from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import DTYPES, all_finite
 
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
+WIDE = 8  # n, above which a row of a block is long enough to be summed by itself
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
 
 
@@ -162,11 +163,21 @@ class StencilMatrix(BlockProducts):
 
     def bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
-        rows, columns = 0.0, 0.0
-        for blocks in self.blocks:  # those of one neighbour
-            sizes = abs(blocks)
-            rows, columns = rows + float(sizes.sum(axis=-1).max()), columns + float(sizes.sum(axis=-2).max())
-        return 7 * self.n_block, rows, columns
+        rows, columns = self.largest_sums()
+        return 7 * self.n_block, float(rows.sum()), float(columns.sum())
+
+    def largest_sums(self) -> tuple[Any, Any]:
+        """The largest sums of magnitudes of a row and of a column of a block, of each of the seven kinds; on the host."""
+        xp, n = namespace(self.blocks), self.n_block
+        if n > WIDE:
+            found = [(size.sum(axis=-1).max(), size.sum(axis=-2).max()) for size in map(abs, self.blocks)]
+            rows, columns = xp.array([r for r, _ in found]), xp.array([c for _, c in found])
+        else:  # one product with ones and zeros: NumPy sums a few numbers slowly
+            one = xp.eye(n, dtype=self.blocks.real.dtype)
+            adds = xp.concatenate((xp.repeat(one, n, axis=0), xp.tile(one, (n, 1))), axis=1)
+            sums = xp.stack([(abs(kind).reshape(-1, n * n) @ adds).max(axis=0) for kind in self.blocks])
+            rows, columns = sums[:, :n].max(axis=1), sums[:, n:].max(axis=1)
+        return to_host(rows), to_host(columns)
 
     def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same
