@@ -27,8 +27,8 @@ Far away the velocity is given where the free stream enters, and p = 0 where it 
 
 Sources: A. J. Chorin 1967 (artificial compressibility); P. L. Roe 1981 (flux differences); A. Jameson 1974 (sheared
 parabolic coordinates, the C-grid); L. Luo, J. R. Edwards, H. Luo, F. Mueller (block ILU in a multi-block flow solver).
-Values of others: D. J. Tritton 1959, M. Coutanceau, R. Bouard 1977, B. Fornberg 1980 (cylinder, Re 40); C. H. K.
-Williamson 1989 (cylinder, Re 100); D. P. Lockard, L.-S. Luo, S. D. Milder, B. A. Singer 2002 (airfoil, Re 500).
+Values of others, for the cylinder: S. C. R. Dennis, G.-Z. Chang 1970, B. Fornberg 1980 (Re 40); C. H. K. Williamson
+1989 (Re 100).
 """
 
 from __future__ import annotations
@@ -718,8 +718,7 @@ def report(args, blocks, state, drag, lift, history, say):
         say(f"drag {drag:.5f}, length of the recirculation {bubble(blocks, state):.5f}{known}")
         return
     if history is None:
-        known = " (others: drag 0.172 to 0.176)" if args.re == 500 and args.alpha == 0 else ""
-        say(f"drag {drag:.5f}, lift {lift:.5f}{known}")
+        say(f"drag {drag:.5f}, lift {lift:.5f}")
         return
     known = " (others: Strouhal 0.164 to 0.166)" if args.case == "cylinder" and args.re == 100 else ""
     result = cycle(*history)
