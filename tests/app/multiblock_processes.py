@@ -5,6 +5,7 @@ Each case is a function; what it returns on the first process is printed as one 
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -181,6 +182,14 @@ def errors():
             text = str(error)
         found[case.__name__] = COMM.allgather(text)
     return found
+
+
+def of_the_page():
+    """The examples of the documentation, one after the other."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "multiblock.md"
+    code = re.findall(r"^```python.*?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    exec("\n".join(code), names := {})
+    return len(code), COMM.allgather(list(names["own"]))
 
 
 def dies():

@@ -93,6 +93,10 @@ def test_what_one_meets_is_raised_on_all(errors, case, words):
     assert others == [first]
 
 
+def test_the_examples_of_the_page():
+    assert result(run("of_the_page")) == [2, [["above"], ["below"]]]
+
+
 def test_a_process_that_dies_ends_all():
     done = run("dies")
     assert done.returncode != 0 and "9" in done.stdout + done.stderr
