@@ -62,6 +62,7 @@ from scipy.optimize import brentq
 import finelu as fl
 from finelu.device import namespace, require_gpu, synchronize, to_host
 from finelu.errors import FineluError, ParameterError
+from finelu.processes import met_by_all
 
 DEPTH = 3  # layers of cells that a block needs from beyond an interface
 
@@ -808,6 +809,16 @@ def run(args, comm, say):
 PARTS = {"FACT": "BILU FACT", "SOLVE": "BILU SOLV/CORR", "RHS": "RHS", "AFILL": "AFILL", "MPI": "MPI"}
 
 
+def ended(comm, text, status):
+    """Say why, once where all processes met it; where one did, end the others, which wait for it."""
+    alone = comm is not None and not met_by_all(comm)
+    if comm is None or alone or comm.rank == 0:
+        print(f"process {comm.rank}: {text}" if alone else text, file=sys.stderr, flush=True)
+    if alone:
+        comm.Abort(status)
+    return status
+
+
 def main(arguments=None):
     """Exit status: 0 converged, 1 not, 2 bad input, 130 interrupted."""
     args = parser().parse_args(arguments)
@@ -826,14 +837,11 @@ def main(arguments=None):
             comm = MPI.COMM_WORLD
         run(args, comm, say)
     except Diverged as error:
-        say(f"not converged: {error}", file=sys.stderr)
-        return NOT_CONVERGED
+        return ended(comm, f"not converged: {error}", NOT_CONVERGED)
     except FineluError as error:
-        say(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return ended(comm, f"error: {error}", BAD_INPUT)
     except MemoryError as error:
-        say(f"error: the grid does not fit into memory ({error}); take fewer cells.", file=sys.stderr)
-        return BAD_INPUT
+        return ended(comm, f"error: the grid does not fit into memory ({error}); take fewer cells.", BAD_INPUT)
     except KeyboardInterrupt:
         say("interrupted", file=sys.stderr)
         return INTERRUPTED

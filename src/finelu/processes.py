@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from finelu import threads
-from finelu.errors import FineluError
+from finelu.errors import FineluError, MatrixError
 
 PATIENCE = 5.0  # seconds for the other processes to meet an error, too
 DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
@@ -18,6 +19,8 @@ DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWAR
 Result = TypeVar("Result")
 
 _together = False
+_kept: Any = None  # what a communicator keeps its private one by
+_share: int | None = None  # threads that `share_cores` has set
 
 
 def largest(comm: Any, value: float) -> float:
@@ -34,7 +37,7 @@ def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Res
     try:
         result = work()
     except Exception as error:
-        failure = error
+        failure = _sendable(error)
     failed = comm.allgather(failure is not None)
     if any(failed):
         first = failed.index(True)
@@ -43,6 +46,15 @@ def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Res
             raised.args = (f"process {first}: {raised}",)
         raise raised
     return result
+
+
+def _sendable(error: Exception) -> Exception:
+    """The exception, or where it cannot be pickled and made again its kind and text: other processes wait for it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def on_first(comm: Any, work: Callable[[], Result]) -> Result | None:
@@ -61,25 +73,57 @@ def met_by_all(comm: Any) -> bool:
     return True
 
 
-def share_cores(comm: Any) -> None:
-    """Divide the cores of a machine among the processes that run on it, unless they are bound to cores of their own or
-    the user has set a number of threads."""
+def private(comm: Any) -> Any:
+    """The same processes by a communicator of finelu's own, on which no message of the program travels; one for each
+    that is given. Collective at its first call."""
+    global _kept
     from mpi4py import MPI
 
-    if not threads.chosen() and not threads.bound():
-        here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        size = here.size
-        here.Free()
-        threads.set_num_threads(max(threads.available_cores() // size, 1))
+    if _kept is None:
+        _kept = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, own: own.Free())
+    own = comm.Get_attr(_kept)
+    if own is None:
+        own = comm.Dup()
+        comm.Set_attr(_kept, own)
+    return own
 
 
-def end_together(comm: Any) -> None:
-    """From now on an exception that nothing catches on this process ends all of them, once its message is printed: the
+def received(request: Any, buffer: Any) -> None:
+    """Wait for a message; a MatrixError where it is not as long as the buffer: its numbers are of another dtype."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    request.Wait(status)
+    if (found := status.Get_count(MPI.BYTE)) != buffer.nbytes:
+        raise MatrixError(
+            f"process {status.source} sent {found} bytes where {buffer.nbytes} were due; all processes need numbers of "
+            "one dtype."
+        )
+
+
+def share_cores(comm: Any) -> None:
+    """Divide the cores of a machine among the processes that run on it, unless they are bound to cores of their own or
+    the user has set a number of threads. Collective."""
+    global _share
+    from mpi4py import MPI
+
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)  # on all, whatever they decide by themselves
+    size = here.size
+    here.Free()
+    if not threads.bound() and (not threads.chosen() or threads.get_num_threads() == _share):
+        _share = max(threads.available_cores() // size, 1)
+        threads.set_num_threads(_share)
+
+
+def end_together() -> None:
+    """From now on an exception that nothing catches on this process ends all of MPI's, once its message is printed: the
     others would wait for this one for ever."""
     global _together
+    from mpi4py import MPI
+
     if _together:
         return
-    _together, before = True, sys.excepthook
+    _together, before, comm = True, sys.excepthook, MPI.COMM_WORLD
 
     def ending(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:

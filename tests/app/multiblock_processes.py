@@ -5,6 +5,7 @@ Each case is a function; what it returns on the first process is printed as one 
 
 import json
 import os
+import pickle
 import re
 import signal
 import sys
@@ -20,6 +21,7 @@ from stencil_cases import random_blocks
 import finelu as fl
 from finelu import threads
 from finelu.device import to_host
+from finelu.processes import agreed
 
 COMM = MPI.COMM_WORLD
 SHAPE, N = (12, 5, 3), 3
@@ -53,8 +55,13 @@ def same(xp=np):
     F, G = fl.BlockILU0().factor(A), fl.BlockILU0().factor(alone)
     found = fl.richardson(A, own(alone, b), M=F, rtol=1e-12, maxiter=100)
     single = fl.richardson(alone, b, M=G, rtol=1e-12, maxiter=100)
-    looked = []
-    stopped = fl.richardson(A, own(alone, b), M=F, rtol=0, maxiter=50, watch=lambda k, _: looked.append(k) or k == 3)
+    looked: list[int] = []
+
+    def first_at_three(k, _):
+        looked.append(k)
+        return k == 3
+
+    stopped = fl.richardson(A, own(alone, b), M=F, rtol=0, maxiter=50, watch=first_at_three if COMM.rank == 0 else None)
     # a residual that only twice the precision can tell from rounding
     exact = fl.richardson(A, own(alone, b), x0=found.x, M=F, rtol=1e-16, maxiter=20)
     cells = {k: np.arange(part.shape[1] * part.shape[2] * part.shape[3], dtype=float).reshape(part.shape[1:4])
@@ -72,6 +79,7 @@ def same(xp=np):
                 *((here[k][face] + 0, there[k][face]) for k in OWN for face in here[k]),
             ]
         ),
+        "looked": looked,
         "histories": float(abs(found.history - single.history).max()),
         "iterations": [found.iterations, single.iterations],
         "statuses": [str(s) for s in COMM.allgather(found.status.name)],
@@ -170,15 +178,48 @@ def as_csr():
     fl.ILU0().factor(spread())
 
 
+def other_rtol():
+    A = spread()
+    fl.richardson(A, np.ones(A.shape[0]), rtol=1e-5 * (1 + COMM.rank))
+
+
+def too_large():
+    """Beyond float32, in a block that is not the first of its process."""
+    blocks = {k: part.copy() for k, part in OWN.items()}
+    if LAST:
+        list(blocks.values())[-1][3, 0, 0, 0, 0, 1] = 1e300
+    fl.BlockILU0(precision="float32").factor(spread(blocks))
+
+
+def other_update():
+    A = spread()
+    F = fl.BlockILU0().factor(A)
+    F.update(A if COMM.rank else "no matrix")
+
+
+def too_deep():
+    grid = CUT.grid(OWN, COMM)
+    grid.exchange({k: np.zeros(shape) for k, shape in grid.shapes.items()}, depth=4)
+
+
+def no_list():
+    fl.MultiblockGrid({COMM.rank: (2, 2, 2)}, [] if COMM.rank else None, COMM)
+
+
+def pickled():
+    pickle.dumps(CUT.grid(OWN, COMM))
+
+
 def errors():
     """{case: the text of the error that each process meets}."""
     found = {}
-    for case in (not_matching, without_a_block, twice, other_interfaces, other_kinds, not_a_number, singular, bad_b,
-                 other_dtype, gmres, as_csr):  # fmt: skip
+    cases = not_matching, without_a_block, twice, other_interfaces, other_kinds, not_a_number, singular, bad_b
+    cases += other_rtol, too_large, other_update, too_deep, no_list, pickled, other_dtype, gmres, as_csr
+    for case in cases:
         try:
             case()
             text = ""
-        except fl.FineluError as error:
+        except (fl.FineluError, TypeError) as error:
             text = str(error)
         found[case.__name__] = COMM.allgather(text)
     return found
@@ -190,6 +231,42 @@ def of_the_page():
     code = re.findall(r"^```python.*?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     exec("\n".join(code), names := {})
     return len(code), COMM.allgather(list(names["own"]))
+
+
+def apart():
+    """What each process does by itself does not disturb the others: threads, communicators, messages, exceptions."""
+    if COMM.rank == 0:
+        fl.set_num_threads(1)
+    pair = COMM.Split(COMM.rank // 2)
+    if COMM.rank < 2:
+        fl.MultiblockGrid({pair.rank: (2, 2, 2)}, [fl.Interface(0, "i+", 1, "i-")], pair)
+    A = spread()
+    x = np.ones(A.shape[0])
+    before = A @ x
+    there, here = (COMM.rank + 1) % COMM.size, np.empty(4)
+    sent = COMM.Isend(np.full(4, 1000.0), there)
+    again = A @ x
+    COMM.Recv(here, (COMM.rank - 1) % COMM.size)
+    sent.Wait()
+
+    class Strange(Exception):  # which cannot be pickled
+        pass
+
+    def work():
+        if LAST:
+            raise Strange("of the last")
+
+    try:
+        agreed(COMM, work)
+    except RuntimeError as error:
+        text = str(error)
+    return COMM.allgather([bool((again == before).all()), here.tolist(), text])
+
+
+def other_numbers():
+    """float32 on the first process, float64 on the others."""
+    A = spread({k: part.astype(np.float32) for k, part in OWN.items()})
+    A @ np.ones(A.shape[0], np.float64 if COMM.rank else np.float32)
 
 
 def dies():

@@ -239,6 +239,7 @@ def test_processes_share_the_blocks(capsys, processes, blocks):
     )
     if blocks < processes:
         assert done.stderr.count("error: 2 processes for 1 blocks") == 1 and "Traceback" not in done.stderr
+        assert done.returncode != 0
     else:
         assert done.returncode == 0, done.stderr
         _, out, _ = call(capsys, *arguments)

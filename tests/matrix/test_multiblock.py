@@ -1,12 +1,13 @@
 """Multi-block matrices: by the one block that they were cut from, whatever way the parts are turned; by bad input."""
 
+import copy
 import pickle
 import re
 
 import numpy as np
 import pytest
 from checks import DTYPES, ON_GPU, PATTERNS, assert_close, one_line, values
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from multiblock_cases import AS_IT_IS, TURNS, Cut
 from stencil_cases import dense, random_blocks
@@ -63,8 +64,7 @@ def test_exchange_continues_the_block(case, depth):
     cut, shape, closed, axis = case
     cells = np.arange(np.prod(shape)).reshape(shape)
     parts = cut.parts(cells)
-    if any(part.shape[cut.turns[k][0].index(axis)] < depth for k, part in parts.items()):
-        return
+    assume(all(part.shape[cut.turns[k][0].index(axis)] >= depth for k, part in parts.items()))
     ghosts = cut.grid(cut.blocks(random_blocks(shape, 1))).exchange(parts, depth)
     around = np.take(cells, range(-depth, shape[axis] + depth), axis=axis, mode="wrap" if closed else "clip")
     for k, own in enumerate(cut.slices):
@@ -141,7 +141,61 @@ def test_methods_solve_with_blocks_as_with_one():
         assert np.linalg.norm(solution.x - whole(cut, A, x, shape)) < 1e-10 * np.linalg.norm(x)
     assert fl.solve(A, b, rtol=1e-10).converged
     single = fl.richardson(S, S @ x, M=fl.BlockILU0().factor(S), rtol=1e-12, maxiter=200)
-    assert solution.converged and fl.richardson(A, b, M=F, rtol=1e-12).iterations <= 3 * single.iterations
+    assert single.converged and fl.richardson(A, b, M=F, rtol=1e-12).iterations <= 3 * single.iterations
+
+
+def test_lists_of_numbers_couple_too():
+    fine = {name: random_blocks(shape, N) for name, shape in TWO.items()}
+    grid = fl.MultiblockGrid(TWO, A_B)
+    A, B = (fl.MultiblockMatrix(grid, blocks) for blocks in (fine, {k: v.tolist() for k, v in fine.items()}))
+    x = values(A.shape[0], "float64", 1)
+    assert_close(B @ x, A @ x, 0)
+
+
+def test_the_order_of_the_blocks_counts():
+    fine = {name: random_blocks(shape, N) for name, shape in TWO.items()}
+    F = fl.BlockILU0().factor(fl.MultiblockMatrix(fl.MultiblockGrid(TWO, A_B), fine))
+    other = fl.MultiblockGrid(dict(reversed(TWO.items())), A_B)
+    with pytest.raises(MatrixError, match="update needs the grid"):
+        F.update(fl.MultiblockMatrix(other, fine))
+
+
+def test_copies_are_whole():
+    fine = {name: random_blocks(shape, N) for name, shape in TWO.items()}
+    A = fl.MultiblockMatrix(fl.MultiblockGrid(TWO, A_B), fine)
+    F, x = fl.BlockILU0().factor(A), values(A.shape[0], "float64", 1)
+    for B, G in (pickle.loads(pickle.dumps((A, F))), copy.deepcopy((A, F))):
+        assert_close(B @ x, A @ x, 0)
+        assert_close(G.solve(x), F.solve(x), 0)
+        G.update(B)
+
+
+def test_layers_of_neighbours_are_copies():
+    grid = fl.MultiblockGrid(TWO, A_B)
+    fields = {name: np.ones(shape) for name, shape in TWO.items()}
+    ghosts = grid.exchange(fields)
+    fields["b"][:] = 7
+    assert (ghosts["a"]["i+"] == 1).all()
+    for depth in (0, -1, 1.5, True):
+        with pytest.raises(ParameterError, match="depth"):
+            grid.exchange(fields, depth)
+
+
+def test_bounds_that_overflow_are_infinite():
+    blocks = np.full((7, 2, 2, 1, 2, 2), 1.5e308 * (1 + 1j))
+    grid = fl.MultiblockGrid([(2, 2, 1)], [fl.Interface(0, "i+", 0, "i-")])
+    with np.errstate(all="ignore"):
+        for A in (fl.StencilMatrix(blocks), fl.MultiblockMatrix(grid, [blocks])):
+            assert A.bounds()[1:] == (np.inf, np.inf)
+
+
+def test_entries_beyond_a_precision_are_found_in_every_block():
+    fine = {name: random_blocks(shape, N) for name, shape in TWO.items()}
+    fine["b"][3, 0, 0, 0, 0, 1] = 1e300
+    A = fl.MultiblockMatrix(fl.MultiblockGrid(TWO, A_B), fine)
+    for recipe in (fl.BlockILU0(precision="float32"), fl.BlockJacobi(precision="float32")):
+        with pytest.raises(MatrixError, match="beyond the range of float32"):
+            recipe.factor(A)
 
 
 def test_one_block_is_the_stencil_matrix():

@@ -96,7 +96,7 @@ class Residual(Measures):
             return r, size
         A = self._entries
         accurate = self.xp.empty_like(r)
-        values = self._columns(x)
+        values = x if self.comm is None else self.matrix.with_ghosts(x)
         self.kernels.products.residual_twice(A.indptr, A.indices, A.data, values, b, self.factor, accurate)
         size = self.size(accurate)
         # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
@@ -111,14 +111,10 @@ class Residual(Measures):
     def _rounding(self, b: Any, x: Any) -> tuple[Any, Any]:
         A = self._entries
         r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
-        x = self._columns(x)
+        x = x if self.comm is None else self.matrix.with_ghosts(x)
         with np.errstate(over="ignore", invalid="ignore"):
             self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
         return bound, r
-
-    def _columns(self, x: Any) -> Any:
-        """x for the columns of `_entries`."""
-        return x if self.comm is None else self.matrix.with_ghosts(x)
 
     @cached_property
     def _entries(self) -> CSR:

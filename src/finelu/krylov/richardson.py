@@ -11,7 +11,7 @@ import numpy as np
 from finelu.arithmetic import judged
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.spread import checked
+from finelu.krylov.spread import alike, checked
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.result import Solution, Status
@@ -44,12 +44,15 @@ def richardson(
     host looks at the norm of this one, so that one may be made in vain; with several processes a product with M may be.
     A MultiblockMatrix may be spread over processes: b, x0 and x are then the parts of this process, all call
     `richardson` with the same parameters, and norms are of the whole. A correction then sends the cells at interfaces
-    and gathers the norm. A callback or watch that ends the solve on one process ends it on all.
+    and gathers the norm. A callback or watch may be that of some processes only; where it ends the solve it ends it on
+    all. With several processes on GPUs an update of M by a callback takes effect one correction later.
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
+    system = checked(A, b, x0, M)
+    callback, watch = alike(system, callback, watch, rtol=rtol, atol=atol, maxiter=maxiter)
     progress = Progress(
         "richardson",
-        checked(A, b, x0, M),
+        system,
         rtol=rtol,
         atol=atol,
         maxiter=maxiter,

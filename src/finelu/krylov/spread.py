@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace, on_gpu
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor
+from finelu.krylov.progress import Callback, Watch
 from finelu.krylov.system import System
 from finelu.matrix.products import BlockProducts
 from finelu.processes import agreed
@@ -38,6 +39,29 @@ def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
     system.comm, system.unknowns = comm, sum(fact[0] for fact in facts)
     system.decides, system.kernels = np, Everywhere(system.kernels, comm)  # type: ignore[assignment]
     return system
+
+
+def alike(system: System, callback: Callback, watch: Watch, **parameters: Any) -> tuple[Callback, Watch]:
+    """callback and watch for this process, where any has one; a ParameterError, on all, for parameters that differ.
+
+    Processes that have none answer that the solve may go on, as all decide together.
+    """
+    if system.comm is None:
+        return callback, watch
+    given = system.comm.allgather((parameters, callback is not None, watch is not None))
+    for rank, (theirs, *_) in enumerate(given):
+        for name, value in theirs.items():
+            if value != given[0][0][name]:
+                raise ParameterError(f"{name} is {given[0][0][name]!r} on process 0 and {value!r} on process {rank}.")
+    if callback is None and any(fact[1] for fact in given):
+        callback = _goes_on
+    if watch is None and any(fact[2] for fact in given):
+        watch = _goes_on
+    return callback, watch
+
+
+def _goes_on(*_: Any) -> bool:
+    return False
 
 
 class Everywhere:

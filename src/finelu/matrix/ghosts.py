@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.processes import takes_device_buffers
+from finelu.processes import received, takes_device_buffers
 
 
 class Ghosts:
@@ -17,7 +17,7 @@ class Ghosts:
     needed : whether this process sends or receives anything; the others do what they must.
     `begin(x)` gathers and sends, `finish()` waits and gives the values; between them the caller does what needs none.
     On a GPU the values go through locked memory of the host, by a copy while the caller's kernels run, or by MPI itself
-    where it takes the memory of a GPU.
+    where it takes the memory of a GPU. All matrices of a grid share it: one product at a time.
     """
 
     def __init__(self, comm: Any, xp: Any, wanted: dict[int, Any], own: Any):
@@ -46,7 +46,7 @@ class Ghosts:
         key = x.shape[1], x.dtype
         if key not in self._rooms:
             kind = Room if self.xp is np or self.comm is None else Direct if takes_device_buffers() else Staged
-            self._rooms[key] = kind(self, *key)
+            self._rooms[key] = kind(self)
         self._room = self._rooms[key]
         gathered = self.xp.take(x, self.cells, axis=0)
         values = self.xp.empty((self.count, x.shape[1]), x.dtype)
@@ -61,7 +61,7 @@ class Ghosts:
 class Room:
     """An exchange on the host: MPI reads what was gathered and writes into the result."""
 
-    def __init__(self, ghosts: Ghosts, n: int, dtype: Any):
+    def __init__(self, ghosts: Ghosts):
         self.ghosts = ghosts
 
     def begin(self, gathered: Any, values: Any) -> None:
@@ -69,12 +69,14 @@ class Room:
         self._post(gathered, values)
 
     def _post(self, gathered: Any, values: Any) -> None:
-        ghosts = self.ghosts
-        self.requests = [ghosts.comm.Irecv(values[part], rank) for rank, part in ghosts.received]
-        self.requests += [ghosts.comm.Isend(gathered[part], rank) for rank, part in ghosts.sent]
+        comm, into = self.ghosts.comm, [(rank, values[part]) for rank, part in self.ghosts.received]
+        self.arriving = [(comm.Irecv(buffer, rank), buffer) for rank, buffer in into]
+        self.leaving = [comm.Isend(gathered[part], rank) for rank, part in self.ghosts.sent]
 
     def finish(self) -> Any:
-        for request in self.requests:
+        for request, buffer in self.arriving:
+            received(request, buffer)
+        for request in self.leaving:
             request.Wait()
         return self.values
 
@@ -94,42 +96,43 @@ class Staged(Room):
     A stream of its own copies what is sent to the host, while the kernels run that the caller queues after `begin`.
     """
 
-    def __init__(self, ghosts: Ghosts, n: int, dtype: Any):
-        super().__init__(ghosts, n, dtype)
-        from cupyx import empty_pinned
-
-        xp = ghosts.xp
-        self.out = empty_pinned((ghosts.cells.size - ghosts.local, n), dtype)
-        self.into = empty_pinned((ghosts.count - ghosts.local, n), dtype)
-        self.stream, self.ready = xp.cuda.Stream(non_blocking=True), xp.cuda.Event(disable_timing=True)
-        self.copied = xp.cuda.Event(disable_timing=True)
+    def __init__(self, ghosts: Ghosts):
+        super().__init__(ghosts)
+        cuda = ghosts.xp.cuda
+        self.stream = cuda.Stream(non_blocking=True)
+        self.ready, self.copied, self.read = (cuda.Event(disable_timing=True) for _ in range(3))
+        self.out: Any = None
+        self.into: Any = None
 
     def begin(self, gathered: Any, values: Any) -> None:
         self.gathered, self.values = gathered, values
-        if not self.out.size:
-            return
-        self.ready.record()
-        self.stream.wait_event(self.ready)
-        own = gathered[self.ghosts.local :]
-        runtime = self.ghosts.xp.cuda.runtime
-        runtime.memcpyAsync(self.out.ctypes.data, own.data.ptr, own.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr)
-        self.copied.record(self.stream)
+        own, runtime = gathered[self.ghosts.local :], self.ghosts.xp.cuda.runtime
+        if self.out is None:
+            from cupyx import empty_pinned
+
+            self.out, self.into = (empty_pinned(v.shape, v.dtype) for v in (own, values[self.ghosts.local :]))
+        if self.out.size:
+            self.ready.record()
+            self.stream.wait_event(self.ready)
+            to_host = runtime.memcpyDeviceToHost
+            runtime.memcpyAsync(self.out.ctypes.data, own.data.ptr, own.nbytes, to_host, self.stream.ptr)
+            self.copied.record(self.stream)
 
     def finish(self) -> Any:
-        local, xp = self.ghosts.local, self.ghosts.xp
+        ghosts, local = self.ghosts, self.ghosts.local
         if self.out.size:
             self.copied.synchronize()
-        self.requests = [
-            self.ghosts.comm.Irecv(self.into[part.start - local : part.stop - local], rank)
-            for rank, part in self.ghosts.received
-        ]
-        self.requests += [
-            self.ghosts.comm.Isend(self.out[part.start - local : part.stop - local], rank)
-            for rank, part in self.ghosts.sent
+        if self.into.size:
+            self.read.synchronize()  # what was received before
+        into = [(rank, self.into[part.start - local : part.stop - local]) for rank, part in ghosts.received]
+        self.arriving = [(ghosts.comm.Irecv(buffer, rank), buffer) for rank, buffer in into]
+        self.leaving = [
+            ghosts.comm.Isend(self.out[part.start - local : part.stop - local], rank) for rank, part in ghosts.sent
         ]
         super().finish()
         if self.into.size:
-            runtime, stream = xp.cuda.runtime, xp.cuda.get_current_stream()
-            own = self.values[local:]
-            runtime.memcpyAsync(own.data.ptr, self.into.ctypes.data, own.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            own, cuda = self.values[local:], ghosts.xp.cuda
+            stream, to_device = cuda.get_current_stream(), cuda.runtime.memcpyHostToDevice
+            cuda.runtime.memcpyAsync(own.data.ptr, self.into.ctypes.data, own.nbytes, to_device, stream.ptr)
+            self.read.record()
         return self.values

@@ -14,7 +14,8 @@ import numpy as np
 
 from finelu.device import copied, namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
-from finelu.processes import agreed, end_together, share_cores
+from finelu.processes import agreed, end_together, private, received, share_cores
+from finelu.validation import count
 
 AXES = "ijk"
 FACES = ("k-", "j-", "i-", "i+", "j+", "k+")  # in the order of the blocks alpha to eta of a StencilMatrix
@@ -48,7 +49,7 @@ class Interface:
         given = self.along
         if given is not None:
             needed = tangents(self.other_face)
-            if not isinstance(given, tuple | list) or sorted(str(a).lstrip("-") for a in given) != sorted(needed):
+            if not isinstance(given, tuple | list) or sorted(str(a).removeprefix("-") for a in given) != sorted(needed):
                 raise MatrixError(
                     f"{self}: along={given!r}; the two axes of face {self.other_face}, {needed[0]} and {needed[1]}, "
                     "each with or without a minus sign, are needed."
@@ -97,7 +98,8 @@ class MultiblockGrid:
     interfaces : those of the whole grid, the same on each process. A face is in one at most; one that is in none is
         where the domain ends.
     comm : an mpi4py communicator of all processes that have blocks; None for one process. With it, all of them must
-        make grids, matrices and factors, exchange, multiply and solve together.
+        make grids, matrices and factors, exchange, multiply and solve together, with numbers of one dtype.
+        Messages travel on a communicator of finelu's own.
         Making the first such grid divides the cores of a machine among its processes, where they are not bound to some
         of them and no number of threads was set, and has an exception that nothing catches end all processes.
     names : of the blocks of this process, in their order.  shapes, interfaces : as given.  owner : {name: process}.
@@ -106,16 +108,17 @@ class MultiblockGrid:
     """
 
     def __init__(self, shapes: Any, interfaces: Sequence[Interface] = (), comm: Any = None):
-        self.comm = comm if comm is not None and comm.size > 1 else None
-        self.interfaces = tuple(interfaces)
-        if self.comm is not None:
-            end_together(comm)
-            share_cores(comm)
-            self.shapes = agreed(comm, lambda: _checked_shapes(shapes), named=True)
-            given = comm.allgather((self.shapes, self.interfaces))
+        self.comm = None
+        if comm is not None and comm.size > 1:
+            self.comm = private(comm)
+            end_together()
+            share_cores(self.comm)
+            own = agreed(self.comm, lambda: (_checked_shapes(shapes), tuple(interfaces)), named=True)
+            given = self.comm.allgather(own)
         else:
-            self.shapes = _checked_shapes(shapes)
-            given = [(self.shapes, self.interfaces)]
+            own = _checked_shapes(shapes), tuple(interfaces)
+            given = [own]
+        self.shapes, self.interfaces = own
         self.names = tuple(self.shapes)
         self._everywhere: dict[Name, tuple[int, int, int]] = {}
         self.owner: dict[Name, int] = {}
@@ -170,11 +173,17 @@ class MultiblockGrid:
         """The layers of cells beyond each interface, for each block of this process; all processes must call it.
 
         arrays : {name: (I, J, K, ...)}, NumPy or CuPy; what follows the cells is carried along, the same of all blocks,
-        as it is: no vector is turned.  depth : the number of layers.
+        as it is: no vector is turned.  depth : the number of layers, 1 or more.
         Returns {name: {face: layers}}, oriented as the block: with `depth` cells across its face they continue the
         array, so that concatenate((ghosts["i-"], array, ghosts["i+"]), axis=0) is the block with its neighbours.
-        Cost: copies of the layers; those of other processes go through the host unless MPI takes the memory of a GPU.
+        Raises MatrixError for an array of another shape than its block's, on its process alone, ParameterError for a
+        depth that a block does not have. Cost: copies of the layers; those of other processes go through the host.
         """
+        count("depth", depth, 1)
+        for (name, face), shape in ((key, self._everywhere[key[0]]) for key in self._joined):
+            if shape[AXES.index(face[0])] < depth:
+                have = shape[AXES.index(face[0])]
+                raise ParameterError(f"depth={depth}: block {name!r} has {have} cells across face {face}.")
         slabs: dict[Name, dict[str, Any]] = {}
         for name in self.names:
             array = arrays[name]
@@ -183,9 +192,6 @@ class MultiblockGrid:
                     f"the array of block {name!r} has shape {array.shape}, but its cells {self.shapes[name]}."
                 )
             slabs[name] = {face: layers_at(array, face, depth) for face in self.joined(name)}
-            for face, slab in slabs[name].items():
-                if slab.shape[0] < depth:
-                    raise ParameterError(f"depth={depth}: block {name!r} has {slab.shape[0]} cells across face {face}.")
         found = self.traded(slabs)
         return {name: {face: _back(layers, face) for face, layers in found[name].items()} for name in self.names}
 
@@ -198,25 +204,30 @@ class MultiblockGrid:
         found: dict[Name, dict[str, Any]] = {name: {} for name in self.names}
         comm: Any = self.comm
         requests, arrived, kept = [], [], []
-        for k, interface in enumerate(self.interfaces):
-            for tag, side in ((2 * k, interface), (2 * k + 1, interface.back)):
+        for interface in self.interfaces:  # in the same order on all, so that messages meet
+            for side in (interface, interface.back):
                 here, there = (name in self.shapes for name in (side.block, side.other))
                 if here and there:
-                    found[side.block][side.face] = side.oriented(slabs[side.other][side.other_face])
+                    found[side.block][side.face] = side.oriented(slabs[side.other][side.other_face]).copy()
                 elif there:  # sent as the other side wants it
                     buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
                     kept.append(buffer)
-                    requests.append(comm.Isend(buffer, self.owner[side.block], tag))
+                    requests.append(comm.Isend(buffer, self.owner[side.block]))
                 elif here:
                     own = slabs[side.block][side.face]
                     buffer = np.empty(own.shape, own.dtype)
-                    requests.append(comm.Irecv(buffer, self.owner[side.other], tag))
-                    arrived.append((side, own, buffer))
+                    arrived.append((side, own, buffer, comm.Irecv(buffer, self.owner[side.other])))
+        for side, own, buffer, request in arrived:
+            received(request, buffer)
+            found[side.block][side.face] = namespace(own).asarray(buffer)
         for request in requests:
             request.Wait()
-        for side, own, buffer in arrived:
-            found[side.block][side.face] = namespace(own).asarray(buffer)
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.comm is not None:
+            raise ParameterError("a grid that is spread over processes cannot be pickled or copied.")
+        return self.__dict__ | {"across": {}}  # made anew
 
     def __repr__(self) -> str:
         where = "" if self.comm is None else f", process {self.comm.rank} of {self.comm.size}"

@@ -42,6 +42,7 @@ class MultiblockMatrix(BlockProducts):
     processes each has its own part, products and `richardson` are called on all, and norms are those of the whole.
     On one process A is an operator like any other; `tocsr` gives it as one matrix.
     stencils : {name: StencilMatrix}, what is left without the interfaces.  grid : as given.
+    Products, `rmatvec` too, and `residual` are for all processes to call, with vectors of one dtype.
     Cost of a product: one pass over the blocks; the cells at interfaces are gathered, sent while the blocks are worked
     on, and one pass over the couplings is added.
     """
@@ -110,7 +111,7 @@ class MultiblockMatrix(BlockProducts):
         return sum(S.nnz for S in self.stencils.values()) + int(self._across.order.size) * self.n_block**2
 
     def split(self, x: Any) -> dict[Name, Any]:
-        """{name: (I, J, K, n)}, or (I, J, K, n, k), of x (N,), or (N, k): views."""
+        """{name: (I, J, K, n)}, or (I, J, K, n, k), of x (N,), or (N, k): views, where x is contiguous."""
         parts, at = {}, 0
         for name, (I, J, K) in self.grid.shapes.items():
             end = at + I * J * K * self.n_block
@@ -119,7 +120,7 @@ class MultiblockMatrix(BlockProducts):
         return parts
 
     def join(self, parts: Mapping[Name, Any]) -> Any:
-        """x (N,) of {name: (I, J, K, n)}."""
+        """x (N,), a new array, of {name: (I, J, K, n)}; a MatrixError for a part of another shape."""
         arrays = [parts[name] for name in self.grid.names]
         for name, array in zip(self.grid.names, arrays, strict=True):
             if tuple(array.shape) != (*self.grid.shapes[name], self.n_block):
@@ -167,6 +168,8 @@ class MultiblockMatrix(BlockProducts):
 
     @property
     def _across(self) -> Across:
+        if self.comm is None and self._device not in self.grid.across:  # of a copy
+            self.grid.across[self._device] = Across.of(self.grid, namespace(self.data))
         across: Across = self.grid.across[self._device]
         return across
 
@@ -212,7 +215,7 @@ class MultiblockMatrix(BlockProducts):
 
     def bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed, over all
-        processes."""
+        processes, which all call it; inf where they overflow."""
         rows, own, other = 0.0, 0.0, 0.0
         for S in self.stencils.values():  # the blocks across interfaces are among theirs
             of_rows, of_columns = S.largest_sums()
@@ -265,7 +268,7 @@ class MultiblockMatrix(BlockProducts):
 
     def extended(self) -> Any:
         """The rows of this process as a CSR matrix (N, N + G): the columns of the G unknowns beyond interfaces come
-        last, in the order of `ghosts`."""
+        last, in the order of `Ghosts`. Memory: the entries of A once more, with an index each."""
         rows, columns, values = self._pattern()
         return _csr(rows, columns, values, self.cells, self.cells + self._across.ghosts.count)
 
@@ -281,7 +284,9 @@ class MultiblockMatrix(BlockProducts):
         """Whether both have the same blocks, interfaces and processes, and as many unknowns a cell."""
         mine, theirs = self.grid, other.grid
         alike = mine is theirs or (
-            mine.shapes == theirs.shapes and mine.interfaces == theirs.interfaces and mine.comm == theirs.comm
+            list(mine.shapes.items()) == list(theirs.shapes.items())  # in the same order
+            and mine.interfaces == theirs.interfaces
+            and mine.comm == theirs.comm
         )
         return alike and self.n_block == other.n_block
 
@@ -317,7 +322,8 @@ def _checked(grid: MultiblockGrid, blocks: Any) -> dict[Name, StencilMatrix]:
 
 def _stencil(blocks: Any, across: dict[str, int]) -> StencilMatrix:
     """A StencilMatrix of these blocks in which those that point across interfaces stand as they were given."""
-    shape: tuple[int, ...] = getattr(blocks, "shape", ())
+    blocks = blocks if on_gpu(blocks) else np.asarray(blocks)
+    shape: tuple[int, ...] = blocks.shape
     if not across or len(shape) != 6 or shape[0] != 7 or shape[4] != shape[5] or 0 in shape:
         return StencilMatrix(blocks)
     xp = namespace(blocks)

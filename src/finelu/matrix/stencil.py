@@ -167,7 +167,7 @@ class StencilMatrix(BlockProducts):
         return 7 * self.n_block, float(rows.sum()), float(columns.sum())
 
     def largest_sums(self) -> tuple[Any, Any]:
-        """The largest sums of magnitudes of a row and of a column of a block, of each of the seven kinds; on the host."""
+        """The largest sums of magnitudes in a row, and in a column, of a block of each kind: (7,) each, on the host."""
         xp, n = namespace(self.blocks), self.n_block
         if n > WIDE:
             found = [(size.sum(axis=-1).max(), size.sum(axis=-2).max()) for size in map(abs, self.blocks)]
@@ -177,7 +177,7 @@ class StencilMatrix(BlockProducts):
             adds = xp.concatenate((xp.repeat(one, n, axis=0), xp.tile(one, (n, 1))), axis=1)
             sums = xp.stack([(abs(kind).reshape(-1, n * n) @ adds).max(axis=0) for kind in self.blocks])
             rows, columns = sums[:, :n].max(axis=1), sums[:, n:].max(axis=1)
-        return to_host(rows), to_host(columns)
+        return tuple(np.nan_to_num(to_host(sums), nan=np.inf, posinf=np.inf) for sums in (rows, columns))
 
     def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same

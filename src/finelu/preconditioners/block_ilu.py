@@ -6,6 +6,7 @@ L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on re
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -98,9 +99,9 @@ class BlockILU0(Recipe):
         SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
         """
         flag("pivoting", self.pivoting, of=self)
-        A = as_blocks(self, A)
         if isinstance(A, MultiblockMatrix):
             return MultiblockFactors(self, A)
+        A = as_blocks(self, A)
         return (StencilBlockILUFactors if isinstance(A, StencilMatrix) else BlockILUFactors)(self, A)
 
 
@@ -135,7 +136,8 @@ def as_blocks(recipe: Any, A: Any) -> StencilMatrix | MultiblockMatrix | BlockMa
         return blocks
     with np.errstate(over="ignore"):
         other = blocks.astype(in_precision(recipe.precision, A.dtype))
-    if other is not blocks and recipe.precision == "float32" and not all_finite(other.data):
+    parts = [S.blocks for S in other.stencils.values()] if isinstance(other, MultiblockMatrix) else [other.data]
+    if other is not blocks and recipe.precision == "float32" and not all(map(all_finite, parts)):
         raise MatrixError(f"{recipe!r}: A has entries beyond the range of {recipe.precision}; scale it down.")
     return other
 
@@ -162,6 +164,16 @@ class BlockFactors(Factors):
         A : as `factor` takes it; entries of a block that it does not store are zeros. Raises MatrixError for another
         grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.
         """
+        A = self._checked(A)
+        with self._lock:
+            self.updates += 1
+            self._valid = False
+            self._refresh(A)
+            self._valid = True
+        return self
+
+    def _checked(self, A: Any) -> Any:
+        """A as `_refresh` takes it; a MatrixError where it does not fit."""
         A, old = as_blocks(self.recipe, A), self.pattern
         if type(A) is not type(old) or on_gpu(A.data) != on_gpu(old.data) or not _same_places(A, old):
             what = "block pattern" if isinstance(old, BlockMatrix) else "grid"
@@ -173,14 +185,8 @@ class BlockFactors(Factors):
             if A.dtype.kind == "c" and self.dtype.kind != "c":
                 raise MatrixError(f"update needs numbers as those that were factored, {self.dtype}; these are complex.")
             A = A.astype(self.dtype)
-        if isinstance(A, BlockMatrix):
-            A = old.with_values(A.data)  # whose pattern knows what solves need
-        with self._lock:
-            self.updates += 1
-            self._valid = False
-            self._refresh(A)
-            self._valid = True
-        return self
+        # The pattern that was factored knows what solves need.
+        return old.with_values(A.data) if isinstance(A, BlockMatrix) else A
 
     def _apply(self, R: Any, trans: str) -> Any:
         xp = namespace(R)
@@ -210,17 +216,18 @@ class MultiblockFactors(BlockFactors):
     """
 
     def __init__(self, recipe: Any, A: MultiblockMatrix):
+        A = _on_all(A.comm, lambda: as_blocks(recipe, A))
         super().__init__(recipe, A)  # type: ignore[arg-type]
         self.parts: dict[Any, Factors] = {}
         self._refresh(A)
 
+    def _checked(self, A: Any) -> Any:
+        return _on_all(self.pattern.comm, lambda: super(MultiblockFactors, self)._checked(A))
+
     def _refresh(self, A: MultiblockMatrix) -> None:  # type: ignore[override]
         start = perf_counter()
         self.pattern = A
-        if A.comm is None:
-            self._make(A)
-        else:
-            agreed(A.comm, lambda: self._make(A), named=True)
+        _on_all(A.comm, lambda: self._make(A))
         self.report["numeric_seconds"] = perf_counter() - start
 
     def _make(self, A: MultiblockMatrix) -> None:
@@ -249,6 +256,11 @@ class MultiblockFactors(BlockFactors):
     def nnz(self) -> int:
         """Entries of the factors of the blocks of this process."""
         return sum(F.nnz for F in self.parts.values())
+
+
+def _on_all(comm: Any, work: Callable[[], Any]) -> Any:
+    """work(), on all processes of a communicator, if there is one: an error of one is raised on all."""
+    return work() if comm is None else agreed(comm, work, named=True)
 
 
 class BlockILUFactors(BlockFactors):

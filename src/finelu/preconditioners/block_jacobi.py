@@ -59,9 +59,9 @@ class BlockJacobi(Recipe):
         Raises MatrixError where A has no full diagonal, SingularBlock, naming cell or block row, first row and
         condition, where a block is singular to working precision.
         """
-        check_parameters(self)
         if isinstance(A, MultiblockMatrix):
-            return MultiblockFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
+            return MultiblockFactors(self, A)
+        check_parameters(self)
         if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
             return BlockJacobiFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         return CutBlockJacobiFactors(self, checked(self, A))

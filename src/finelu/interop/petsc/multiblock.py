@@ -63,7 +63,7 @@ class Products:
     def multTranspose(self, mat: PETSc.Mat, x: PETSc.Vec, y: PETSc.Vec) -> None:
         A = self.A
         if A.dtype.kind == "c":  # A^T x = conj(A^H conj(x)); `H` is kept
-            x = x.duplicate(x)
+            x = x.copy()
             x.conjugate()
         self._apply(A.H, x, y)
         if A.dtype.kind == "c":
