@@ -40,9 +40,9 @@ def run(case, processes=2, seconds=120):
 
 
 def result(done):
-    """What a case returned; an MPI may write other lines."""
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return json.loads(line.removeprefix("RESULT "))
+    """What a case returned; a launcher may write other lines, and colours around it."""
+    (found,) = re.findall(r"RESULT ([\[{].*[\]}])", done.stdout)
+    return json.loads(found)
 
 
 @pytest.fixture(scope="module")
