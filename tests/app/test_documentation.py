@@ -115,7 +115,8 @@ def test_every_picture_is_small_shown_and_described():
 
 def test_every_picture_has_a_script(measured):
     floors = runpy.run_path(str(ROOT / "tools" / "floors.py"))["PICTURE"].stem
-    made = {*runpy.run_path(str(PICTURES / "methods.py"))["PICTURES"], *measured["PICTURES"], floors}
+    of_scripts = [runpy.run_path(str(PICTURES / script))["PICTURES"] for script in ("methods.py", "flow.py")]
+    made = {*of_scripts[0], *of_scripts[1], *measured["PICTURES"], floors}
     assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
 
 
@@ -163,7 +164,7 @@ def test_the_example_on_the_gpu_runs():
 def test_only_code_that_needs_a_package_or_a_gpu_is_set_apart():
     for page in PAGES:
         for words in re.findall(r"^```python *(.+)$", page.read_text(), re.MULTILINE):
-            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.petsc}", "{.gpu}"), (
+            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.petsc}", "{.mpi}", "{.gpu}"), (
                 f"{page.name}: {words} is run by no test"
             )
 

@@ -28,7 +28,9 @@ def run(case, processes=2, seconds=120):
     """The CompletedProcess of a case."""
     paths = [str(Path(fl.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"} | OPEN_MPI
-    command = [MPIEXEC, "-n", str(processes), sys.executable, str(HERE / "multiblock_processes.py"), case]
+    # Where this process is ended, the others end by themselves a little later.
+    guard = [timeout, "-k", "5", str(seconds + 15)] if (timeout := shutil.which("timeout")) else []
+    command = [*guard, MPIEXEC, "-n", str(processes), sys.executable, str(HERE / "multiblock_processes.py"), case]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
         try:

@@ -251,7 +251,11 @@ FAMILIES: dict[str, Family] = {
             "block_ilu_solve": Kernel(arguments={"cuda": "blocks d b x trans plan"}, relation=BLOCK_PLAN),
         }
         | _all("stencil_residual"),
-        helpers={"reference": "neighbour", "cpu": "tiles", "cuda": "StencilPlan plan_of cells_of_a_block tiles_of"},
+        helpers={
+            "reference": "neighbour",
+            "cpu": "tiles",
+            "cuda": "StencilPlan plan_of cells_of_a_block row_stride tiles_of",
+        },
         uses={("reference", "blocks"): "products with blocks, and their inverses"},
     ),
     "subdomains": Family(
