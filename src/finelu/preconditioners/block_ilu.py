@@ -415,8 +415,11 @@ def condition(block: Any) -> float:
     """||B|| ||B^-1|| in the infinity norm; Inf for a singular block or one that is not finite."""
     if not np.isfinite(block).all():
         return math.inf
+    block = block.astype(np.complex128)
     try:
-        number = float(np.linalg.cond(block.astype(np.complex128), np.inf))
+        with np.errstate(all="ignore"):
+            sizes = (abs(B).sum(axis=1).max() for B in (block, np.linalg.inv(block)))
+            number = float(math.prod(sizes))  # NumPy's cond of a complex block is complex before NumPy 2
     except np.linalg.LinAlgError:
         return math.inf
     return number if math.isfinite(number) else math.inf
