@@ -133,12 +133,16 @@ class Factors:
                 f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "
                 "or has them elsewhere. Factor it anew."
             )
+        self._renew(A)
+        return self
+
+    def _renew(self, A: Any) -> None:
+        """`_refresh` for an A that fits; where it raises, these factors are no longer valid."""
         with self._lock:
             self.updates += 1
             self._valid = False
             self._refresh(A)
             self._valid = True
-        return self
 
     def _probe(self, A: CSR, apply: Callable[[Any], Any]) -> float:
         """`probe` of these factors, kept in the report, with a warning where it is beyond USELESS.

@@ -164,12 +164,7 @@ class BlockFactors(Factors):
         A : as `factor` takes it; entries of a block that it does not store are zeros. Raises MatrixError for another
         grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.
         """
-        A = self._checked(A)
-        with self._lock:
-            self.updates += 1
-            self._valid = False
-            self._refresh(A)
-            self._valid = True
+        self._renew(self._checked(A))
         return self
 
     def _checked(self, A: Any) -> Any:

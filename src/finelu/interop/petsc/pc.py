@@ -162,40 +162,41 @@ class PC:
             P = P.convert("seqaij", PETSc.Mat())
         indptr, indices, data = csr_arrays(P, self._gpu)
         same = self._pattern is not None and all(map(np.array_equal, self._pattern, (indptr, indices)))
-        event, what = (UPDATE, "update") if same and self.factors is not None else (FACTOR, "factor")
-        event.begin()
-        try:
-            with self._current():
-                if same and self.factors is not None:
-                    self.factors.update(self._matrix(data))
-                else:
-                    self.factors = None  # its memory is free for the new ones
-                    self._keep_pattern(indptr, indices)
-                    self.factors = self._effective(P).factor(self._matrix(data, keep=True))
-                    self._work = None
-                if self._gpu is not None:
-                    self._gpu.cuda.get_current_stream().synchronize()
-        finally:
-            event.end()
-        self.seconds[what] += perf_counter() - begin
-        self.calls[what] += 1
+        update = same and self.factors is not None
+        with self._timed(update, begin):
+            if update:
+                assert self.factors is not None
+                self.factors.update(self._matrix(data))
+            else:
+                self.factors = None  # its memory is free for the new ones
+                self._keep_pattern(indptr, indices)
+                self.factors = self._effective(P).factor(self._matrix(data, keep=True))
+                self._work = None
 
     def _set_up_blocks(self, A: MultiblockMatrix, begin: float) -> None:
         """Factors of each block of a grid; all processes come here together."""
         self._gpu = namespace(A.data) if on_gpu(A.data) else None
         self._number = A.data.device.id if on_gpu(A.data) else None
+        self._pattern = self._places = self._work = None  # of a matrix that is none of a grid
         old = self.factors.pattern if self.factors is not None else None
-        same = isinstance(old, MultiblockMatrix) and old.same_grid(A)
-        event, what = (UPDATE, "update") if same else (FACTOR, "factor")
+        update = isinstance(old, MultiblockMatrix) and old.same_grid(A)
+        with self._timed(update, begin):
+            if update:
+                assert self.factors is not None
+                self.factors.update(A)
+            else:
+                self.factors = None
+                recipe = BlockILU0() if self.recipe == ILU0() else self.recipe
+                self.factors = recipe.factor(A)
+
+    @contextmanager
+    def _timed(self, update: bool, begin: float) -> Iterator[None]:
+        """What is done on the device of the factors, and waited for, counts as an update or as a factorization."""
+        event, what = (UPDATE, "update") if update else (FACTOR, "factor")
         event.begin()
         try:
             with self._current():
-                if same and self.factors is not None:
-                    self.factors.update(A)
-                else:
-                    self.factors = None
-                    recipe = BlockILU0() if self.recipe == ILU0() else self.recipe
-                    self.factors = recipe.factor(A)
+                yield
                 if self._gpu is not None:
                     self._gpu.cuda.get_current_stream().synchronize()
         finally:
