@@ -133,10 +133,10 @@ class Factors:
                 f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "
                 "or has them elsewhere. Factor it anew."
             )
-        self._renew(A)
+        self._update_values(A)
         return self
 
-    def _renew(self, A: Any) -> None:
+    def _update_values(self, A: Any) -> None:
         """`_refresh` for an A that fits; where it raises, these factors are no longer valid."""
         with self._lock:
             self.updates += 1

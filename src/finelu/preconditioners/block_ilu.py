@@ -164,7 +164,7 @@ class BlockFactors(Factors):
         A : as `factor` takes it; entries of a block that it does not store are zeros. Raises MatrixError for another
         grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.
         """
-        self._renew(self._checked(A))
+        self._update_values(self._checked(A))
         return self
 
     def _checked(self, A: Any) -> Any:
