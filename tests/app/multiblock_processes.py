@@ -89,7 +89,7 @@ def same(xp=np):
             found.residual_norm,
             float(np.linalg.norm(b - alone @ np.concatenate(gathered(to_host(found.x))))),
         ],
-        "bounds": bool(np.allclose(A.bounds(), alone.bounds(), rtol=1e-12)),
+        "bounds": bool(np.allclose((*A.bounds(), A.norm_bound()), (*alone.bounds(), alone.norm_bound()), rtol=1e-12)),
         "threads": threads.get_num_threads() * COMM.size <= max(threads.available_cores(), COMM.size),
     }
 

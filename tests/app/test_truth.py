@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from checks import DTYPES, values
 from conftest import real_matrix
+from stencil_cases import random_blocks
 
 import finelu
 from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, solve
@@ -595,6 +596,23 @@ def test_norms_alone_show_that_dense_and_block_matrices_need_no_second_look(monk
     assert krylov.cg(A.toarray(), b, rtol=1e-8).converged
     blocks = finelu.BlockMatrix.from_csr(A, 4)
     assert krylov.cg(blocks, b, rtol=1e-8).converged
+    grid = finelu.StencilMatrix(random_blocks((5, 4, 3), 2))
+    ones = np.ones(grid.shape[0])
+    F = finelu.BlockILU0().factor(grid)
+    for matrix, right, M in ((blocks, b, None), (grid, grid @ ones, F)):
+        with monkeypatch.context() as without:  # one norm is enough where the tolerance is not small
+            without.setattr(type(matrix), "bounds", lambda *_: pytest.fail("looked at sum by sum"))
+            assert krylov.gmres(matrix, right, M=M, rtol=1e-4, maxiter=300).converged
+    called, bounds = [], finelu.BlockMatrix.bounds
+    monkeypatch.setattr(finelu.BlockMatrix, "bounds", lambda A: called.append(1) or bounds(A))
+    residual = Residual(blocks, blocks.matvec, blocks.dtype)
+    _, x = residual._prepared(b, np.ones(400))
+    eps = np.finfo(float).eps
+    lengths = np.sqrt(blocks.bounds()[1] * blocks.bounds()[2]), blocks.norm_bound()
+    small, large = ((blocks.most_in_row + 1) * 2 * eps * (size * 20 + np.linalg.norm(b)) for size in lengths)
+    for tolerance, looks, harmless in ((1.01 * large, 0, True), (0.99 * large, 1, True), (0.99 * small, 0, False)):
+        called.clear()
+        assert residual._harmless(b, x, tolerance) == harmless and len(called) == looks
     entries, rows, columns = blocks.bounds()
     sizes = abs(A)
     assert entries >= np.diff(A.indptr).max() and rows >= sizes.sum(axis=1).max() and columns >= sizes.sum(axis=0).max()

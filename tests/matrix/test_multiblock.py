@@ -53,7 +53,10 @@ def test_products_are_those_of_the_uncut_grid(case):
     assert_close(A.tocsr().toarray(), own @ D @ own.T, 8)
     assert A.nnz == fl.StencilMatrix(blocks, periodic).nnz
     entries, row, column = A.bounds()
-    assert entries == 7 * N
+    assert entries == A.most_in_row == 7 * N
+    assert np.linalg.norm(D) <= A.norm_bound() * (1 + 1e-12)
+    stored = np.concatenate([S.blocks.ravel() for S in A.stencils.values()])
+    np.testing.assert_allclose(A.norm_bound(), np.sqrt(7) * np.linalg.norm(stored), rtol=1e-12)
     assert abs(D).sum(axis=1).max() <= row * (1 + 1e-12)
     assert abs(D).sum(axis=0).max() <= column * (1 + 1e-12)
 
@@ -187,6 +190,7 @@ def test_bounds_that_overflow_are_infinite():
     with np.errstate(all="ignore"):
         for A in (fl.StencilMatrix(blocks), fl.MultiblockMatrix(grid, [blocks])):
             assert A.bounds()[1:] == (np.inf, np.inf)
+            assert A.norm_bound() == np.inf
 
 
 def test_entries_beyond_a_precision_are_found_in_every_block():

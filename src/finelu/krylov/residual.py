@@ -50,7 +50,7 @@ class Residual(Measures):
     Where no entries of A are known (a LinearOperator, a function) the norm is no less than what rounding may bring,
     estimated from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
     matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
-        `tocsr` and `bounds`; else None.  product(x) : factor A x.  factor : a power of two.
+        `tocsr`, `bounds`, perhaps `norm_bound`; else None.  product(x) : factor A x.  factor : a power of two.
     noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
     system : whose kernels are taken, and over whose processes the rows are spread: all of them then call this.
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
@@ -125,10 +125,23 @@ class Residual(Measures):
 
     def _harmless(self, b: Any, x: Any, tolerance: float) -> bool:
         """Whether norms alone show that rounding stays below the tolerance, so that A is not needed entry by entry."""
-        entries, rows, columns = self._bounds
+        of_x, of_b = self.sizes(x, b)
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
-        size = math.sqrt(rows) * math.sqrt(columns) * self.factor  # no less than || |A| ||_2
-        return (entries + 1) * eps * (size * self.size(x) + self.size(b)) <= tolerance
+
+        def stays_below(entries: int, size: float) -> bool:  # size : no less than || |A| ||_2
+            return (entries + 1) * eps * (size * self.factor * of_x + of_b) <= tolerance
+
+        if self._quick_bound is not None and stays_below(*self._quick_bound):
+            return True
+        entries, rows, columns = self._bounds
+        return stays_below(entries, math.sqrt(rows) * math.sqrt(columns))
+
+    @cached_property
+    def _quick_bound(self) -> tuple[int, float] | None:
+        """The most entries of a row, and a longer bound than that of `_bounds`, found in less time."""
+        if not hasattr(self.matrix, "norm_bound"):
+            return None
+        return self.matrix.most_in_row, self.matrix.norm_bound()
 
     @cached_property
     def _bounds(self) -> tuple[int, float, float]:

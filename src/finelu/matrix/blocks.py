@@ -265,15 +265,19 @@ class BlockMatrix(BlockProducts):
             raise DeviceError("CuPy has no BSR format; use tocsr(), or move the blocks to the host first.")
         return sp.bsr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
 
+    @cached_property
+    def most_in_row(self) -> int:
+        indptr = self.pattern.indptr
+        return int((indptr[1:] - indptr[:-1]).max()) * self.n_block
+
     def bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
         P, xp = self.pattern, namespace(self.data)
-        counts = (P.indptr[1:] - P.indptr[:-1]).max()
         sums = []
         for places, axis in ((P.row_of(), 2), (P.indices, 1)):
             by_block = abs(self.data).sum(axis=axis).max(axis=1).astype(np.float64)
             sums.append(float(xp.bincount(places, weights=by_block, minlength=1).max()))
-        return int(counts) * self.data.shape[1], sums[0], sums[1]
+        return self.most_in_row, sums[0], sums[1]
 
     def tocsr(self) -> Any:
         """A as a scipy.sparse or cupyx.scipy.sparse csr_matrix, sorted; every entry of a block is stored."""

@@ -47,6 +47,8 @@ class MultiblockMatrix(BlockProducts):
     on, and one pass over the couplings is added.
     """
 
+    _at_one_place = 7  # on a closed grid of one cell
+
     def __init__(self, grid: MultiblockGrid, blocks: Any):
         if not isinstance(grid, MultiblockGrid):
             raise MatrixError(f"grid is a {type(grid).__name__}; a MultiblockGrid is needed.")
@@ -213,6 +215,13 @@ class MultiblockMatrix(BlockProducts):
             )
             cells[rows] = -result if b is None else result
 
+    @property
+    def most_in_row(self) -> int:
+        return 7 * self.n_block
+
+    def _stored(self) -> list[Any]:
+        return [S.blocks for S in self.stencils.values()]
+
     def bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed, over all
         processes, which all call it; inf where they overflow."""
@@ -223,7 +232,7 @@ class MultiblockMatrix(BlockProducts):
             own, other = max(own, float(of_columns[3])), max(other, float(np.delete(of_columns, 3).max()))
         if self.comm is not None:
             rows, own, other = (max(self.comm.allgather(v)) for v in (rows, own, other))
-        return 7 * self.n_block, rows, own + 6 * other  # of a column six blocks come from cells around it
+        return self.most_in_row, rows, own + 6 * other  # of a column six blocks come from cells around it
 
     # Conversions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,15 @@ import numpy as np
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError
+from finelu.kernels import kernels_for
 from finelu.matrix.vectors import DTYPES, dense_numbers
 
 
 class BlockProducts:
     """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
 
-    Subclasses give data, shape, dtype, astype, tocsr, H, and `_product(x, b, out)` for contiguous vectors of the own
-    dtype: out = b - A x, or A x where b is None.
+    Subclasses give data, shape, dtype, astype, tocsr, H, `most_in_row`, no fewer entries than any row has, and
+    `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x where b is None.
     """
 
     data: Any
@@ -25,6 +27,8 @@ class BlockProducts:
     astype: Any
     tocsr: Any
     H: Any
+    most_in_row: Any
+    _at_one_place = 1  # the most blocks that may be added to each other
     comm: Any = None  # the processes over which the rows are spread
     _product: Any
     _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
@@ -43,6 +47,21 @@ class BlockProducts:
 
     def __matmul__(self, x: Any) -> Any:
         return self.matvec(x)
+
+    def norm_bound(self) -> float:
+        """What || |A| ||_2 does not exceed, by a Frobenius norm, over all processes, which all call it; Inf where it
+        overflows. One pass over the blocks, those that point outside of the grid among them; waits for the device."""
+        parts = self._stored()
+        norms = namespace(self.data).empty(len(parts), self.data[:0].real.dtype)
+        for k, part in enumerate(parts):
+            kernels_for(part).vectors.norm(part.reshape(-1), norms[k : k + 1])
+        own = math.hypot(*norms.tolist())
+        whole = own if self.comm is None else math.hypot(*self.comm.allgather(own))
+        return math.sqrt(self._at_one_place) * whole
+
+    def _stored(self) -> list[Any]:
+        """The arrays that hold the entries."""
+        return [self.data]
 
     @judged
     def _applied(self, x: Any, b: Any) -> Any:

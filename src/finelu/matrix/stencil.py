@@ -39,6 +39,8 @@ class StencilMatrix(BlockProducts):
     rmatvec, so that Krylov methods take it as A. Cost of a product: one pass over the blocks for each column of x.
     """
 
+    _at_one_place = 7  # on a closed grid of one cell
+
     def __init__(self, blocks: Any, periodic: Any = (False, False, False)) -> None:
         if not on_gpu(blocks):
             blocks = as_any_other(np.asarray(blocks))
@@ -161,10 +163,14 @@ class StencilMatrix(BlockProducts):
         order = xp.argsort(r * self.cells + c)
         return r[order], c[order], p[order]
 
+    @property
+    def most_in_row(self) -> int:
+        return 7 * self.n_block
+
     def bounds(self) -> tuple[int, float, float]:
         """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
         rows, columns = self.largest_sums()
-        return 7 * self.n_block, float(rows.sum()), float(columns.sum())
+        return self.most_in_row, float(rows.sum()), float(columns.sum())
 
     def largest_sums(self) -> tuple[Any, Any]:
         """The largest sums of magnitudes in a row, and in a column, of a block of each kind: (7,) each, on the host."""

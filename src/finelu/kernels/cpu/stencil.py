@@ -44,9 +44,10 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
     """out = b - A x, or A x where b is None; see kernels/reference/stencil.py."""
     _, I, J, K, n, _ = blocks.shape
     items = -(-I * J // PENCILS)
+    threads = min(get_num_threads(), items) if SWEEP * 7 * n**2 * I * J * K >= 2 * CALL else 1
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
     flat = blocks.reshape(-1), x, (out if b is None else b), out
-    run(_residual, min(get_num_threads(), items), *sizes(n), _grid(I, J, K), state, done, periodic, b is None, *flat)
+    run(_residual, threads, *sizes(n), _grid(I, J, K), state, done, periodic, b is None, *flat)
 
 
 def block_ilu_factor(blocks, d, pivoting) -> int:

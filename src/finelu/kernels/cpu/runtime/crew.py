@@ -205,6 +205,9 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
 
     A kernel that fails raises what it raised in the calling thread, or else in one of the helpers.
     """
+    if threads == 1:
+        kernel(*args)
+        return
     all_threads = pool.get_num_threads()
     helpers = min(threads, all_threads) - 1
     if helpers > 0 and isinstance(kernel, Dispatcher):
