@@ -524,8 +524,8 @@ class BodyFlow:
     def matrix(self, blocks):
         return fl.MultiblockMatrix(self.grid, blocks)
 
-    def scale_rows(self, q, blocks, b):
-        """All rows are of one size."""
+    def scale_rows(self, q, blocks):
+        return []  # all rows are of one size
 
     def limited(self, q, new):
         return new, 0
@@ -646,17 +646,17 @@ def parser():
         case.add_argument(
             "--steps", type=at_least(1), help=f"the most pseudo steps (500), or physical ones (to time {UNTIL[name]:g})"
         )
-        case.add_argument("--beta", type=positive, default=1.0, help="of artificial compressibility (default 1)")
+        case.add_argument("--beta", type=positive, help="of artificial compressibility (default 1, in time 10)")
         case.add_argument(
             "--method", choices=("correct", "gmres"), help="for the linear systems (gmres; correct with --mpi)"
         )
         case.add_argument("--corrections", type=at_least(1), default=60, help="the most in a pseudo step (default 60)")
-        case.add_argument("--rtol", type=positive, default=0.05, help="of a linear solve (default 0.05)")
+        case.add_argument("--rtol", type=positive, help="of a linear solve (default 0.05, in time 0.2)")
         case.add_argument(
             "--cfl", type=positive, help="of the first pseudo step (default 5, in time that of --cfl-max)"
         )
         case.add_argument("--cfl-max", type=positive, default=1000.0, help="that it may grow to (default 1000)")
-        case.add_argument("--tolerance", type=positive, help="fall of the residual (default 1e-6, in time 3e-3)")
+        case.add_argument("--tolerance", type=positive, help="fall of the residual (default 1e-6, in time 1e-3)")
         case.add_argument("--every", type=at_least(1), default=20, help="steps between printed lines (default 20)")
         case.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to work (default cpu)")
         case.add_argument("--mpi", action="store_true", help="deal the blocks out to the processes of mpirun")
@@ -708,7 +708,7 @@ def run_in_time(args, flow, q, march, say, dt):
             say(f"{time:10.4g} {history[-1][1]:9.4f} {history[-1][2]:9.4f} {len(steps):13d} {corrections:12d}")
 
     disturb(flow, q)
-    q = march.in_time(q, dt, count, tolerance=args.tolerance or 3e-3, watch=watch)
+    q = march.in_time(q, dt, count, tolerance=args.tolerance or 1e-3, watch=watch)
     return q, done, np.array(history).T
 
 
@@ -779,6 +779,7 @@ def run(args, comm, say):
         dt = args.dt
     elif args.case == "airfoil" or args.re < ONSET:
         dt = 0.0
+    args.beta = args.beta or (10.0 if dt else 1.0)
     blocks = {"cylinder": cylinder, "airfoil": airfoil}[args.case](cells, args.blocks, args.distance)
     xp = np if args.device == "cpu" else require_gpu()
     if xp is not np and comm is not None:
@@ -787,6 +788,7 @@ def run(args, comm, say):
     say(f"{args.case}, Re {args.re:g}: {flow.all_cells} cells in {args.blocks} blocks, boundary at {args.distance:g}")
     args.method = args.method or ("gmres" if comm is None else "correct")
     args.cfl = args.cfl or (args.cfl_max if dt else 5.0)
+    args.rtol = args.rtol or (0.2 if dt else 0.05)
     march = make_march(flow, args)
     q = flow.start()
     if dt:

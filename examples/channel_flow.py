@@ -431,12 +431,15 @@ class Flow:
     def matrix(self, blocks):
         return StencilMatrix(blocks, self.periodic)
 
-    def scale_rows(self, q, blocks, b):
-        """Rows of k and omega get the size of the others, for one norm to serve all; b is (I, J, K, n)."""
-        if self.n == 6:
-            for s, size in ((K, q[K].max()), (OMEGA, q[OMEGA])):
-                blocks[..., s, :] /= size[..., None]
-                b[..., s] /= size
+    def scale_rows(self, q, blocks):
+        """Rows of k and omega get the size of the others, for one norm to serve all."""
+        scales = [(K, q[K].max()), (OMEGA, q[OMEGA].copy())] if self.n == 6 else []
+        for s, size in scales:
+            blocks[..., s, :] /= size[..., None]
+        return scales
+
+    def summed(self, value):
+        return value  # one process has all cells
 
     def limited(self, q, new):
         """The new state with scalars that changed by a factor of 4 at most, and how many were held there."""

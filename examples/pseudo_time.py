@@ -5,8 +5,9 @@ A flow has n unknowns a cell, p first, then the velocity; xp, numpy or cupy; bet
     residual(q), rates(q)                as of channel_flow.Flow, of a state q (n, ...) of all cells of this process
     new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
     diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
-    scale_rows(q, blocks, b)             of the linear system, where rows differ in size
+    scale_rows(q, blocks)                where they differ in size: the list of (row of a cell, size), divided by it
     limited(q, new)                      what is left of a new state that is too far from q, and the values held
+    summed(value)                        over all processes, of a NumPy array
     root_mean_squares(R, q)              of the residual of each unknown, over all cells of all processes
     exchanging                           seconds that the processes have exchanged values for
 """
@@ -21,10 +22,11 @@ from time import perf_counter
 import numpy as np
 
 from finelu import BlockILU0, Status, gmres, richardson
-from finelu.device import synchronize
+from finelu.device import synchronize, to_host
 from finelu.errors import FineluError, ParameterError, ZeroPivot
 
 P, U, K = 0, 1, 4  # places of the unknowns in a cell; the velocity stands before K, in 3D from U to U + 2
+WINDOW = 12  # states that are combined
 DELTA = 3  # place of the diagonal blocks; of the neighbour below along axis a: 2 - a, above: 4 + a
 
 
@@ -74,7 +76,7 @@ class PseudoTime:
         self.flow, self.method, self.corrections, self.rtol = flow, method, corrections, rtol
         self.cfl, self.cfl_max = min(cfl, cfl_max), cfl_max
         self.blocks = flow.new_blocks()
-        self.factors = None
+        self.factors = self.matrix_cfl = None
 
     def residual(self, q, past=None):
         """R(q), and with past = (a / dt, s) the physical time term a q / dt + s of all but the pressure."""
@@ -85,7 +87,10 @@ class PseudoTime:
 
     def system(self, q, R, past=None):
         """The matrix and the right-hand side of a pseudo step from q; the matrix lives until the next call."""
-        flow, xp = self.flow, self.flow.xp
+        return self._make_matrix(q, past), self._right_hand_side(R)
+
+    def _make_matrix(self, q, past):
+        flow = self.flow
         flow.jacobian(q, self.blocks)
         rates = flow.rates(q) / self.cfl
         for cells, delta in flow.diagonals(self.blocks):
@@ -93,12 +98,37 @@ class PseudoTime:
                 delta[..., r, r] += rates[cells] / flow.beta if r == P else rates[cells]
                 if past is not None and r != P:
                     delta[..., r, r] += past[0]
-        b = xp.ascontiguousarray(-xp.moveaxis(R, 0, -1))
-        flow.scale_rows(q, self.blocks, b)
-        return flow.matrix(self.blocks), b.ravel()
+        self.scales = flow.scale_rows(q, self.blocks)
+        self.A, self.matrix_cfl, self.seen = flow.matrix(self.blocks), self.cfl, []
+        return self.A
 
-    def step(self, q, past=None):
-        """One pseudo step from q: the new state, and a Step."""
+    def _right_hand_side(self, R):
+        b = self.flow.xp.ascontiguousarray(-self.flow.xp.moveaxis(R, 0, -1))
+        for row, size in self.scales:
+            b[..., row] /= size
+        return b.ravel()
+
+    def _combined(self, q, b):
+        """The combination of the states that steps with this matrix began from, q the latest, with the smallest
+        right-hand side, as that of a linear system would be: what Krylov's methods do for those.
+
+        Source: C. W. Oosterlee, T. Washio 2000.
+        """
+        self.seen = [*self.seen, (q, b)][-WINDOW:]
+        before = self.seen[:-1]
+        if not before:
+            return q, b
+        D = self.flow.xp.stack([b - other for _, other in before])
+        both = self.flow.summed(to_host(D @ self.flow.xp.concatenate((D, b[None])).T))
+        weights = np.linalg.lstsq(both[:, :-1], both[:, -1], rcond=1e-12)[0]
+        steps = [q - other for other, _ in before]
+        for weight, dq, db in zip(weights.tolist(), steps, D, strict=True):
+            q, b = q - weight * dq, b - weight * db
+        return q, b
+
+    def step(self, q, past=None, keep=False):
+        """One pseudo step from q: the new state, and a Step. keep : with the matrix of the step before, if that was at
+        the same CFL number."""
         flow, xp = self.flow, self.flow.xp
         seconds = dict.fromkeys(("RHS", "AFILL", "FACT", "SOLVE", "MPI"), 0.0)
         clock, exchanging = perf_counter(), flow.exchanging
@@ -119,11 +149,18 @@ class PseudoTime:
                 f"the pseudo steps diverged (a residual is not finite); try a cfl_max below {self.cfl_max:g}."
             )
         lap("RHS")
-        A, b = self.system(q, R, past)
+        if keep := keep and self.cfl == self.matrix_cfl:
+            A = self.A
+        else:
+            A = self._make_matrix(q, past)
+        begun, b = self._combined(q, self._right_hand_side(R))
         lap("AFILL")
         x, iterations, reduction, held, cfl = None, 0, math.inf, 0, self.cfl
         try:
-            self.factors = BlockILU0().factor(A) if self.factors is None else self.factors.update(A)
+            if self.factors is None:
+                self.factors = BlockILU0().factor(A)
+            elif not keep:
+                self.factors.update(A)
             lap("FACT")
             if self.method == "correct":
                 solution = richardson(A, b, M=self.factors, maxiter=self.corrections, rtol=self.rtol)
@@ -136,7 +173,7 @@ class PseudoTime:
         except ZeroPivot:
             lap("FACT")
         if reduction < 1:
-            q, held = flow.limited(q, q + xp.moveaxis(x.reshape(*q.shape[1:], flow.n), -1, 0))
+            q, held = flow.limited(q, begun + xp.moveaxis(x.reshape(*q.shape[1:], flow.n), -1, 0))
             self.cfl = min(cfl * (1.5 if reduction <= self.rtol else 0.8 if reduction > 0.5 else 1), self.cfl_max)
         else:
             self.cfl = cfl / 2
@@ -145,15 +182,17 @@ class PseudoTime:
         lap("SOLVE")
         return q, Step(cfl, residuals, iterations, reduction, held, seconds)
 
-    def steady(self, q, *, tolerance=1e-6, steps=500, past=None, watch: Callable = lambda step: None):
+    def steady(self, q, *, tolerance=1e-6, steps=500, past=None, keep=False, watch: Callable = lambda step: None):
         """Pseudo steps until the levels of the residual have each fallen to `tolerance` of their largest.
 
+        keep : whether a step goes on with the matrix of the one before, unless the residual has more than doubled.
         Returns q and the list of steps. Diverged where `steps` of them do not reach it.
         """
         done: list[Step] = []
         largest = None
         while len(done) < steps:
-            q, step = self.step(q, past)
+            grew = len(done) > 1 and any(b > 2 * a for a, b in zip(done[-2].levels, done[-1].levels, strict=True))
+            q, step = self.step(q, past, keep=keep and bool(done) and not grew)
             done.append(step)
             watch(step)
             largest = [max(pair) for pair in zip(largest or step.levels, step.levels, strict=True)]
@@ -166,12 +205,15 @@ class PseudoTime:
         )
 
     def in_time(self, q, dt, steps, *, tolerance=1e-4, watch: Callable = lambda time, q, done: None):
-        """`steps` physical time steps dt by BDF2, the first by BDF1; watch(time, q, pseudo steps) after each."""
-        before = None
+        """`steps` physical time steps dt by BDF2, the first by BDF1; watch(time, q, pseudo steps) after each.
+
+        The pseudo steps of one share a matrix. They begin with the state before: one from a polynomial through several
+        would make more of what their tolerance leaves of slow errors, step by step.
+        """
+        old = None
         for m in range(1, steps + 1):
-            old = q[U:].copy()
+            before, old = old, q[U:].copy()
             past = (1 / dt, -old / dt) if before is None else (1.5 / dt, (before - 4 * old) / (2 * dt))
-            q, done = self.steady(q, tolerance=tolerance, past=past)
-            before = old
+            q, done = self.steady(q, tolerance=tolerance, past=past, keep=True)
             watch(m * dt, q, done)
         return q

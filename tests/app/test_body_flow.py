@@ -143,6 +143,44 @@ def test_the_flow_around_a_cylinder_at_40():
     assert abs(drags[0] - drags[1]) < 1e-6 and abs(states[0] - states[1]).max() < 1e-5
 
 
+@pytest.mark.parametrize("method", ["gmres", "correct"])
+def test_time_steps_solve_their_equations_in_few_pseudo_steps(method):
+    flow = bf.flow_on(bf.cylinder((40, 28), 2), viscosity=0.01)
+    states, counts, dt = [], [], 0.2
+    start = flow.start()
+    bf.disturb(flow, start)
+
+    def watch(time, q, done):
+        states.append(q)
+        counts.append(len(done))
+
+    march = PseudoTime(flow, method=method, rtol=0.1, corrections=60, cfl=1000.0)
+    march.in_time(start, dt, 4, tolerance=1e-5, watch=watch)
+    assert max(counts) <= 45  # without combining them about 300
+    for before, old, new in zip(states, states[1:], states[2:], strict=False):
+        sizes = []
+        for q in (old, new):
+            R = flow.residual(q)
+            R[1:] += (1.5 * q - 2 * old + 0.5 * before)[1:] / dt
+            sizes.append(np.linalg.norm(R))
+        assert sizes[1] < 2e-5 * sizes[0]
+
+
+def test_states_are_combined_to_the_smallest_residual_there_is():
+    flow = bf.flow_on(bf.cylinder((6, 5), 1), viscosity=0.01)
+    march = PseudoTime(flow)
+    random = np.random.default_rng(1)
+    J, b0 = random.standard_normal((90, 90)), random.standard_normal(90)
+    march.seen = []
+    directions = random.standard_normal((5, 3, 30))
+    for k, q in enumerate(np.cumsum(directions, axis=0)):
+        got, b = march._combined(q, b0 - J @ q.ravel())
+        np.testing.assert_allclose(b, b0 - J @ got.ravel(), atol=1e-8)
+        base, span = directions[0].ravel(), directions[1 : k + 1].reshape(k, 90).T
+        best = np.linalg.lstsq(J @ span, b0 - J @ base, rcond=None)[0] if k else []
+        np.testing.assert_allclose(np.linalg.norm(b), np.linalg.norm(b0 - J @ (base + span @ best)), rtol=1e-9)
+
+
 def test_the_cycle_of_a_history():
     t = 0.3 * np.arange(400)
     found = bf.cycle(t, 1.3 + 0.02 * np.cos(4 * np.pi * 0.165 * t), 0.1 + 0.33 * np.sin(2 * np.pi * 0.165 * t))
