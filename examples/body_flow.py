@@ -304,7 +304,12 @@ class BodyFlow:
 
     def summed(self, value):
         """The sum over all processes, of a number or a NumPy array."""
-        return value if self.comm is None else self.comm.allreduce(value)
+        if self.comm is None:
+            return value
+        clock = perf_counter()
+        total = self.comm.allreduce(value)
+        self.exchanging += perf_counter() - clock
+        return total
 
     def parts(self, q):
         """Views (..., I, J) of q (..., cells), block by block."""

@@ -618,7 +618,7 @@ def taylor_green(cells, re, n=4, xp=np):
     """u = sin x cos y, v = -cos x sin y in a periodic square of side 2 pi: vortices that decay as exp(-2 t / re).
 
     The rate at which their energy decays, 4 / re, at re = 100 (after three steps of 0.1, up to t = 1) is off by +0.14%
-    on 24^2 cells, -0.12% on 48^2, -0.036% on 96^2 and -0.0095% on 192^2: orders of 1.8 and 1.9 between the last three.
+    on 24^2 cells, -0.12% on 48^2, -0.035% on 96^2 and -0.0089% on 192^2: orders of 1.8 and 2.0 between the last three.
     On coarser grids the upwinding damps, which is of fifth order: +16% on 12^2. With parabolas, of third order, it
     would damp by 138% there, and by 19% on 24^2.
     """

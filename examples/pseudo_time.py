@@ -35,8 +35,8 @@ class Step:
     """What one pseudo step did.
 
     residuals : of each unknown, before the step; root mean squares over the cells, that of omega over its value.
-    seconds : of the residual (RHS), of filling the matrix (AFILL), of its factors (FACT), of the linear solve (SOLVE),
-    and of what was exchanged for the first two (MPI).
+    seconds : of the residual (RHS), of filling the matrix and combining states (AFILL), of its factors (FACT), of the
+    linear solve (SOLVE), and of what was exchanged for the first two (MPI).
     """
 
     cfl: float
@@ -48,8 +48,12 @@ class Step:
 
     @property
     def levels(self):
-        """The residual of the flow, of p and velocity together, then of k and of omega."""
-        return (math.hypot(*self.residuals[:K]), *self.residuals[K:])
+        return levels_of(self.residuals)
+
+
+def levels_of(residuals):
+    """The residual of the flow, of p and velocity together, then of k and of omega."""
+    return (math.hypot(*residuals[:K]), *residuals[K:])
 
 
 class Diverged(FineluError):
@@ -76,7 +80,7 @@ class PseudoTime:
         self.flow, self.method, self.corrections, self.rtol = flow, method, corrections, rtol
         self.cfl, self.cfl_max = min(cfl, cfl_max), cfl_max
         self.blocks = flow.new_blocks()
-        self.factors = self.matrix_cfl = None
+        self.A = self.factors = self.factored = None  # the matrix, factors, and the matrix that these are of
 
     def residual(self, q, past=None):
         """R(q), and with past = (a / dt, s) the physical time term a q / dt + s of all but the pressure."""
@@ -91,6 +95,7 @@ class PseudoTime:
 
     def _make_matrix(self, q, past):
         flow = self.flow
+        self.A, self.seen, self.levels = None, [], []
         flow.jacobian(q, self.blocks)
         rates = flow.rates(q) / self.cfl
         for cells, delta in flow.diagonals(self.blocks):
@@ -99,8 +104,19 @@ class PseudoTime:
                 if past is not None and r != P:
                     delta[..., r, r] += past[0]
         self.scales = flow.scale_rows(q, self.blocks)
-        self.A, self.matrix_cfl, self.seen = flow.matrix(self.blocks), self.cfl, []
+        self.A, self.matrix_cfl = flow.matrix(self.blocks), self.cfl
         return self.A
+
+    def _serves(self, levels):
+        """Whether the matrix of the steps before still leads on: the residual has not grown to twice what it was, and
+        the last steps, as many as are combined, have brought it to a quarter."""
+        if self.A is None or self.cfl != self.matrix_cfl:
+            return False
+        grew = any(now > 2 * last for now, last in zip(levels, self.levels[-1], strict=True))
+        slow = len(self.levels) >= WINDOW and any(
+            now > first / 4 for now, first in zip(levels, self.levels[-WINDOW], strict=True)
+        )
+        return not (grew or slow)
 
     def _right_hand_side(self, R):
         b = self.flow.xp.ascontiguousarray(-self.flow.xp.moveaxis(R, 0, -1))
@@ -110,25 +126,27 @@ class PseudoTime:
 
     def _combined(self, q, b):
         """The combination of the states that steps with this matrix began from, q the latest, with the smallest
-        right-hand side, as that of a linear system would be: what Krylov's methods do for those.
+        right-hand side, as that of a linear system would be: what Krylov's methods do for those. With that side.
 
         Source: C. W. Oosterlee, T. Washio 2000.
         """
-        self.seen = [*self.seen, (q, b)][-WINDOW:]
-        before = self.seen[:-1]
+        before = self.seen
+        self.seen = [*before, (q, b)][-WINDOW:]
         if not before:
             return q, b
         D = self.flow.xp.stack([b - other for _, other in before])
-        both = self.flow.summed(to_host(D @ self.flow.xp.concatenate((D, b[None])).T))
-        weights = np.linalg.lstsq(both[:, :-1], both[:, -1], rcond=1e-12)[0]
-        steps = [q - other for other, _ in before]
-        for weight, dq, db in zip(weights.tolist(), steps, D, strict=True):
-            q, b = q - weight * dq, b - weight * db
-        return q, b
+        products = np.column_stack([to_host(product) for product in (D @ D.T, D @ b)])
+        products = self.flow.summed(products)
+        weights = np.linalg.lstsq(products[:, :-1], products[:, -1], rcond=1e-12)[0].tolist()
+        combined = q.copy()
+        for weight, (other, _), change in zip(weights, before, D, strict=True):
+            combined -= weight * (q - other)
+            b = b - weight * change
+        return combined, b
 
     def step(self, q, past=None, keep=False):
-        """One pseudo step from q: the new state, and a Step. keep : with the matrix of the step before, if that was at
-        the same CFL number."""
+        """One pseudo step from q: the new state, and a Step. keep : with the matrix of the step before, as long as that
+        leads on, and from the best combination of the states since."""
         flow, xp = self.flow, self.flow.xp
         seconds = dict.fromkeys(("RHS", "AFILL", "FACT", "SOLVE", "MPI"), 0.0)
         clock, exchanging = perf_counter(), flow.exchanging
@@ -149,18 +167,19 @@ class PseudoTime:
                 f"the pseudo steps diverged (a residual is not finite); try a cfl_max below {self.cfl_max:g}."
             )
         lap("RHS")
-        if keep := keep and self.cfl == self.matrix_cfl:
-            A = self.A
-        else:
-            A = self._make_matrix(q, past)
-        begun, b = self._combined(q, self._right_hand_side(R))
+        if not (keep and self._serves(levels_of(residuals))):
+            self._make_matrix(q, past)
+        A, begun, b = self.A, q, self._right_hand_side(R)
+        if keep:
+            self.levels.append(levels_of(residuals))
+            begun, b = self._combined(q, b)
         lap("AFILL")
         x, iterations, reduction, held, cfl = None, 0, math.inf, 0, self.cfl
         try:
-            if self.factors is None:
-                self.factors = BlockILU0().factor(A)
-            elif not keep:
-                self.factors.update(A)
+            if self.factored is not A:
+                self.factored = None
+                self.factors = BlockILU0().factor(A) if self.factors is None else self.factors.update(A)
+                self.factored = A
             lap("FACT")
             if self.method == "correct":
                 solution = richardson(A, b, M=self.factors, maxiter=self.corrections, rtol=self.rtol)
@@ -185,14 +204,14 @@ class PseudoTime:
     def steady(self, q, *, tolerance=1e-6, steps=500, past=None, keep=False, watch: Callable = lambda step: None):
         """Pseudo steps until the levels of the residual have each fallen to `tolerance` of their largest.
 
-        keep : whether a step goes on with the matrix of the one before, unless the residual has more than doubled.
-        Returns q and the list of steps. Diverged where `steps` of them do not reach it.
+        keep : as of `step`, from the second one on. Returns q and the list of steps. Diverged where `steps` of them do
+        not reach it.
         """
         done: list[Step] = []
         largest = None
+        self.A = None  # of other equations
         while len(done) < steps:
-            grew = len(done) > 1 and any(b > 2 * a for a, b in zip(done[-2].levels, done[-1].levels, strict=True))
-            q, step = self.step(q, past, keep=keep and bool(done) and not grew)
+            q, step = self.step(q, past, keep)
             done.append(step)
             watch(step)
             largest = [max(pair) for pair in zip(largest or step.levels, step.levels, strict=True)]

@@ -1,6 +1,7 @@
 """The package as a whole: floors of imports, public names, light import, kernels and launchers, documented examples."""
 
 import ast
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -176,3 +177,33 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+TO_OVERRIDE = {  # private names of base classes that their subclasses are to give anew
+    "Factors": {"_apply", "_apply_into", "_bound", "_refresh", "_updated_at_once"},
+    "BlockFactors": {"_apply", "_checked", "_solve"},
+    "BlockProducts": {"_at_one_place", "_stored"},
+    "Elimination": {"_analyse", "_broken", "_eliminate", "_queue", "_queues"},
+    "ILU0Elimination": {"_values"},
+    "_Plan": {"_solve"},
+    "_Queued": {"_queue"},
+}
+
+
+def test_no_class_takes_a_private_name_of_its_base_by_chance():
+    met = set()
+    for module in pkgutil.walk_packages(finelu.__path__, "finelu."):
+        try:
+            members = vars(import_module(module.name)) if not module.name.endswith("__main__") else {}
+        except ImportError:  # of an extra that is not installed
+            continue
+        for kind in members.values():
+            if not (isinstance(kind, type) and kind.__module__ == module.name):
+                continue
+            for base in kind.__mro__[1:]:
+                same = {n for n in vars(kind).keys() & vars(base).keys() if n[0] == "_" != n[1] and n != "_abc_impl"}
+                if base.__module__.startswith("finelu."):
+                    chance = same - TO_OVERRIDE.get(base.__name__, set())
+                    assert not chance, f"{kind.__name__} and {base.__name__} both have {', '.join(chance)}"
+                    met |= {(base.__name__, name) for name in same}
+    assert met

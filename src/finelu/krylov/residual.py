@@ -138,7 +138,7 @@ class Residual(Measures):
 
     @cached_property
     def _quick_bound(self) -> tuple[int, float] | None:
-        """The most entries of a row, and a longer bound than that of `_bounds`, found in less time."""
+        """The most entries of a row, and a bound that is mostly longer than that of `_bounds`, found in less time."""
         if not hasattr(self.matrix, "norm_bound"):
             return None
         return self.matrix.most_in_row, self.matrix.norm_bound()

@@ -17,8 +17,9 @@ from finelu.matrix.vectors import DTYPES, dense_numbers
 class BlockProducts:
     """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
 
-    Subclasses give data, shape, dtype, astype, tocsr, H, `most_in_row`, no fewer entries than any row has, and
-    `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x where b is None.
+    Subclasses give data, shape, dtype, astype, tocsr, H, `most_in_row`, no fewer entries than any row has, `_stored()`,
+    the arrays that hold the entries, if these are not `data` alone, `_at_one_place`, the most blocks that are added to
+    each other, and `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x where b is None.
     """
 
     data: Any
@@ -28,7 +29,7 @@ class BlockProducts:
     tocsr: Any
     H: Any
     most_in_row: Any
-    _at_one_place = 1  # the most blocks that may be added to each other
+    _at_one_place = 1
     comm: Any = None  # the processes over which the rows are spread
     _product: Any
     _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
@@ -57,10 +58,9 @@ class BlockProducts:
             kernels_for(part).vectors.norm(part.reshape(-1), norms[k : k + 1])
         own = math.hypot(*norms.tolist())
         whole = own if self.comm is None else math.hypot(*self.comm.allgather(own))
-        return math.sqrt(self._at_one_place) * whole
+        return math.sqrt(self._at_one_place) * (1 + float(np.finfo(norms.dtype).eps)) * whole  # norms are rounded
 
     def _stored(self) -> list[Any]:
-        """The arrays that hold the entries."""
         return [self.data]
 
     @judged

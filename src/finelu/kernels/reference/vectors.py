@@ -75,7 +75,7 @@ def first_not_finite(x):
 def length(x):
     """||x||_2 in double precision: the largest magnitude times the norm of x relative to it."""
     parts = np.concatenate([x.real, x.imag]).astype(np.float64)
-    largest = abs(parts).max()
+    largest = abs(parts).max(initial=0)
     if largest == 0 or not np.isfinite(largest):
         return largest
     return largest * np.sqrt(np.sum((parts / largest) ** 2))
