@@ -622,6 +622,7 @@ SIZES = {  # cells around and away from the body, and the physical time step
     "airfoil": {"coarse": (128, 40, 0.02), "medium": (256, 80, 0.01), "fine": (512, 160, 0.005)},
 }
 UNTIL = {"cylinder": 60.0, "airfoil": 20.0}  # time that a flow is followed for
+LEAST = {"cylinder": 1, "airfoil": 3}  # blocks of a grid
 ONSET = 47.0  # Reynolds number from which the flow around a cylinder is unsteady
 
 
@@ -643,7 +644,9 @@ def parser():
         case.add_argument("--re", type=positive, default=re, help=f"Reynolds number (default {re:g})")
         case.add_argument("--grid", choices=("coarse", "medium", "fine"), default="coarse", help="(default coarse)")
         case.add_argument("--cells", type=at_least(4), nargs=2, metavar=("I", "J"), help="around and away, for --grid")
-        case.add_argument("--blocks", type=at_least(1), default=4, help="that the grid is cut into (default 4)")
+        case.add_argument(
+            "--blocks", type=at_least(1), help=f"that the grid is cut into (default {LEAST[name]}, or one a process)"
+        )
         case.add_argument("--distance", type=positive, default=distance, help=f"of the outer boundary ({distance:g})")
         if name == "airfoil":
             case.add_argument("--alpha", type=degrees, default=0.0, help="angle of attack in degrees (default 0)")
@@ -661,7 +664,7 @@ def parser():
             "--cfl", type=positive, help="of the first pseudo step (default 5, in time that of --cfl-max)"
         )
         case.add_argument("--cfl-max", type=positive, default=1000.0, help="that it may grow to (default 1000)")
-        case.add_argument("--tolerance", type=positive, help="fall of the residual (default 1e-6, in time 1e-3)")
+        case.add_argument("--tolerance", type=positive, help="fall of the residual (default 1e-6, in time 3e-3)")
         case.add_argument("--every", type=at_least(1), default=20, help="steps between printed lines (default 20)")
         case.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to work (default cpu)")
         case.add_argument("--mpi", action="store_true", help="deal the blocks out to the processes of mpirun")
@@ -713,7 +716,7 @@ def run_in_time(args, flow, q, march, say, dt):
             say(f"{time:10.4g} {history[-1][1]:9.4f} {history[-1][2]:9.4f} {len(steps):13d} {corrections:12d}")
 
     disturb(flow, q)
-    q = march.in_time(q, dt, count, tolerance=args.tolerance or 1e-3, watch=watch)
+    q = march.in_time(q, dt, count, tolerance=args.tolerance or 3e-3, watch=watch)
     return q, done, np.array(history).T
 
 
@@ -784,6 +787,7 @@ def run(args, comm, say):
         dt = args.dt
     elif args.case == "airfoil" or args.re < ONSET:
         dt = 0.0
+    args.blocks = args.blocks or max(LEAST[args.case], 1 if comm is None else comm.size)
     args.beta = args.beta or (10.0 if dt else 1.0)
     blocks = {"cylinder": cylinder, "airfoil": airfoil}[args.case](cells, args.blocks, args.distance)
     xp = np if args.device == "cpu" else require_gpu()

@@ -19,7 +19,7 @@ class BlockProducts:
 
     Subclasses give data, shape, dtype, astype, tocsr, H, `most_in_row`, no fewer entries than any row has, `_stored()`,
     the arrays that hold the entries, if these are not `data` alone, `_at_one_place`, the most blocks that are added to
-    each other, and `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x where b is None.
+    each other, and `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x without b.
     """
 
     data: Any
