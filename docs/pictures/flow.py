@@ -1,4 +1,4 @@
-"""Pictures of flows, by examples/body_flow.py: python docs/pictures/flow.py [NAME ...]; one takes 20 minutes."""
+"""Pictures of flows, by examples/body_flow.py: python docs/pictures/flow.py [NAME ...]; one takes 10 minutes."""
 
 import sys
 from pathlib import Path
