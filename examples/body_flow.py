@@ -758,7 +758,7 @@ def draw(figure, axes, args, blocks, state, history):
     outline = np.concatenate([b.nodes[..., 0] for _, b, _ in walls], axis=1)
     axes[0].fill(*outline, color="0.85", zorder=3)
     axes[0].set(xlim=window[:2], ylim=window[2:], aspect="equal", xlabel="x", ylabel="y")
-    axes[0].set_title(f"{args.case}, Re = {args.re:g}, {flow.cells} cells in {len(flow.blocks)} blocks")
+    axes[0].set_title(f"{args.case}, Re = {args.re:g}, {cells_in(flow.cells, len(flow.blocks))}")
     if history is None:
         x = np.concatenate([b.middle[1][0, :, 0] for _, b, _ in walls])
         pressure = np.concatenate([end.state(*end.cells_of(part))[P] for end, _, part in walls])
@@ -771,6 +771,10 @@ def draw(figure, axes, args, blocks, state, history):
     axes[1].legend()
     axes[1].grid(alpha=0.3)
     figure.savefig(args.png, dpi=120)
+
+
+def cells_in(cells, blocks):
+    return f"{cells} cells in {blocks} block{'s' if blocks > 1 else ''}"
 
 
 def stream_of(args):
@@ -794,7 +798,7 @@ def run(args, comm, say):
     if xp is not np and comm is not None:
         xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
     flow = flow_on(blocks, comm, viscosity=1 / args.re, stream=stream_of(args), beta=args.beta, xp=xp)
-    say(f"{args.case}, Re {args.re:g}: {flow.all_cells} cells in {args.blocks} blocks, boundary at {args.distance:g}")
+    say(f"{args.case}, Re {args.re:g}: {cells_in(flow.all_cells, args.blocks)}, boundary at {args.distance:g}")
     args.method = args.method or ("gmres" if comm is None else "correct")
     args.cfl = args.cfl or (args.cfl_max if dt else 5.0)
     args.rtol = args.rtol or (0.2 if dt else 0.05)
