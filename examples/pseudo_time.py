@@ -91,7 +91,8 @@ class PseudoTime:
 
     def system(self, q, R, past=None):
         """The matrix and the right-hand side of a pseudo step from q; the matrix lives until the next call."""
-        return self._make_matrix(q, past), self._right_hand_side(R)
+        self._make_matrix(q, past)
+        return self.A, self._right_hand_side(R)
 
     def _make_matrix(self, q, past):
         flow = self.flow
@@ -105,7 +106,6 @@ class PseudoTime:
                     delta[..., r, r] += past[0]
         self.scales = flow.scale_rows(q, self.blocks)
         self.A, self.matrix_cfl = flow.matrix(self.blocks), self.cfl
-        return self.A
 
     def _serves(self, levels):
         """Whether the matrix of the steps before still leads on: the residual has not grown to twice what it was, and
