@@ -38,11 +38,13 @@ from benchmarks.harness.record import ENDING, finite, machine, page_of, read, re
 from benchmarks.harness.table import table
 from finelu.device import synchronize
 from finelu.errors import ParameterError
+from finelu.matrix import ghosts
 
 PARTS = ("weak", "strong")
 FEW, MANY = 5, 25  # corrections of two runs, whose difference counts
 REPEATS = 7  # of which the fastest counts
 TRIAD = 2**23  # numbers of each array
+WAYS = {"Room": "MPI", "Queued": "NCCL", "Direct": "MPI, from GPU to GPU", "Staged": "MPI, through locked memory"}
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -117,6 +119,8 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
         import cupy as xp  # type: ignore[no-redef]
 
         xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
+    if task["through_host"]:
+        ghosts.connected = lambda *_: None
     parts = cuts(comm.size)
     weak, n = task["part"] == "weak", task["n"]
     edges = [task["edge"]] * 3 if weak else [-(-task["whole"] // p) for p in parts]
@@ -149,6 +153,7 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
         "exchange_ms": fastest(comm, exchange, b, 3),
         "norm_ms": fastest(comm, lambda: comm.allgather(float(xp.linalg.norm(b))), b, 3),
         "triad_gbs": triad(comm, xp),
+        "way": type(across.ghosts._room).__name__ if across.ghosts.needed else None,
         # A once for the residual, E and F, and d twice, for the solve, and some ten vectors
         "gbs": comm.size * A.cells * 8 * (7 * n * n + 8 * n * n + 10 * n) / correction / 1e6,
     }
@@ -183,7 +188,8 @@ def started(ranks: int, task: dict[str, Any]) -> dict[str, Any]:
 
 def measured(part: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in given.ranks:
-        task = {"part": part, "device": given.device, "n": given.n, "edge": given.edge, "whole": given.whole}
+        names = ("device", "n", "edge", "whole", "through_host")
+        task = {"part": part} | {name: getattr(given, name) for name in names}
         found = {"ranks": ranks} | started(ranks, task)
         print(f"{part}, {ranks} processes: {found['correction_ms']:.3g} ms a correction", file=sys.stderr, flush=True)
         yield found
@@ -220,8 +226,10 @@ def page(results: dict[str, Any], facts: dict[str, Any], given: dict[str, Any]) 
     text += (
         f"Block ILU(0), n = {given['n']}, float64, random dominant blocks, one thread a process. A correction of "
         f"`richardson` is the difference of {MANY} and {FEW}, a {MANY - FEW}th of it; all times are the fastest of "
-        f"{REPEATS} rounds, of the slowest process. Parts were timed each alone.\n"
+        f"{REPEATS} rounds, of the slowest process. Parts were timed each alone."
     )
+    ways = {line.get("way") for lines in results.values() for line in lines} - {None}  # older records have none
+    text += "".join(f" Cells at interfaces go by {WAYS[way]}." for way in sorted(ways)) + "\n"
     for part, lines in results.items():
         size = f"{given['edge']}^3 cells a process" if part == "weak" else f"{given['whole']}^3 cells"
         text += f"\n## {part}, {size}\n\n{tables(part, lines)}"
@@ -236,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--whole", type=int, default=64, help="cells along an axis, for strong")
     parser.add_argument("--n", type=int, default=6, help="unknowns of a cell")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--through-host", action="store_true", help="no NCCL between GPUs")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--from", dest="source", type=Path, metavar="RECORD", help="the tables of what was measured")
     add_place(parser)
@@ -257,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ParameterError(f"there is no part {sorted(unknown)[0]!r}; there are {', '.join(PARTS)}.")
     facts = machine(given.device == "cuda", given.machine) | {"date": date.today().isoformat()}
     path = given.out / f"multiblock-scaling-{facts['name']}-{facts['date']}{ENDING}"
-    options = {name: getattr(given, name) for name in ("edge", "whole", "n", "device")}
+    options = {name: getattr(given, name) for name in ("edge", "whole", "n", "device", "through_host")}
     results: dict[str, Any] = {part: [] for part in parts}
     for part in parts:
         for line in measured(part, given):

@@ -20,6 +20,7 @@ Result = TypeVar("Result")
 
 _together = False
 _kept: Any = None  # what a communicator keeps its private one by
+_belongings: Any = None  # what a private one keeps what is made for it by
 _share: int | None = None  # threads that `share_cores` has set
 
 
@@ -88,16 +89,40 @@ def private(comm: Any) -> Any:
     return own
 
 
+def kept_for(comm: Any) -> dict[Any, Any]:
+    """What is kept as long as this communicator, of finelu's own, lives; things that can `close` are closed then."""
+    global _belongings
+    from mpi4py import MPI
+
+    if _belongings is None:
+        _belongings = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, kept: _closed(kept))
+    kept: dict[Any, Any] | None = comm.Get_attr(_belongings)
+    if kept is None:
+        comm.Set_attr(_belongings, kept := {})
+    return kept
+
+
+def _closed(kept: dict[Any, Any]) -> None:
+    for thing in kept.values():
+        if hasattr(thing, "close"):
+            thing.close()
+    kept.clear()
+
+
 def received(request: Any, buffer: Any) -> None:
     """Wait for a message; a MatrixError where it is not as long as the buffer: its numbers are of another dtype."""
     from mpi4py import MPI
 
     status = MPI.Status()
     request.Wait(status)
-    if (found := status.Get_count(MPI.BYTE)) != buffer.nbytes:
+    as_long(status.source, status.Get_count(MPI.BYTE), buffer.nbytes)
+
+
+def as_long(rank: int, length: int, due: int) -> None:
+    """A MatrixError where a message has not the length in bytes that is due."""
+    if length != due:
         raise MatrixError(
-            f"process {status.source} sent {found} bytes where {buffer.nbytes} were due; all processes need numbers of "
-            "one dtype."
+            f"process {rank} sent {length} bytes where {due} were due; all processes need numbers of one dtype."
         )
 
 

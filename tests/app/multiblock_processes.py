@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +22,7 @@ from stencil_cases import random_blocks
 import finelu as fl
 from finelu import threads
 from finelu.device import to_host
-from finelu.processes import agreed
+from finelu.processes import agreed, kept_for, private
 
 COMM = MPI.COMM_WORLD
 SHAPE, N = (12, 5, 3), 3
@@ -90,16 +91,22 @@ def same(xp=np):
             float(np.linalg.norm(b - alone @ np.concatenate(gathered(to_host(found.x))))),
         ],
         "bounds": bool(np.allclose((*A.bounds(), A.norm_bound()), (*alone.bounds(), alone.norm_bound()), rtol=1e-12)),
+        "way": type(A._across.ghosts._room).__name__,
         "threads": threads.get_num_threads() * COMM.size <= max(threads.available_cores(), COMM.size),
     }
 
 
-def same_on_gpu():
-    """`same` with the blocks of each process on a GPU of its own, where there are as many."""
+def own_gpu():
+    """cupy, with a GPU of this process's own, where there are as many."""
     import cupy
 
     cupy.cuda.Device(COMM.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    return same(cupy)
+    return cupy
+
+
+def same_on_gpu():
+    """`same` with the blocks of each process on its GPU."""
+    return same(own_gpu())
 
 
 def same_on_both():
@@ -263,10 +270,25 @@ def apart():
     return COMM.allgather([bool((again == before).all()), here.tolist(), text])
 
 
-def other_numbers():
+def other_numbers(xp=np):
     """float32 on the first process, float64 on the others."""
-    A = spread({k: part.astype(np.float32) for k, part in OWN.items()})
-    A @ np.ones(A.shape[0], np.float64 if COMM.rank else np.float32)
+    A = spread({k: xp.asarray(part.astype(np.float32)) for k, part in OWN.items()})
+    A @ xp.ones(A.shape[0], np.float64 if COMM.rank else np.float32)
+
+
+def other_numbers_on_gpu():
+    other_numbers(own_gpu())
+
+
+def kept():
+    """What is kept for a communicator is closed once, as it is freed."""
+    closed = []
+    given = COMM.Dup()
+    own = private(given)
+    kept_for(own)["something"] = SimpleNamespace(close=lambda: closed.append(COMM.rank))
+    again = kept_for(private(given)) is kept_for(own) and not closed
+    given.Free()
+    return [again, COMM.allgather(closed)]
 
 
 def dies():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import finelu as fl
+from finelu.kernels.cuda.runtime import nccl
 
 pytest.importorskip("mpi4py")
 HERE = Path(__file__).parent
@@ -55,13 +56,17 @@ def errors():
     return result(done)
 
 
+def by_nccl(cupy):
+    """Whether two processes have a GPU each, and NCCL."""
+    return cupy.cuda.runtime.getDeviceCount() > 1 and nccl.library().calls is not None
+
+
 ON_GPU = [pytest.param(case, 2, marks=pytest.mark.gpu) for case in ("same_on_gpu", "same_on_both")]
 
 
 @pytest.mark.parametrize(("case", "processes"), [("same", 2), ("same", 4), *ON_GPU])
 def test_the_same_as_on_one_process(request, case, processes):
-    if "gpu" in request.node.keywords:
-        request.getfixturevalue("cupy")
+    cupy = request.getfixturevalue("cupy") if "gpu" in request.node.keywords else None
     done = run(case, processes)
     assert done.returncode == 0, done.stderr
     found = result(done)
@@ -74,6 +79,9 @@ def test_the_same_as_on_one_process(request, case, processes):
     assert len(set(found["exact"][1])) == 1 and found["exact"][1][0] < 1e-13 and "CONVERGED" not in found["exact"][0]
     assert found["residual"][0] == pytest.approx(found["residual"][1], rel=1e-3)
     assert found["bounds"] and found["threads"]
+    ways = {"same": ["Room"], "same_on_both": ["Direct", "Staged"]}
+    ways["same_on_gpu"] = ["Queued"] if cupy and by_nccl(cupy) else ways["same_on_both"]
+    assert found["way"] in ways[case]
 
 
 @pytest.mark.parametrize(
@@ -109,14 +117,21 @@ def test_what_a_process_does_by_itself_disturbs_no_other():
     assert found == [[True, [1000.0] * 4, "Strange: of the last"]] * 4
 
 
-def test_numbers_of_different_dtypes_are_no_result():
-    done = run("other_numbers")
+@pytest.mark.parametrize("case", ["other_numbers", pytest.param("other_numbers_on_gpu", marks=pytest.mark.gpu)])
+def test_numbers_of_different_dtypes_are_no_result(request, case):
+    if "gpu" in request.node.keywords:
+        request.getfixturevalue("cupy")
+    done = run(case)
     assert done.returncode != 0
     assert re.search(r"all processes need numbers of one dtype|truncate", done.stderr, re.IGNORECASE)
 
 
 def test_the_examples_of_the_page():
     assert result(run("of_the_page")) == [2, [["above"], ["below"]]]
+
+
+def test_what_is_kept_for_a_communicator_is_closed_with_it():
+    assert result(run("kept")) == [True, [[0], [1]]]
 
 
 def test_a_process_that_dies_ends_all():

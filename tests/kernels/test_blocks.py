@@ -108,6 +108,14 @@ def test_the_kernels_are_their_twins(backend, n, dtype):
         own = [v if v is None else backend.move(v) for v in (data, x, right)]
         kernels.blocks.bsr_residual(moved[0], moved[1], *own, got)
         assert_close(backend.fetch(got), want, 0 if exact else 64)
+    rows = np.random.default_rng(3).permutation(14)[:9]
+    for subtract in (False, True):
+        want = values(14 * n, dtype, 3)
+        got = backend.move(want.copy())
+        reference_blocks.bsr_accumulate(rows, indptr, indices, data, x, want, subtract)
+        operands = (backend.move(v) for v in (rows, A.indptr, A.indices, data, x))
+        kernels.blocks.bsr_accumulate(*operands, got, subtract)
+        assert_close(backend.fetch(got), want, 0 if exact else 64)
     for pivoting in (False, True):
         lu, ours = data.copy(), backend.move(data.copy())
         assert reference_blocks.bsr_ilu0_factor(indptr, indices, A.diag, lu, pivoting) == -1

@@ -673,7 +673,7 @@ def test_without_the_library_it_is_named_and_auto_does_without(fake, monkeypatch
 def places(monkeypatch):
     """places(path, ...): where the library is looked for."""
     monkeypatch.setattr(runtime, "_load_what_it_needs", lambda: None)
-    return lambda *names: monkeypatch.setattr(runtime, "_places", lambda cuda: iter(names))
+    return lambda *names: monkeypatch.setattr(runtime, "places", lambda *_: iter(names))
 
 
 def test_a_library_that_is_not_there(places):
@@ -709,20 +709,6 @@ def test_versions(places, monkeypatch, version, fits):
             and f"cuDSS {text} was found" in found.missing
             and "version 1 is needed" in found.missing
         )
-
-
-def test_a_wheel_is_looked_for_first(monkeypatch, tmp_path):
-    class File(type(tmp_path)):
-        def locate(self):
-            return self
-
-    files = [File(tmp_path / name) for name in ("cudss.h", "libcudss.so.1", "libcudss_mtlayer_gomp.so.1")]
-    asked = []
-    found = type("Wheel", (), {"files": files})
-    monkeypatch.setattr(runtime, "distribution", lambda name: asked.append(name) or found)
-    monkeypatch.setattr(runtime, "find_library", lambda name: "libcudss.so.0")
-    assert list(runtime._places(12)) == [str(files[1]), "libcudss.so.1", "libcudss.so.0"]
-    assert asked == ["nvidia-cudss-cu12"]
 
 
 def test_factors_that_find_no_room_are_not_made(where, monkeypatch):

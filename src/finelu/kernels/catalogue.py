@@ -72,7 +72,7 @@ FAMILIES: dict[str, Family] = {
                 arguments={"cuda": "indptr indices places diag lu b x trans plan"}, relation=BLOCK_PLAN
             ),
         }
-        | _all("bsr_residual invert_blocks blocks_times"),
+        | _all("bsr_residual bsr_accumulate invert_blocks blocks_times"),
         helpers={
             "reference": "subtract_block_product gauss_jordan power_against",
             "cpu": "Sweeps",

@@ -78,6 +78,8 @@ class Everywhere:
 class Vectors:
     def __init__(self, kernels: Any, comm: Any):
         self.kernels, self.comm = kernels, comm
+        self.norms = np.empty(comm.size)
+        self.copies: dict[Any, tuple[Any, Any]] = {}  # of a norm on the GPU, made once: they take memory that is locked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernels, name)
@@ -87,15 +89,21 @@ class Vectors:
 
         work : is called while a GPU forms the norm, so that what it queues is done while the host waits; its result.
         """
-        own = namespace(x).empty(1, out.dtype)
-        self.kernels.norm(x, own)
         done = None
         if on_gpu(x):
-            found = kernels_for(x).cycle.Snapshot(own[:0], own)
-            found.post()
+            if out.dtype not in self.copies:
+                own = namespace(x).empty(1, out.dtype)
+                self.copies[out.dtype] = own, kernels_for(x).cycle.Snapshot(own[:0], own)
+            own, copy = self.copies[out.dtype]
+            self.kernels.norm(x, own)
+            copy.post()
             done = work() if work is not None else None
-            own = found.read()[1]
-        out[0] = math.hypot(*self.comm.allgather(float(own[0])))
+            own = copy.read()[1]
+        else:
+            own = np.empty(1, out.dtype)
+            self.kernels.norm(x, own)
+        self.comm.Allgather(own.astype(np.float64), self.norms)
+        out[0] = math.hypot(*self.norms.tolist())
         return done
 
     def first_not_finite(self, x: Any) -> int:

@@ -189,8 +189,7 @@ class MultiblockMatrix(BlockProducts):
         return xp.ascontiguousarray(xp.concatenate(parts)[self._across.order])
 
     def _product(self, x: Any, b: Any, out: Any) -> None:
-        xp, n = namespace(self.data), self.n_block
-        ghosts, rows = self._across.ghosts, self._across.rows
+        n, ghosts, rows = self.n_block, self._across.ghosts, self._across.rows
         couplings = self._couplings
         if ghosts.needed:
             ghosts.begin(x.reshape(-1, n))
@@ -204,16 +203,8 @@ class MultiblockMatrix(BlockProducts):
             return
         beyond = ghosts.finish()
         if rows.size:
-            cells = out.reshape(-1, n)
-            own = cells[rows]
-            result = xp.empty_like(own)
-            if b is None:  # A x: the couplings are added to what the blocks gave
-                own = -own
-            pattern = self._across.indptr, self._across.columns
-            kernels_for(self.data).blocks.bsr_residual(
-                *pattern, couplings, beyond.reshape(-1), own.reshape(-1), result.reshape(-1)
-            )
-            cells[rows] = -result if b is None else result
+            pattern = rows, self._across.indptr, self._across.columns
+            kernels_for(self.data).blocks.bsr_accumulate(*pattern, couplings, beyond.reshape(-1), out, b is not None)
 
     @property
     def most_in_row(self) -> int:

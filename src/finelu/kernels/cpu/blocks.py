@@ -49,6 +49,15 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     _share(_residual, rows, ROW + TIMES * n * n * indices.size / rows, n, *pattern, b is None, *operands)
 
 
+def bsr_accumulate(rows, indptr, indices, data, x, out, subtract) -> None:
+    """out_rows[i] += (A x)_i, or -= where `subtract`; see kernels/reference/blocks.py."""
+    count, n = rows.size, data.shape[1]
+    pattern = unsigned(rows), unsigned(indptr), unsigned(indices)
+    _share(
+        _accumulate, count, ROW + TIMES * n * n * indices.size / count, n, *pattern, data.reshape(-1), x, out, subtract
+    )
+
+
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting) -> int:
     """lu becomes the factors in place; returns the first bad block row or -1. See kernels/reference/blocks.py."""
     n = lu.shape[1]
@@ -302,6 +311,26 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
                 subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
             for u in range(n):
                 out[i * n + u] = -z[u] if product else z[u]
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _accumulate(size, order, count, chunk, state, done, rows, indptr, indices, data, x, out, subtract):
+    n = order_of(size, order)
+    nn, zero = n * n, np.uint64(0)
+    z = np.empty(n, out.dtype)
+    t = claim(state)
+    while t < done.size:
+        first = np.uint64(t) * chunk
+        for i in range(first, min(count, first + chunk)):
+            own = np.uint64(rows[i]) * n
+            for u in range(n):
+                z[u] = out[own + u] if subtract else -out[own + u]
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+                subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
+            for u in range(n):
+                out[own + u] = z[u] if subtract else -z[u]
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 

@@ -493,6 +493,34 @@ bsr_residual(I rows, const I* __restrict__ indptr, const I* __restrict__ indices
     if (team.t < N) out[i * N + team.t] = b == nullptr ? value : b[i * N + team.t] - value;
 }
 
+// out_rows[i] += (A x)_i, or -= if SUBTRACT: twin bsr_accumulate. A team a row of A, and rows are distinct. Launch as
+// bsr_residual.
+template <typename T, typename I, int N, int M, bool SUBTRACT>
+__global__ void __launch_bounds__(Team<N, M>::BLOCK)
+bsr_accumulate(I count, const long long* __restrict__ rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+               const T* __restrict__ data, const T* __restrict__ x, T* __restrict__ out)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    using Row = Team<N, M>;
+    const Row team;
+    const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
+    if (team.idle || i >= size_t(count)) return;
+    T sum[M];
+    row_times<PLAIN>(
+        team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
+        [&](I j, int w) {
+            T value = x[size_t(j) * N + w];
+            settle(value);
+            return value;
+        },
+        sum);
+    const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
+    if (team.t < N) {
+        T* const own = out + size_t(rows[i]) * N + team.t;
+        *own = SUBTRACT ? *own - value : *own + value;
+    }
+}
+
 // out[i] = blocks[i]^-1: twin invert_blocks. out may be blocks. bad[0] (pending before the launch) as in bsr_factor.
 // Launch: gridDim.x * ROWS >= count, blockDim.x = BLOCK, shared memory ROWS 4 N sizeof(T).
 template <typename T, int N, int M, bool PIVOTING>

@@ -266,6 +266,26 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     )
 
 
+def bsr_accumulate(rows, indptr, indices, data, x, out, subtract) -> None:
+    """out_rows[i] += (A x)_i, or -= where `subtract`, for each block row i of A; queued on the current stream.
+
+    rows : (rows of A,) int64, block rows of out, each once.  data : (nb, n, n), n at most 32.  x : (columns n,), not
+    overlapping out, (m n,). Cost: each block is read once.
+    """
+    _check_pattern(indptr, indices, None, data)
+    n, count, index = data.shape[-1], indptr.size - 1, indices.dtype
+    _check("rows", rows, (count,), np.int64)
+    for name, vector in (("x", x), ("out", out)):
+        _check(name, vector, (vector.size // n * n,), data.dtype)
+    team = team_for(n)
+    kernel("blocks", "bsr_accumulate", data.dtype, index, n, team.per_thread, bool(subtract))(
+        (blocks_for(count, team.rows),),
+        (team.block,),
+        (index.type(count), rows, indptr, indices, data, x, out),
+        shared_mem=team.rows * n * n * data.dtype.itemsize,
+    )
+
+
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None = None):
     """lu (nb, n, n), the blocks of A, becomes L, the inverses of U's diagonal blocks, and U, in one launch.
 

@@ -75,6 +75,21 @@ def bsr_residual(indptr, indices, data, x, b, out):
         out[i * n : (i + 1) * n] = -r if b is None else r
 
 
+def bsr_accumulate(rows, indptr, indices, data, x, out, subtract):
+    """out_rows[i] += (A x)_i, or -= where `subtract`, for each block row i of A; no other row of out changes.
+
+    rows : block rows of out, each once, one for each of A's.  x : (columns n,).  out : (m n,). Blocks in the order of
+    storage.
+    """
+    n = data.shape[1]
+    X, OUT = x.reshape(-1, n), out.reshape(-1, n)
+    for i in range(indptr.size - 1):
+        r = OUT[rows[i]].copy() if subtract else -OUT[rows[i]]
+        for p in range(indptr[i], indptr[i + 1]):
+            subtract_block_product(data[p], X[indices[p]], r)
+        OUT[rows[i]] = r if subtract else -r
+
+
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting):
     """lu (nb, n, n), at first the blocks of A, receives those of the factors: (L U)_ij = A_ij where A stores a block.
 

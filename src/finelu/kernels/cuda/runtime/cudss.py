@@ -12,15 +12,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from ctypes.util import find_library
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from finelu.errors import FineluError
+from finelu.kernels.cuda.runtime.libraries import cuda_version, places
 from finelu.threads import Task
 
 VERSION = 1  # of the library, its major one, whose numbers these are
@@ -86,7 +85,7 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """cuDSS for the version of CUDA that CuPy uses."""
-    return found(_cuda_version())
+    return found(cuda_version())
 
 
 def found(cuda: int) -> Library:
@@ -94,7 +93,7 @@ def found(cuda: int) -> Library:
     install = f"pip install 'finelu[cudss{cuda}]'"
     missing = f"cuDSS is not installed: {install}"
     _load_what_it_needs()
-    for name in _places(cuda):
+    for name in places(f"nvidia-cudss-cu{cuda}", "cudss", VERSION):
         try:
             calls = ctypes.CDLL(name)
             version = [_property(calls, k) for k in range(3)]
@@ -114,16 +113,6 @@ def declared(calls: Any) -> Any:
         function = getattr(calls, name)
         function.argtypes, function.restype = types, _int
     return calls
-
-
-def _places(cuda: int) -> Iterator[str]:
-    with suppress(PackageNotFoundError):
-        for file in distribution(f"nvidia-cudss-cu{cuda}").files or ():
-            if file.name.startswith("libcudss.so"):
-                yield str(file.locate())
-    yield f"libcudss.so.{VERSION}"
-    if (other := find_library("cudss")) is not None:
-        yield other
 
 
 def _property(calls: Any, which: int) -> int:
@@ -399,10 +388,6 @@ def _destroy(made: list[tuple[Any, ...]], device: int, _: Any) -> None:
 
 
 # CuPy
-
-
-def _cuda_version() -> int:
-    return int(import_module("cupy").cuda.runtime.runtimeGetVersion()) // 1000
 
 
 def _load_what_it_needs() -> None:

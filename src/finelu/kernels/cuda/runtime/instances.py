@@ -138,6 +138,7 @@ INSTANCES: dict[str, list[str]] = {
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
         *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
         *_by_teams("bsr_residual", indices=True),
+        *_by_teams("bsr_accumulate", BOOLEANS, indices=True),
         *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],

@@ -1,0 +1,26 @@
+"""NVIDIA's libraries that are called by ctypes: where they are, and for which CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes.util import find_library
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+
+
+def places(wheel: str, name: str, version: int) -> Iterator[str]:
+    """What to load lib<name>.so of this major version as: from the wheel, if it is installed, then as the loader finds
+    it."""
+    with suppress(PackageNotFoundError):
+        for file in distribution(wheel).files or ():
+            if file.name.startswith(f"lib{name}.so"):
+                yield str(file.locate())
+    yield f"lib{name}.so.{version}"
+    if (other := find_library(name)) is not None:
+        yield other
+
+
+def cuda_version() -> int:
+    """The major version of the CUDA that CuPy uses."""
+    return int(import_module("cupy").cuda.runtime.runtimeGetVersion()) // 1000

@@ -1,0 +1,112 @@
+"""NVIDIA's libraries by ctypes: where they are looked for, and what NCCL is told; no GPU and no library is needed."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+from checks import one_line
+
+from finelu.errors import DeviceError
+from finelu.kernels.cuda.runtime import libraries, nccl
+
+
+def test_a_wheel_is_looked_for_first(monkeypatch, tmp_path):
+    class File(type(tmp_path)):
+        def locate(self):
+            return self
+
+    files = [File(tmp_path / name) for name in ("cudss.h", "libcudss.so.1", "libcudss_mtlayer_gomp.so.1")]
+    asked = []
+    found = type("Wheel", (), {"files": files})
+    monkeypatch.setattr(libraries, "distribution", lambda name: asked.append(name) or found)
+    monkeypatch.setattr(libraries, "find_library", lambda name: f"lib{name}.so.0")
+    assert list(libraries.places("a-wheel", "cudss", 1)) == [str(files[1]), "libcudss.so.1", "libcudss.so.0"]
+    assert asked == ["a-wheel"]
+
+
+def test_without_a_wheel_the_loader_is_asked(monkeypatch):
+    monkeypatch.setattr(libraries, "find_library", lambda name: None)
+    assert list(libraries.places("no-such-wheel-at-all", "nccl", 2)) == ["libnccl.so.2"]
+
+
+# NCCL
+
+
+class Fake:
+    """A library that writes down what it is asked for; `fails` {function: status}."""
+
+    def __init__(self, **fails):
+        self.said = []
+        for name in (*nccl.PROTOTYPES, "ncclGetErrorString"):
+            setattr(self, name, self._function(name, fails.get(name, 0)))
+
+    def _function(self, name, status):
+        def call(*arguments):
+            self.said.append((name, *(a for a in arguments if isinstance(a, int))))
+            return b"something of its own" if name == "ncclGetErrorString" else status
+
+        return call
+
+
+def array(address, nbytes):
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), nbytes=nbytes)
+
+
+@pytest.fixture
+def connection(monkeypatch):
+    """connection(**fails): (a Connection of two processes, what was said)."""
+
+    def make(**fails):
+        stream = SimpleNamespace(ptr=99, synchronize=lambda: fake.said.append(("synchronize",)))
+        cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda non_blocking: stream))
+        fake = Fake(**fails)
+        monkeypatch.setattr(nccl, "library", lambda: nccl.Library(fake))
+        monkeypatch.setattr(nccl, "import_module", lambda name: cupy)
+        return nccl.Connection(nccl.new_identity(), 0, 2), fake.said
+
+    return make
+
+
+def test_messages_of_an_exchange_are_one_group(connection):
+    made, said = connection()
+    said.clear()
+    made.exchange([(1, array(1000, 16))], [(1, array(2000, 24))])
+    assert [name for name, *_ in said] == ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]
+    assert said[1][1:] == (1000, 16, nccl.BYTES, 1, 99) and said[2][1:] == (2000, 24, nccl.BYTES, 1, 99)
+
+
+@pytest.mark.parametrize("which", ["ncclSend", "ncclRecv", "ncclGroupEnd", "ncclGroupStart"])
+def test_what_it_refuses_is_an_error_and_the_group_is_ended(connection, which):
+    made, said = connection(**{which: 4})
+    with pytest.raises(DeviceError, match="NCCL: something of its own") as error:
+        made.exchange([(1, array(1000, 16))], [(1, array(2000, 24))])
+    one_line(error)
+    names = [name for name, *_ in said]
+    assert names.count("ncclGroupEnd") == names.count("ncclGroupStart") - (which == "ncclGroupStart")
+
+
+@pytest.mark.parametrize("which", ["ncclGetUniqueId", "ncclCommInitRank"])
+def test_processes_that_cannot_be_connected(connection, which):
+    with pytest.raises(DeviceError, match="NCCL_DEBUG=INFO"):
+        connection(**{which: 2})
+
+
+def test_a_connection_is_closed_once(connection):
+    made, said = connection()
+    made._handle.value = 5
+    made.close()
+    made.close()
+    assert [name for name, *_ in said][-2:] == ["synchronize", "ncclCommDestroy"]
+    assert [name for name, *_ in said].count("ncclCommDestroy") == 1
+
+
+def test_a_library_that_is_there_not_there_or_no_library(monkeypatch, tmp_path):
+    fake = Fake()
+    monkeypatch.setattr(nccl, "places", lambda *_: iter(["libno-such-nccl.so.2"]))
+    assert nccl.found(13) == (None, "NCCL is not installed: pip install nvidia-nccl-cu13")
+    (tmp_path / "libnccl.so.2").write_text("no library")
+    monkeypatch.setattr(nccl, "places", lambda *_: iter([str(tmp_path / "libnccl.so.2"), "libno-such-nccl.so.2"]))
+    assert nccl.found(12).calls is None and "NCCL cannot be loaded" in nccl.found(12).missing
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
+    assert nccl.found(12).calls is fake and fake.ncclSend.argtypes == nccl.PROTOTYPES["ncclSend"]
+    assert ctypes.sizeof(nccl.Identity) == 128
