@@ -138,9 +138,9 @@ class Residual(Measures):
 
     @cached_property
     def _quick_bound(self) -> tuple[int, float] | None:
-        """The most entries of a row, and a bound that is mostly longer than that of `_bounds`; found in less time on
-        the host, where alone this was measured."""
-        if self.xp is not np or not hasattr(self.matrix, "norm_bound"):
+        """The most entries of a row, and a bound that is mostly longer than that of `_bounds`, and found in less time.
+        Formed wherever the blocks are: all processes must come to the same collective calls."""
+        if not hasattr(self.matrix, "norm_bound"):
             return None
         return self.matrix.most_in_row, self.matrix.norm_bound()
 

@@ -142,12 +142,12 @@ class Queued(Room):
         arriving = [(rank, values[part]) for rank, part in ghosts.received]
         lengths = np.empty(len(arriving), np.int64)
         coming = [comm.Irecv(lengths[k : k + 1], rank) for k, (rank, _) in enumerate(arriving)]
-        told = [comm.Isend(np.array([array.nbytes]), rank) for rank, array in leaving]
+        leaving_lengths = [comm.Isend(np.array([array.nbytes]), rank) for rank, array in leaving]
         stream = ghosts.xp.cuda.get_current_stream()
         stream.wait_event(self.arrived)  # of an exchange that nobody finished, whose arrays are given up here
         self.gathered, self.values = gathered, values
         self.ready.record(stream)
-        for request in coming + told:
+        for request in coming + leaving_lengths:
             request.Wait()
         for (rank, array), length in zip(arriving, lengths.tolist(), strict=True):
             as_long(rank, length, array.nbytes)
