@@ -1,4 +1,4 @@
-"""NVIDIA's libraries by ctypes: where they are looked for, and what NCCL is asked for; no GPU and no library is needed."""
+"""NVIDIA's libraries by ctypes: where they are looked for, what NCCL is asked; neither GPU nor library is needed."""
 
 import ctypes
 from types import SimpleNamespace

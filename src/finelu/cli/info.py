@@ -21,6 +21,7 @@ PACKAGES = (
     ("pypardiso", "pypardiso", "PARDISO of MKL: SparseLU where factors fill in, finelu[mkl]"),
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
     ("", "nvidia-cudss-cu13", "cuDSS: SparseLU on the GPU, finelu[cudss13]; for CUDA 12 finelu[cudss12]"),
+    ("", "nvidia-nccl-cu13", "NCCL: grids of several blocks on several GPUs; for CUDA 12 nvidia-nccl-cu12"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),
     ("torch", "torch", "finelu.interop.torch"),
