@@ -38,7 +38,8 @@ from benchmarks.harness.record import ENDING, finite, machine, page_of, read, re
 from benchmarks.harness.table import table
 from finelu.device import synchronize
 from finelu.errors import ParameterError
-from finelu.matrix import ghosts
+from finelu.kernels import kernels_for
+from finelu.krylov.spread import Vectors
 
 PARTS = ("weak", "strong")
 FEW, MANY = 5, {"cpu": 25, "cuda": 105}  # corrections of two runs, whose difference counts
@@ -119,8 +120,7 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
         import cupy as xp  # type: ignore[no-redef]
 
         xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
-    if task["through_host"]:
-        ghosts.connected = lambda *_: None
+    os.environ["FINELU_NCCL"] = str(int(not task["no_nccl"]))
     parts = cuts(comm.size)
     weak, n = task["part"] == "weak", task["n"]
     edges = [task["edge"]] * 3 if weak else [-(-task["whole"] // p) for p in parts]
@@ -132,7 +132,7 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
         """ms of a solve of this many corrections."""
         return fastest(comm, lambda: finelu.richardson(A, b, M=F, rtol=0.0, maxiter=steps), b)
 
-    name = comm.rank
+    name, vectors, norm = comm.rank, Vectors(kernels_for(b).vectors, comm, False), np.empty(1)
     S, own, y = A.stencils[name], F.parts[name], xp.empty_like(b)
     across = A._across
 
@@ -152,7 +152,7 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
         "block_residual_ms": fastest(comm, lambda: S._product(b, b, y), b, 3),
         "solve_ms": fastest(comm, lambda: own.apply(b, "N", y), b, 3),
         "exchange_ms": fastest(comm, exchange, b, 3),
-        "norm_ms": fastest(comm, lambda: comm.allgather(float(xp.linalg.norm(b))), b, 3),
+        "norm_ms": fastest(comm, lambda: vectors.norm(b, norm), b, 3),
         "triad_gbs": triad(comm, xp),
         "way": type(across.ghosts._room).__name__ if across.ghosts.needed else None,
         # A once for the residual, E and F, and d twice, for the solve, and some ten vectors
@@ -189,7 +189,7 @@ def started(ranks: int, task: dict[str, Any]) -> dict[str, Any]:
 
 def measured(part: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in given.ranks:
-        names = ("device", "n", "edge", "whole", "through_host")
+        names = ("device", "n", "edge", "whole", "no_nccl")
         task = {"part": part} | {name: getattr(given, name) for name in names}
         found = {"ranks": ranks} | started(ranks, task)
         print(f"{part}, {ranks} processes: {found['correction_ms']:.3g} ms a correction", file=sys.stderr, flush=True)
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--whole", type=int, default=64, help="cells along an axis, for strong")
     parser.add_argument("--n", type=int, default=6, help="unknowns of a cell")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--through-host", action="store_true", help="no NCCL between GPUs")
+    parser.add_argument("--no-nccl", action="store_true", help="between GPUs: by MPI")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--from", dest="source", type=Path, metavar="RECORD", help="the tables of what was measured")
     add_place(parser)
@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ParameterError(f"there is no part {sorted(unknown)[0]!r}; there are {', '.join(PARTS)}.")
     facts = machine(given.device == "cuda", given.machine) | {"date": date.today().isoformat()}
     path = given.out / f"multiblock-scaling-{facts['name']}-{facts['date']}{ENDING}"
-    options = {name: getattr(given, name) for name in ("edge", "whole", "n", "device", "through_host")} | {
+    options = {name: getattr(given, name) for name in ("edge", "whole", "n", "device", "no_nccl")} | {
         "many": MANY[given.device]
     }
     results: dict[str, Any] = {part: [] for part in parts}

@@ -14,13 +14,14 @@ from finelu import threads
 from finelu.errors import FineluError, MatrixError
 
 PATIENCE = 5.0  # seconds for the other processes to meet an error, too
+PASSED_ON = 0.2  # seconds in which a launcher passes on what a process wrote; it may drop that of one that aborts
 DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
 
 Result = TypeVar("Result")
 
 _together = False
 _kept: Any = None  # what a communicator keeps its private one by
-_belongings: Any = None  # what a private one keeps what is made for it by
+_belongings: Any = None  # the key under which a private one has what was made for it
 _share: int | None = None  # threads that `share_cores` has set
 
 
@@ -90,7 +91,8 @@ def private(comm: Any) -> Any:
 
 
 def kept_for(comm: Any) -> dict[Any, Any]:
-    """What is kept as long as this communicator, of finelu's own, lives; things that can `close` are closed then."""
+    """What was made for a communicator of finelu's own: kept, and closed where it has a `close`, as the communicator is
+    freed or MPI ended by the program. At the end of Python itself nothing is closed."""
     global _belongings
     from mpi4py import MPI
 
@@ -106,7 +108,13 @@ def _closed(kept: dict[Any, Any]) -> None:
     for thing in kept.values():
         if hasattr(thing, "close"):
             thing.close()
-    kept.clear()
+
+
+def as_bytes(buffer: Any) -> list[Any]:
+    """A contiguous array as MPI is to send or receive it, so that one of another dtype has another length, no more."""
+    from mpi4py import MPI
+
+    return [buffer, MPI.BYTE]
 
 
 def received(request: Any, buffer: Any) -> None:
@@ -114,7 +122,14 @@ def received(request: Any, buffer: Any) -> None:
     from mpi4py import MPI
 
     status = MPI.Status()
-    request.Wait(status)
+    try:
+        request.Wait(status)
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_TRUNCATE:
+            raise
+        raise MatrixError(
+            f"a process sent more than the {buffer.nbytes} bytes due; all processes need numbers of one dtype."
+        ) from error
     as_long(status.source, status.Get_count(MPI.BYTE), buffer.nbytes)
 
 
@@ -154,6 +169,7 @@ def end_together() -> None:
         try:
             before(kind, error, trace)
             print(f"process {comm.rank} of {comm.size} met an error; all of them end.", file=sys.stderr, flush=True)
+            sleep(PASSED_ON)
         finally:
             comm.Abort(DEFECT)
 

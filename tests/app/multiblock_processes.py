@@ -116,6 +116,32 @@ def same_on_both():
     return same(np if COMM.rank else cupy)
 
 
+def gpu_then_both():
+    """Matrices of one grid, first all on GPUs, then the first process's on the host: each keeps its own way."""
+    cupy = own_gpu()
+    A = spread({k: cupy.asarray(part) for k, part in OWN.items()})
+    xp = cupy if COMM.rank else np
+    B = fl.MultiblockMatrix(A.grid, {k: xp.asarray(part) for k, part in OWN.items()})
+    x = np.arange(A.shape[0]) % 7.0
+    first, mixed, again = A @ cupy.asarray(x), B @ xp.asarray(x), A @ cupy.asarray(x)
+    agree = bool(np.allclose(to_host(mixed), to_host(first), rtol=1e-12, atol=1e-12))
+    return COMM.allgather([agree, bool((again == first).all())])
+
+
+def preconditioned_on_both():
+    """M forms a product with A, which is collective, where one process has a GPU and the other none."""
+    xp = np if COMM.rank else own_gpu()
+    A = spread({k: xp.asarray(part) for k, part in OWN.items()})
+    F, b = fl.BlockILU0().factor(A), xp.ones(A.shape[0])
+
+    def M(r):
+        z = F.solve(r)
+        return z + F.solve(r - A @ z)
+
+    once, twice = (fl.richardson(A, b, M=P, rtol=1e-10, maxiter=100) for P in (F, M))
+    return COMM.allgather([once.converged and twice.converged, twice.iterations < once.iterations])
+
+
 def gathered(x):
     """The parts of all processes, in the order of the blocks."""
     parts, at = {}, 0

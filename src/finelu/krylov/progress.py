@@ -186,9 +186,9 @@ class Progress(Measures):
         return self.best
 
     def norm_while(self, r: Any, work: Callable[[], Any]) -> Any:
-        """Form the norm of r. Where the host waits for it, and for other processes, a GPU does work() meanwhile: its
-        result, else None."""
-        if self.comm is None or self.xp is np:
+        """Form the norm of r. Where hosts wait for it, and for each other, GPUs do work() meanwhile: its result, else
+        None."""
+        if self.comm is None:
             self.kernels.vectors.norm(r, self.norm)
             return None
         return self.kernels.vectors.norm(r, self.norm, work)

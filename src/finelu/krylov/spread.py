@@ -29,15 +29,17 @@ def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
     if comm is None:
         return System.checked(A, b, x0, M)
     system = agreed(comm, lambda: System.checked(A, b, x0, M, spread=True), named=True)
-    facts = comm.allgather((system.b.size, system.dtype.name, system.narrow.name, system.x0 is None))
-    other = next((k for k, fact in enumerate(facts) if fact[1:] != facts[0][1:]), None)
+    kind = system.dtype.name, system.narrow.name, system.x0 is None
+    facts = comm.allgather((kind, system.b.size, on_gpu(system.b)))
+    other = next((k for k, fact in enumerate(facts) if fact[0] != facts[0][0]), None)
     if other is not None:
         raise MatrixError(
-            f"b, x0 or M differ in kind between processes 0 and {other}: {facts[0][1:]} and {facts[other][1:]} (dtype, "
+            f"b, x0 or M differ in kind between processes 0 and {other}: {facts[0][0]} and {facts[other][0]} (dtype, "
             "the narrowest dtype, without x0); all need the same."
         )
-    system.comm, system.unknowns = comm, sum(fact[0] for fact in facts)
-    system.decides, system.kernels = np, Everywhere(system.kernels, comm)  # type: ignore[assignment]
+    system.comm, system.unknowns = comm, sum(size for _, size, _ in facts)
+    system.decides = np
+    system.kernels = Everywhere(system.kernels, comm, any(gpu for *_, gpu in facts))  # type: ignore[assignment]
     return system
 
 
@@ -65,19 +67,22 @@ def _goes_on(*_: Any) -> bool:
 
 
 class Everywhere:
-    """The kernels of this process for a method whose scalars are on the host and tell of all processes."""
+    """The kernels of this process for a method whose scalars are on the host and tell of all processes.
 
-    def __init__(self, kernels: Any, comm: Any):
+    ahead : whether work is done while a norm is formed: on all processes where any has a GPU, as it may be collective.
+    """
+
+    def __init__(self, kernels: Any, comm: Any, ahead: bool):
         self.kernels = kernels
-        self.vectors, self.cycle, self.recurrences = Vectors(kernels.vectors, comm), Cycle(comm), Recurrences()
+        self.vectors, self.cycle, self.recurrences = Vectors(kernels.vectors, comm, ahead), Cycle(comm), Recurrences()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernels, name)
 
 
 class Vectors:
-    def __init__(self, kernels: Any, comm: Any):
-        self.kernels, self.comm = kernels, comm
+    def __init__(self, kernels: Any, comm: Any, ahead: bool):
+        self.kernels, self.comm, self.ahead = kernels, comm, ahead
         self.norms = np.empty(comm.size)
         self.copies: dict[Any, tuple[Any, Any]] = {}  # of a norm on the GPU, made once: they take memory that is locked
 
@@ -87,21 +92,23 @@ class Vectors:
     def norm(self, x: Any, out: Any, work: Callable[[], Any] | None = None) -> Any:
         """out[0] = ||x||_2 of all parts; the same bits on all processes.
 
-        work : is called while a GPU forms the norm, so that what it queues is done while the host waits; its result.
+        work : what may be done `ahead`: a GPU does what it queues while the host waits for the norm; its result, else
+            None.
         """
-        done = None
+        done, own = None, np.empty(1, out.dtype)
         if on_gpu(x):
             if out.dtype not in self.copies:
-                own = namespace(x).empty(1, out.dtype)
-                self.copies[out.dtype] = own, kernels_for(x).cycle.Snapshot(own[:0], own)
-            own, copy = self.copies[out.dtype]
-            self.kernels.norm(x, own)
+                there = namespace(x).empty(1, out.dtype)
+                self.copies[out.dtype] = there, kernels_for(x).cycle.Snapshot(there[:0], there)
+            there, copy = self.copies[out.dtype]
+            self.kernels.norm(x, there)
             copy.post()
-            done = work() if work is not None else None
-            own = copy.read()[1]
         else:
-            own = np.empty(1, out.dtype)
             self.kernels.norm(x, own)
+        if self.ahead and work is not None:
+            done = work()
+        if on_gpu(x):
+            own = copy.read()[1]
         self.comm.Allgather(own.astype(np.float64), self.norms)
         out[0] = math.hypot(*self.norms.tolist())
         return done

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
 import numpy as np
 
-from finelu.errors import DeviceError
-from finelu.processes import agreed, as_long, kept_for, received, takes_device_buffers
+from finelu.errors import DeviceError, ParameterError
+from finelu.kernels.cuda.runtime import nccl
+from finelu.processes import agreed, as_bytes, as_long, kept_for, received, takes_device_buffers
 
 
 class Ghosts:
@@ -69,17 +71,14 @@ class Ghosts:
 
 
 def connected(comm: Any, xp: Any, talks: bool) -> Any:
-    """NCCL between the GPUs of these processes, made once for them; None where nothing is to be sent, where one of them
-    has no GPU of its own or no NCCL, and, with a warning, where NCCL cannot connect them. All must call it."""
+    """NCCL between the GPUs of these processes, made once for them. All must call it.
+
+    None where none of them `talks`, where one has no GPU of its own, no NCCL, or FINELU_NCCL=0 in its environment; with
+    a warning, where all meet an error of NCCL as they are connected. One that only some meet makes the others wait.
+    """
     if comm is None:
         return None
-    own = None
-    if xp is not np:
-        from finelu.kernels.cuda.runtime import nccl
-
-        if nccl.library().calls is not None:
-            own = bytes(xp.cuda.runtime.getDeviceProperties(xp.cuda.runtime.getDevice())["uuid"])
-    given = comm.allgather((own, talks))
+    given = comm.allgather((agreed(comm, lambda: _gpu(xp)), talks))
     gpus = tuple(gpu for gpu, _ in given)
     if None in gpus or len(set(gpus)) < len(gpus) or not any(talking for _, talking in given):
         return None
@@ -89,15 +88,26 @@ def connected(comm: Any, xp: Any, talks: bool) -> Any:
     return kept[gpus]
 
 
-def _opened(comm: Any) -> Any:
-    from finelu.kernels.cuda.runtime import nccl
+def _gpu(xp: Any) -> tuple[str, str] | None:
+    """The machine and the place in it of the GPU that is current, if NCCL may use it."""
+    from mpi4py import MPI
 
+    wish = os.environ.get("FINELU_NCCL", "1")
+    if wish not in ("0", "1"):
+        raise ParameterError(f"FINELU_NCCL={wish!r}; 0, or 1, or nothing, is needed.")
+    if xp is np or wish == "0" or nccl.library() is None:
+        return None
+    return MPI.Get_processor_name(), str(xp.cuda.runtime.deviceGetPCIBusId(xp.cuda.runtime.getDevice()))
+
+
+def _opened(comm: Any) -> Any:
     try:
         identity = agreed(comm, lambda: nccl.new_identity() if comm.rank == 0 else b"")
         identity = comm.bcast(identity, root=0)
         return agreed(comm, lambda: nccl.Connection(identity, comm.rank, comm.size), named=True)
     except DeviceError as error:
-        warnings.warn(f"{error} Cells at interfaces go another way, which takes longer.", stacklevel=2)
+        if comm.rank == 0:  # where the user makes a matrix
+            warnings.warn(f"{error} Cells at interfaces go another way, which takes longer.", stacklevel=6)
         return None
 
 
@@ -113,8 +123,8 @@ class Room:
 
     def _post(self, gathered: Any, values: Any) -> None:
         comm, into = self.ghosts.comm, [(rank, values[part]) for rank, part in self.ghosts.received]
-        self.arriving = [(comm.Irecv(buffer, rank), buffer) for rank, buffer in into]
-        self.leaving = [comm.Isend(gathered[part], rank) for rank, part in self.ghosts.sent]
+        self.arriving = [(comm.Irecv(as_bytes(buffer), rank), buffer) for rank, buffer in into]
+        self.leaving = [comm.Isend(as_bytes(gathered[part]), rank) for rank, part in self.ghosts.sent]
 
     def finish(self) -> Any:
         for request, buffer in self.arriving:
@@ -125,38 +135,33 @@ class Room:
 
 
 class Queued(Room):
-    """An exchange between GPUs by NCCL: it is queued on a stream of its own, and the host waits for no GPU.
+    """An exchange between GPUs by NCCL, queued like a kernel: the host waits for no GPU.
 
-    The lengths of the messages go by MPI before them: NCCL would wait for ever, or write anything, where they differ.
+    It waits for the hosts of its neighbours, though: the lengths of the messages go by MPI before them, as NCCL would
+    wait for ever, or write anything, where they differ. All of it is in `begin`, before other kernels fill the GPU.
     """
-
-    def __init__(self, ghosts: Ghosts):
-        super().__init__(ghosts)
-        cuda = ghosts.xp.cuda
-        self.connection = ghosts.connection
-        self.ready, self.arrived = (cuda.Event(disable_timing=True) for _ in range(2))
 
     def begin(self, gathered: Any, values: Any) -> None:
         comm, ghosts = self.ghosts.comm, self.ghosts
+        self.values = values
         leaving = [(rank, gathered[part]) for rank, part in ghosts.sent]
         arriving = [(rank, values[part]) for rank, part in ghosts.received]
-        lengths = np.empty(len(arriving), np.int64)
-        coming = [comm.Irecv(lengths[k : k + 1], rank) for k, (rank, _) in enumerate(arriving)]
-        leaving_lengths = [comm.Isend(np.array([array.nbytes]), rank) for rank, array in leaving]
-        stream = ghosts.xp.cuda.get_current_stream()
-        stream.wait_event(self.arrived)  # of an exchange that nobody finished, whose arrays are given up here
-        self.gathered, self.values = gathered, values
-        self.ready.record(stream)
-        for request in coming + leaving_lengths:
+        found = np.empty(len(arriving), np.int64)
+        lengths = [comm.Irecv(found[k : k + 1], rank) for k, (rank, _) in enumerate(arriving)]
+        lengths += [comm.Isend(np.array([array.nbytes]), rank) for rank, array in leaving]
+        for request in lengths:
             request.Wait()
-        for (rank, array), length in zip(arriving, lengths.tolist(), strict=True):
-            as_long(rank, length, array.nbytes)
-        self.connection.stream.wait_event(self.ready)
-        self.connection.exchange(leaving, arriving)
-        self.arrived.record(self.connection.stream)
+        given = {rank: length for (rank, _), length in zip(arriving, found.tolist(), strict=True)}
+        wrong = {rank for rank, array in arriving if given[rank] != array.nbytes}
+        # Those who agree with this process queue their messages: so must it, whatever others do.
+        self.ghosts.connection.exchange(
+            *([(k, array) for k, array in way if k not in wrong] for way in (leaving, arriving))
+        )
+        for rank, array in arriving:
+            as_long(rank, given[rank], array.nbytes)
 
     def finish(self) -> Any:
-        self.ghosts.xp.cuda.get_current_stream().wait_event(self.arrived)
+        self.ghosts.connection.wait()
         return self.values
 
 
@@ -204,10 +209,9 @@ class Staged(Room):
         if self.into.size:
             self.read.synchronize()  # what was received before
         into = [(rank, self.into[part.start - local : part.stop - local]) for rank, part in ghosts.received]
-        self.arriving = [(ghosts.comm.Irecv(buffer, rank), buffer) for rank, buffer in into]
-        self.leaving = [
-            ghosts.comm.Isend(self.out[part.start - local : part.stop - local], rank) for rank, part in ghosts.sent
-        ]
+        out_of = [(rank, self.out[part.start - local : part.stop - local]) for rank, part in ghosts.sent]
+        self.arriving = [(ghosts.comm.Irecv(as_bytes(buffer), rank), buffer) for rank, buffer in into]
+        self.leaving = [ghosts.comm.Isend(as_bytes(buffer), rank) for rank, buffer in out_of]
         super().finish()
         if self.into.size:
             own, cuda = self.values[local:], ghosts.xp.cuda

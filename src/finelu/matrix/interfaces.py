@@ -14,7 +14,7 @@ import numpy as np
 
 from finelu.device import copied, namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
-from finelu.processes import agreed, end_together, private, received, share_cores
+from finelu.processes import agreed, as_bytes, end_together, private, received, share_cores
 from finelu.validation import count
 
 AXES = "ijk"
@@ -135,7 +135,7 @@ class MultiblockGrid:
                         f"block {name!r} is on processes {self.owner[name]} and {rank}; one is to have it."
                     )
                 self.owner[name], self._everywhere[name] = rank, shape
-        self.across: dict[int, Any] = {}  # of the matrices of this grid, for each device: see matrix/multiblock.py
+        self.across: dict[Any, Any] = {}  # of its matrices, by the devices of all processes: see matrix/multiblock.py
         # Each face that is joined, as its block sees it.
         self._joined: dict[tuple[Name, str], Interface] = {}
         for interface in self.interfaces:
@@ -212,11 +212,11 @@ class MultiblockGrid:
                 elif there:  # sent as the other side wants it
                     buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
                     kept.append(buffer)
-                    requests.append(comm.Isend(buffer, self.owner[side.block]))
+                    requests.append(comm.Isend(as_bytes(buffer), self.owner[side.block]))
                 elif here:
                     own = slabs[side.block][side.face]
                     buffer = np.empty(own.shape, own.dtype)
-                    arrived.append((side, own, buffer, comm.Irecv(buffer, self.owner[side.other])))
+                    arrived.append((side, own, buffer, comm.Irecv(as_bytes(buffer), self.owner[side.other])))
         for side, own, buffer, request in arrived:
             received(request, buffer)
             found[side.block][side.face] = namespace(own).asarray(buffer)

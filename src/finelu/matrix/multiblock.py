@@ -54,7 +54,7 @@ class MultiblockMatrix(BlockProducts):
             raise MatrixError(f"grid is a {type(grid).__name__}; a MultiblockGrid is needed.")
         self.grid, self._wider = grid, {}
         self.stencils: dict[Name, StencilMatrix] = self._together(lambda: _checked(grid, blocks))
-        facts = [(self.n_block, self.dtype.name, self._device in grid.across)]
+        facts = [(self.n_block, self.dtype.name, self._device)]
         if grid.comm is not None:
             facts = grid.comm.allgather(facts[0])
             other = next((k for k, fact in enumerate(facts) if fact[:2] != facts[0][:2]), None)
@@ -63,13 +63,14 @@ class MultiblockMatrix(BlockProducts):
                     f"the blocks of process 0 have n={facts[0][0]} and dtype {facts[0][1]}, those of process {other} "
                     f"n={facts[other][0]} and dtype {facts[other][1]}; all need the same."
                 )
-        if not all(fact[2] for fact in facts):
-            grid.across[self._device] = Across.of(grid, namespace(self.data))
+        self._devices = tuple(fact[2] for fact in facts)  # of all processes: they tell how cells travel
+        if self._devices not in grid.across:
+            grid.across[self._devices] = Across.of(grid, namespace(self.data))
 
-    @classmethod
-    def _of(cls, grid: MultiblockGrid, stencils: dict[Name, StencilMatrix]) -> MultiblockMatrix:
-        matrix = cls.__new__(cls)
-        matrix.grid, matrix.stencils, matrix._wider = grid, stencils, {}
+    def _of(self, stencils: dict[Name, StencilMatrix]) -> MultiblockMatrix:
+        """With other blocks, on the same devices."""
+        matrix = MultiblockMatrix.__new__(MultiblockMatrix)
+        matrix.grid, matrix._devices, matrix.stencils, matrix._wider = self.grid, self._devices, stencils, {}
         return matrix
 
     def _together(self, work: Callable[[], Any]) -> Any:
@@ -134,7 +135,7 @@ class MultiblockMatrix(BlockProducts):
         """The same matrix with other numbers; itself where the dtype is the same."""
         if np.dtype(dtype) == self.dtype:
             return self
-        return MultiblockMatrix._of(self.grid, {name: S.astype(dtype) for name, S in self.stencils.items()})
+        return self._of({name: S.astype(dtype) for name, S in self.stencils.items()})
 
     @property
     def T(self) -> MultiblockMatrix:
@@ -149,7 +150,7 @@ class MultiblockMatrix(BlockProducts):
         for name, faces in found.items():
             for face, blocks in faces.items():
                 layers_at(transposed[name].blocks[PLACES[face]], face, 1)[...] = blocks.swapaxes(-1, -2)
-        return MultiblockMatrix._of(self.grid, transposed)
+        return self._of(transposed)
 
     @cached_property
     def H(self) -> MultiblockMatrix:
@@ -170,9 +171,9 @@ class MultiblockMatrix(BlockProducts):
 
     @property
     def _across(self) -> Across:
-        if self.comm is None and self._device not in self.grid.across:  # of a copy
-            self.grid.across[self._device] = Across.of(self.grid, namespace(self.data))
-        across: Across = self.grid.across[self._device]
+        if self.comm is None and self._devices not in self.grid.across:  # of a copy
+            self.grid.across[self._devices] = Across.of(self.grid, namespace(self.data))
+        across: Across = self.grid.across[self._devices]
         return across
 
     @cached_property

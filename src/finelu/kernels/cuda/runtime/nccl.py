@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from finelu.errors import DeviceError
 from finelu.kernels.cuda.runtime.libraries import cuda_version, places
@@ -38,39 +39,34 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Library(NamedTuple):
-    """calls : its functions, declared; None where there is no library.  missing : then why, in words."""
-
-    calls: Any
-    missing: str = ""
-
-
 @cache
-def library() -> Library:
-    """NCCL for the version of CUDA that CuPy uses."""
+def library() -> Any:
+    """The functions of NCCL, for the version of CUDA that CuPy uses; None where it is not installed."""
     return found(cuda_version())
 
 
-def found(cuda: int) -> Library:
-    """NCCL out of the wheel for this major version of CUDA, or where the loader finds it."""
-    wheel = f"nvidia-nccl-cu{cuda}"
-    missing = f"NCCL is not installed: pip install {wheel}"
-    for name in places(wheel, "nccl", VERSION):
+def found(cuda: int) -> Any:
+    """NCCL out of the wheel for this major version of CUDA, or where the loader finds it, its functions declared; None,
+    with a warning where one is there that cannot be loaded."""
+    broken = ""
+    for name in places(f"nvidia-nccl-cu{cuda}", "nccl", VERSION):
         try:
             calls = ctypes.CDLL(name)
             for function, types in PROTOTYPES.items():
                 getattr(calls, function).argtypes, getattr(calls, function).restype = types, _int
             calls.ncclGetErrorString.argtypes, calls.ncclGetErrorString.restype = (_int,), ctypes.c_char_p
-            return Library(calls)
+            return calls
         except (OSError, AttributeError) as error:
             if os.path.isabs(name):
-                missing = f"NCCL cannot be loaded: {error}"
-    return Library(None, missing)
+                broken = f"NCCL cannot be loaded, so cells go between GPUs another way, which takes longer: {error}"
+    if broken:
+        warnings.warn(broken, stacklevel=2)
+    return None
 
 
 def new_identity() -> bytes:
     """For one of the processes to make, and all to be given."""
-    identity, calls = Identity(), library().calls
+    identity, calls = Identity(), library()
     _check(calls, calls.ncclGetUniqueId(ctypes.byref(identity)))
     return bytes(identity)
 
@@ -78,35 +74,47 @@ def new_identity() -> bytes:
 class Connection:
     """Between the GPU that is current and those of other processes, each with one of its own; all make it together.
 
-    stream : where messages are in order; they wait for nothing else, and nothing for them.
+    Messages are in order on a stream of their own. Arrays are kept until the next exchange, and the current stream
+    waits for the messages before that: no other array has their memory while they are written.
     Raises DeviceError where NCCL cannot connect them.
     """
 
     def __init__(self, identity: bytes, rank: int, size: int):
-        cupy = import_module("cupy")
-        self._calls, self._handle = library().calls, _pointer()
+        self._cuda = import_module("cupy").cuda
+        self._calls, self._handle = library(), _pointer()
         given = Identity.from_buffer_copy(identity)
         _check(self._calls, self._calls.ncclCommInitRank(ctypes.byref(self._handle), size, given, rank))
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream = self._cuda.Stream(non_blocking=True)
+        self._ready, self._done = (self._cuda.Event(disable_timing=True) for _ in range(2))
+        self._arrays: tuple[Any, Any] = ((), ())
 
-    def exchange(self, leaving: Iterable[tuple[int, Any]], arriving: Iterable[tuple[int, Any]]) -> None:
-        """Queue messages, all at once: to each process of `leaving` its CuPy array, which is contiguous, and from each
-        of `arriving` into its array. The other processes queue the same messages."""
-        calls, pointer = self._calls, self.stream.ptr
+    def exchange(self, leaving: Sequence[tuple[int, Any]], arriving: Sequence[tuple[int, Any]]) -> None:
+        """Queue messages behind the current stream, all at once: to each process of `leaving` its CuPy array, which is
+        contiguous, and from each of `arriving` into its array. The other processes queue the same messages."""
+        calls, stream, current = self._calls, self._stream.ptr, self._cuda.get_current_stream()
+        current.wait_event(self._done)  # which a caller that met an error may not have waited for
+        self._arrays = leaving, arriving
+        self._ready.record(current)
+        self._stream.wait_event(self._ready)
         _check(calls, calls.ncclGroupStart())
         try:
             for rank, array in leaving:
-                _check(calls, calls.ncclSend(array.data.ptr, array.nbytes, BYTES, rank, self._handle, pointer))
+                _check(calls, calls.ncclSend(array.data.ptr, array.nbytes, BYTES, rank, self._handle, stream))
             for rank, array in arriving:
-                _check(calls, calls.ncclRecv(array.data.ptr, array.nbytes, BYTES, rank, self._handle, pointer))
+                _check(calls, calls.ncclRecv(array.data.ptr, array.nbytes, BYTES, rank, self._handle, stream))
         finally:
             ended = calls.ncclGroupEnd()
         _check(calls, ended)
+        self._done.record(self._stream)
+
+    def wait(self) -> None:
+        """What is queued next on the current stream comes after the messages."""
+        self._cuda.get_current_stream().wait_event(self._done)
 
     def close(self) -> None:
-        """For all processes to call; the stream is waited for."""
+        """For all processes to call; the messages are waited for."""
         if self._handle:
-            self.stream.synchronize()
+            self._stream.synchronize()
             self._calls.ncclCommDestroy(self._handle)
             self._handle = _pointer()
 
