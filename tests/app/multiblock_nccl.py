@@ -56,7 +56,7 @@ nccl.library, nccl.new_identity, nccl.Connection = (lambda: "a library"), (lambd
 
 
 def ring(comm, xp, cells=2):
-    """Ghosts that want the first `cells` of the two processes beside this one."""
+    """Ghosts that want the first `cells` of the two processes next to this one."""
     wanted = {rank: np.arange(cells) for rank in {NEXT, BEFORE}} if cells else {}
     return ghosts.Ghosts(comm, xp, wanted, np.empty(0, np.int64))
 
