@@ -110,15 +110,25 @@ def _closed(kept: dict[Any, Any]) -> None:
             thing.close()
 
 
-def as_bytes(buffer: Any) -> list[Any]:
-    """A contiguous array as MPI is to send or receive it, so that one of another dtype has another length, no more."""
+# Arrays travel as bytes, their dtypes as tags: MPI itself does not tell one kind of number from another.
+
+
+def send(comm: Any, array: Any, rank: int) -> Any:
+    """The request of sending a contiguous array to a process."""
     from mpi4py import MPI
 
-    return [buffer, MPI.BYTE]
+    return comm.Isend([array, MPI.BYTE], rank, tag=array.dtype.num)
 
 
-def received(request: Any, buffer: Any) -> None:
-    """Wait for a message; a MatrixError where it is not as long as the buffer: its numbers are of another dtype."""
+def receive(comm: Any, array: Any, rank: int) -> Any:
+    """The request, for `received`, of the next array that this process sends."""
+    from mpi4py import MPI
+
+    return comm.Irecv([array, MPI.BYTE], rank, tag=MPI.ANY_TAG)
+
+
+def received(request: Any, array: Any) -> None:
+    """Wait for an array; a MatrixError where it is not of the size and dtype of the one that it is received into."""
     from mpi4py import MPI
 
     status = MPI.Status()
@@ -128,16 +138,23 @@ def received(request: Any, buffer: Any) -> None:
         if error.Get_error_class() != MPI.ERR_TRUNCATE:
             raise
         raise MatrixError(
-            f"a process sent more than the {buffer.nbytes} bytes due; all processes need numbers of one dtype."
+            f"a process sent more than the {array.nbytes} bytes due; all processes need numbers of one dtype."
         ) from error
-    as_long(status.source, status.Get_count(MPI.BYTE), buffer.nbytes)
+    of_one_kind(status.source, (status.Get_count(MPI.BYTE), status.tag), array)
 
 
-def as_long(rank: int, length: int, due: int) -> None:
-    """A MatrixError where a message has not the length in bytes that is due."""
-    if length != due:
+def kind_of(array: Any) -> tuple[int, int]:
+    """Its bytes, and the number of its dtype."""
+    return array.nbytes, array.dtype.num
+
+
+def of_one_kind(rank: int, given: tuple[int, ...], array: Any) -> None:
+    """A MatrixError where what a process sends is not of the kind of this array."""
+    if given != kind_of(array):
+        what = f"{given[0]} bytes" if given[0] != array.nbytes else "numbers of another dtype"
         raise MatrixError(
-            f"process {rank} sent {length} bytes where {due} were due; all processes need numbers of one dtype."
+            f"process {rank} sent {what} where {array.nbytes} bytes of {array.dtype} were due; all processes need "
+            "numbers of one dtype."
         )
 
 

@@ -13,7 +13,10 @@ from mpi4py import MPI
 
 import finelu as fl
 from finelu.errors import DeviceError
+from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import nccl
+from finelu.krylov.operators import Operator
+from finelu.krylov.spread import Vectors
 from finelu.matrix import ghosts
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.processes import private
@@ -131,7 +134,7 @@ def that_fails():
 def other_numbers_on_the_first():
     """float32 on one process: its neighbours meet an error, and those between are not left waiting."""
     on = ring(private(COMM), Gpu(COMM.rank))
-    return [exchanged(on, np.float64 if COMM.rank else np.float32), exchanged(on)]
+    return [exchanged(on, np.float64 if COMM.rank else other) for other in (np.float32, np.complex64)] + [exchanged(on)]
 
 
 def devices_that_change():
@@ -147,6 +150,28 @@ def devices_that_change():
     return [list(key) for key in grid.across]
 
 
+def work_ahead():
+    """What is done while a norm is formed comes before the processes wait for each other, where it is done at all."""
+    found = []
+    for ahead in (True, False):
+        said = []
+        comm = SimpleNamespace(size=COMM.size, Allgather=lambda own, out, said=said: said.append(float(own[0])))
+        vectors = Vectors(kernels_for(np.empty(0)).vectors, comm, ahead)
+        vectors.norms[:] = 1.0
+        vectors.norm(np.array([3.0, 4.0]), np.empty(1), lambda said=said: said.append("work"))
+        found.append(said)
+    return found
+
+
+def one_level():
+    """A preconditioner of less range gets the parts of a vector divided by the same power of two."""
+    seen = []
+    M = Operator(lambda x: seen.append(float(x[0])) or x, None, "M").scaled(1.0, levels=True, comm=COMM)
+    own = 2.0 if COMM.rank else 1.0
+    assert (M @ np.full(2, own) == own).all()
+    return [COMM.bcast(seen[0]), COMM.bcast(seen[0], root=1) * 2]
+
+
 CASES = [connected, on_one_gpu, nothing_to_send, without_it_on_the_last, on_the_host_on_the_last]
 CASES += [
     switched_off_on_the_last,
@@ -155,6 +180,7 @@ CASES += [
     other_numbers_on_the_first,
     devices_that_change,
 ]
+CASES += [work_ahead, one_level]
 
 if __name__ == "__main__":
     found, known = {}, (nccl.library, nccl.new_identity)

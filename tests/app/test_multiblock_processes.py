@@ -146,7 +146,10 @@ def by_other_means():
     return result(done)
 
 
-OTHER = "process 0 sent 16 bytes where 32 were due; all processes need numbers of one dtype."
+OTHER = "process {} sent {} where {} bytes of {} were due; all processes need numbers of one dtype."
+WIDER = OTHER.format(1, "32 bytes", 16, "float32")
+NARROWER = OTHER.format(0, "16 bytes", 32, "float64")
+AS_WIDE = [OTHER.format(k, "numbers of another dtype", 32, kind) for k, kind in ((0, "float64"), (1, "complex64"))]
 SWITCH = "FINELU_NCCL='no'; 0, or 1, or nothing, is needed."
 
 
@@ -159,8 +162,10 @@ SWITCH = "FINELU_NCCL='no'; 0, or 1, or nothing, is needed."
         ("wrong_switch_on_the_last", [SWITCH] * 4),
         ("that_fails", [[True, 1, ["process 0: NCCL: broken. Cells at interfaces go another way, which takes longer."]]]
          + [[True, 1, []]] * 3),
-        ("other_numbers_on_the_first", [[OTHER.replace("0 sent 16 bytes where 32", "1 sent 32 bytes where 16"), True],
-                                        [OTHER, True], [True, True], [OTHER, True]]),
+        ("other_numbers_on_the_first",
+         [[WIDER, AS_WIDE[1], True], [NARROWER, AS_WIDE[0], True], [True] * 3, [NARROWER, AS_WIDE[0], True]]),
+        ("work_ahead", [[["work", 5.0], [5.0]]] * 4),
+        ("one_level", [[0.5, 2.0]] * 4),
         ("devices_that_change", [[[0] * 4, [-1, 0, 0, 0]]] * 4),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ import finelu as fl
 from finelu import BlockMatrix, DeviceError, MatrixError, StencilMatrix
 from finelu.kernels import kernels_for
 from finelu.kernels.cpu import blocks as cpu_blocks
+from finelu.kernels.cpu.runtime import schedule as schedules
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order
 from finelu.kernels.reference import blocks as reference_blocks
 from finelu.matrix import blocks as blocks_module
@@ -160,6 +161,15 @@ def test_the_first_bad_block_is_reported(backend, pivoting):
     assert kernels.vectors.first_bad(kernels.blocks.invert_blocks(moved, backend.xp.empty_like(moved), pivoting)) == 4
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 16])
+def test_threads_are_called_where_they_take_off_more_than_the_call(monkeypatch, most):
+    monkeypatch.setattr(schedules, "get_num_threads", lambda: most)
+    works = np.arange(1, 200) * 1e-2 * schedules.CALL
+    found = [schedules.sharers(work, 1000) for work in works]
+    assert found == [most if work - work / most >= schedules.CALL else 1 for work in works]
+    assert schedules.sharers(1e9, 1) == 1 and schedules.sharers(1e9, 5) == min(most, 5)
+
+
 @pytest.mark.parametrize("n", [2, 9])
 @pytest.mark.parametrize("kind", ["grid", "scattered"])
 def test_the_same_bits_on_any_number_of_threads_and_by_any_schedule(threads, monkeypatch, kind, n):
@@ -167,7 +177,7 @@ def test_the_same_bits_on_any_number_of_threads_and_by_any_schedule(threads, mon
     if kind == "scattered":
         A = BlockMatrix(*block_arrays(385, n, density=0.01))
     x = values(A.shape[0], "float64")
-    monkeypatch.setattr(cpu_blocks, "CALL", 0.0)
+    monkeypatch.setattr(schedules, "CALL", 0.0)
     monkeypatch.setattr(cpu_blocks, "CHUNK", 1000.0)
 
     def outcome():

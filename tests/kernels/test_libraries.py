@@ -1,6 +1,8 @@
 """NVIDIA's libraries by ctypes: where they are looked for, what NCCL is asked; neither GPU nor library is needed."""
 
 import ctypes
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -64,8 +66,12 @@ class Fake:
     get_current_stream = Stream
 
 
+class Data(SimpleNamespace):  # which a weak reference can tell of
+    pass
+
+
 def array(address, nbytes):
-    return SimpleNamespace(data=SimpleNamespace(ptr=address), nbytes=nbytes)
+    return Data(data=SimpleNamespace(ptr=address), nbytes=nbytes)
 
 
 @pytest.fixture
@@ -84,7 +90,7 @@ def connection(monkeypatch):
 def test_messages_of_an_exchange_are_one_group_between_what_was_and_what_will_be_queued(connection):
     made, said = connection()
     said.clear()
-    made.exchange([(1, array(1000, 16))], [(1, array(2000, 24))])
+    made.exchange([(3, array(1000, 16))], [(3, array(2000, 24))])
     made.wait()
     ready, done = 1, 2
     assert said == [
@@ -92,12 +98,27 @@ def test_messages_of_an_exchange_are_one_group_between_what_was_and_what_will_be
         ("current", "records", ready),
         ("messages", "waits for", ready),
         ("ncclGroupStart",),
-        ("ncclSend", 1000, 16, nccl.BYTES, 1, 99),
-        ("ncclRecv", 2000, 24, nccl.BYTES, 1, 99),
+        ("ncclSend", 1000, 16, nccl.BYTES, 3, 99),
+        ("ncclRecv", 2000, 24, nccl.BYTES, 3, 99),
         ("ncclGroupEnd",),
         ("messages", "records", done),
         ("current", "waits for", done),
     ]
+
+
+def test_arrays_are_kept_until_the_stream_has_waited_for_their_messages(connection):
+    made, said = connection()
+    sent = array(1000, 16)
+    weakref.finalize(sent, said.append, "the array is gone")
+    made.exchange([(1, sent)], [])
+    del sent
+    made.wait()
+    gc.collect()
+    assert "the array is gone" not in said
+    said.clear()
+    made.exchange([], [])
+    gc.collect()
+    assert said.index(("current", "waits for", 2)) < said.index("the array is gone")
 
 
 @pytest.mark.parametrize("which", ["ncclSend", "ncclRecv", "ncclGroupEnd", "ncclGroupStart"])
@@ -106,6 +127,8 @@ def test_what_it_refuses_is_an_error_and_the_group_is_ended(connection, which):
     with pytest.raises(DeviceError, match="NCCL: something of its own") as error:
         made.exchange([(1, array(1000, 16))], [(1, array(2000, 24))])
     one_line(error)
+    if which in ("ncclSend", "ncclRecv"):
+        assert ("messages", "records", 2) in said  # of what was queued before
     names = [name for name, *_ in said]
     assert names.count("ncclGroupEnd") == names.count("ncclGroupStart") - (which == "ncclGroupStart")
 
@@ -127,12 +150,16 @@ def test_a_connection_is_closed_once(connection):
 
 def test_a_library_that_is_there_not_there_or_no_library(monkeypatch, tmp_path, recwarn):
     fake = Fake()
-    monkeypatch.setattr(nccl, "places", lambda *_: iter(["libno-such-nccl.so.2"]))
-    assert nccl.found(13) is None and not recwarn
+    asked = []
+    monkeypatch.setattr(nccl, "places", lambda *what: asked.append(what) or iter(["libno-such-nccl.so.2"]))
+    assert nccl.found(13) is None and not recwarn and asked == [("nvidia-nccl-cu13", "nccl", 2)]
     (tmp_path / "libnccl.so.2").write_text("no library")
     monkeypatch.setattr(nccl, "places", lambda *_: iter([str(tmp_path / "libnccl.so.2"), "libno-such-nccl.so.2"]))
-    with pytest.warns(UserWarning, match="NCCL cannot be loaded"):
+    with pytest.warns(UserWarning, match="NCCL cannot be used"):
         assert nccl.found(12) is None
     monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
     assert nccl.found(12) is fake
+    del fake.ncclSend  # of a version before 2.7
+    with pytest.warns(UserWarning, match="NCCL cannot be used.*ncclSend"):
+        assert nccl.found(12) is None
     assert ctypes.sizeof(nccl.Identity) == 128

@@ -288,6 +288,8 @@ def test_matrices_that_do_not_fit():
         grid.exchange({name: np.zeros(shape) for name, shape in TWO.items()}, depth=3)
     with pytest.raises(MatrixError, match="the array of block 'b' has shape"):
         grid.exchange({"a": np.zeros(TWO["a"]), "b": np.zeros((1, 3, 4))})
+    with pytest.raises(MatrixError, match="'b' holds Python objects; numbers are needed"):
+        grid.exchange({"a": np.zeros(TWO["a"]), "b": np.zeros(TWO["b"], object)})
 
 
 def test_a_singular_block_is_named():

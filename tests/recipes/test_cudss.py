@@ -673,7 +673,15 @@ def test_without_the_library_it_is_named_and_auto_does_without(fake, monkeypatch
 def places(monkeypatch):
     """places(path, ...): where the library is looked for."""
     monkeypatch.setattr(runtime, "_load_what_it_needs", lambda: None)
-    return lambda *names: monkeypatch.setattr(runtime, "places", lambda *_: iter(names))
+
+    def set_to(*names):
+        def found(wheel, name, version):
+            assert wheel in ("nvidia-cudss-cu12", "nvidia-cudss-cu13") and (name, version) == ("cudss", runtime.VERSION)
+            return iter(names)
+
+        monkeypatch.setattr(runtime, "places", found)
+
+    return set_to
 
 
 def test_a_library_that_is_not_there(places):

@@ -20,6 +20,7 @@ from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
+from finelu.processes import largest
 from finelu.validation import shown
 
 Apply = Callable[[Any], Any]
@@ -39,7 +40,7 @@ class Identity:
     def H(self) -> Identity:
         return self
 
-    def scaled(self, factor: float, levels: bool) -> Identity:
+    def scaled(self, factor: float, levels: bool, comm: Any = None) -> Identity:
         """Itself: a multiple of the identity preconditions as well as the identity does."""
         return self
 
@@ -66,6 +67,7 @@ class Operator:
     deflated: Any = None
     factor = 1.0
     levels = False
+    comm: Any = None
 
     def __init__(
         self,
@@ -93,15 +95,15 @@ class Operator:
         """The recipe of factors, else the type of what was given."""
         return repr(getattr(self.given, "recipe", type(self.given).__name__))
 
-    def scaled(self, factor: float, levels: bool) -> Operator:
+    def scaled(self, factor: float, levels: bool, comm: Any = None) -> Operator:
         """factor times the operator; factor is a power of two.
 
         levels : whether x is brought near 1 first, by a power of two that the result is multiplied by; this waits for
-        a GPU.
+        a GPU.  comm : processes over which x is spread, which need the same power.
         """
         other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
         other.capturable = self.capturable and not levels
-        other.factor, other.levels = factor, levels
+        other.factor, other.levels, other.comm = factor, levels, comm
         return other
 
     @property
@@ -110,15 +112,19 @@ class Operator:
         if self.make_adjoint is None:
             raise MatrixError(no_adjoint(self.name))
         adjoint = Operator(self.make_adjoint(), self.given, f"{self.name}^H")
-        adjoint.factor, adjoint.levels = self.factor, self.levels
+        adjoint.factor, adjoint.levels, adjoint.comm = self.factor, self.levels, self.comm
         return adjoint
 
     def __matmul__(self, x: Any) -> Any:
-        level = math.ldexp(1.0, math.frexp(float(abs(x).max()))[1] - 1) if self.levels else 1.0
+        level = math.ldexp(1.0, math.frexp(self._largest(x))[1] - 1) if self.levels else 1.0
         level = level if math.isfinite(level) and level > 0 else 1.0
         y = self.apply(x if level == 1 else x / level)
         y = y if self.factor == 1 else y * self.factor
         return y if level == 1 else y * level
+
+    def _largest(self, x: Any) -> float:
+        own = float(abs(x).max())
+        return own if self.comm is None else largest(self.comm, own)
 
     def with_dot(self, x: Any, y: Any, total: Any) -> Any:
         product = self @ x

@@ -111,7 +111,7 @@ class Progress(Measures):
         if self.scale != 1:
             self.b = self.b / self.scale
             self.A = self.A.scaled(1 / self.scale, levels=False)
-            self.M = self.M.scaled(self.scale, levels=system.narrow.itemsize < self.real.itemsize)
+            self.M = self.M.scaled(self.scale, levels=system.narrow.itemsize < self.real.itemsize, comm=self.comm)
             norm_b /= self.scale
         self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor, system)
         finfo = np.finfo(self.real)
@@ -186,8 +186,7 @@ class Progress(Measures):
         return self.best
 
     def norm_while(self, r: Any, work: Callable[[], Any]) -> Any:
-        """Form the norm of r. Where hosts wait for it, and for each other, GPUs do work() meanwhile: its result, else
-        None."""
+        """Form the norm of r. The result of work(), where it is done meanwhile: see `ahead` in krylov/spread.py."""
         if self.comm is None:
             self.kernels.vectors.norm(r, self.norm)
             return None

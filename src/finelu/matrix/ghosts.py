@@ -10,7 +10,7 @@ import numpy as np
 
 from finelu.errors import DeviceError, ParameterError
 from finelu.kernels.cuda.runtime import nccl
-from finelu.processes import agreed, as_bytes, as_long, kept_for, received, takes_device_buffers
+from finelu.processes import agreed, kept_for, kind_of, of_one_kind, receive, received, send, takes_device_buffers
 
 
 class Ghosts:
@@ -22,7 +22,7 @@ class Ghosts:
     `begin(x)` gathers and sends, `finish()` waits and gives the values; between them the caller does what needs none.
     On a GPU the values are sent by NCCL where all processes have it and a GPU of their own, so that no host waits for
     its GPU; else by MPI itself, where it takes the memory of a GPU, or through locked memory of the host, by a copy
-    while the caller's kernels run. All matrices of a grid share it: one product at a time.
+    while the caller's kernels run. The matrices of a grid on the same devices share it: one product at a time.
     """
 
     def __init__(self, comm: Any, xp: Any, wanted: dict[int, Any], own: Any):
@@ -106,8 +106,8 @@ def _opened(comm: Any) -> Any:
         identity = comm.bcast(identity, root=0)
         return agreed(comm, lambda: nccl.Connection(identity, comm.rank, comm.size), named=True)
     except DeviceError as error:
-        if comm.rank == 0:  # where the user makes a matrix
-            warnings.warn(f"{error} Cells at interfaces go another way, which takes longer.", stacklevel=6)
+        text = f"{error} Cells at interfaces go another way, which takes longer."
+        agreed(comm, lambda: warnings.warn(text, stacklevel=8) if comm.rank == 0 else None)  # where a matrix is made
         return None
 
 
@@ -123,8 +123,8 @@ class Room:
 
     def _post(self, gathered: Any, values: Any) -> None:
         comm, into = self.ghosts.comm, [(rank, values[part]) for rank, part in self.ghosts.received]
-        self.arriving = [(comm.Irecv(as_bytes(buffer), rank), buffer) for rank, buffer in into]
-        self.leaving = [comm.Isend(as_bytes(gathered[part]), rank) for rank, part in self.ghosts.sent]
+        self.arriving = [(receive(comm, buffer, rank), buffer) for rank, buffer in into]
+        self.leaving = [send(comm, gathered[part], rank) for rank, part in self.ghosts.sent]
 
     def finish(self) -> Any:
         for request, buffer in self.arriving:
@@ -137,7 +137,7 @@ class Room:
 class Queued(Room):
     """An exchange between GPUs by NCCL, queued like a kernel: the host waits for no GPU.
 
-    It waits for the hosts of its neighbours, though: the lengths of the messages go by MPI before them, as NCCL would
+    It waits for the hosts of its neighbours, though: the kinds of the messages go by MPI before them, as NCCL would
     wait for ever, or write anything, where they differ. All of it is in `begin`, before other kernels fill the GPU.
     """
 
@@ -146,19 +146,19 @@ class Queued(Room):
         self.values = values
         leaving = [(rank, gathered[part]) for rank, part in ghosts.sent]
         arriving = [(rank, values[part]) for rank, part in ghosts.received]
-        found = np.empty(len(arriving), np.int64)
-        lengths = [comm.Irecv(found[k : k + 1], rank) for k, (rank, _) in enumerate(arriving)]
-        lengths += [comm.Isend(np.array([array.nbytes]), rank) for rank, array in leaving]
-        for request in lengths:
+        kinds = np.empty((len(arriving), 2), np.int64)
+        requests = [comm.Irecv(kinds[k], rank) for k, (rank, _) in enumerate(arriving)]
+        requests += [comm.Isend(np.array(kind_of(array)), rank) for rank, array in leaving]
+        for request in requests:
             request.Wait()
-        given = {rank: length for (rank, _), length in zip(arriving, found.tolist(), strict=True)}
-        wrong = {rank for rank, array in arriving if given[rank] != array.nbytes}
+        given = {rank: tuple(kind) for (rank, _), kind in zip(arriving, kinds.tolist(), strict=True)}
+        wrong = {rank for rank, array in arriving if given[rank] != kind_of(array)}
         # Those who agree with this process queue their messages: so must it, whatever others do.
         self.ghosts.connection.exchange(
             *([(k, array) for k, array in way if k not in wrong] for way in (leaving, arriving))
         )
         for rank, array in arriving:
-            as_long(rank, given[rank], array.nbytes)
+            of_one_kind(rank, given[rank], array)
 
     def finish(self) -> Any:
         self.ghosts.connection.wait()
@@ -210,8 +210,8 @@ class Staged(Room):
             self.read.synchronize()  # what was received before
         into = [(rank, self.into[part.start - local : part.stop - local]) for rank, part in ghosts.received]
         out_of = [(rank, self.out[part.start - local : part.stop - local]) for rank, part in ghosts.sent]
-        self.arriving = [(ghosts.comm.Irecv(as_bytes(buffer), rank), buffer) for rank, buffer in into]
-        self.leaving = [ghosts.comm.Isend(as_bytes(buffer), rank) for rank, buffer in out_of]
+        self.arriving = [(receive(ghosts.comm, buffer, rank), buffer) for rank, buffer in into]
+        self.leaving = [send(ghosts.comm, buffer, rank) for rank, buffer in out_of]
         super().finish()
         if self.into.size:
             own, cuda = self.values[local:], ghosts.xp.cuda

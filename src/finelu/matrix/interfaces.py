@@ -14,7 +14,7 @@ import numpy as np
 
 from finelu.device import copied, namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
-from finelu.processes import agreed, as_bytes, end_together, private, received, share_cores
+from finelu.processes import agreed, end_together, private, receive, received, send, share_cores
 from finelu.validation import count
 
 AXES = "ijk"
@@ -191,6 +191,8 @@ class MultiblockGrid:
                 raise MatrixError(
                     f"the array of block {name!r} has shape {array.shape}, but its cells {self.shapes[name]}."
                 )
+            if array.dtype.hasobject:
+                raise MatrixError(f"the array of block {name!r} holds Python objects; numbers are needed.")
             slabs[name] = {face: layers_at(array, face, depth) for face in self.joined(name)}
         found = self.traded(slabs)
         return {name: {face: _back(layers, face) for face, layers in found[name].items()} for name in self.names}
@@ -212,11 +214,11 @@ class MultiblockGrid:
                 elif there:  # sent as the other side wants it
                     buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
                     kept.append(buffer)
-                    requests.append(comm.Isend(as_bytes(buffer), self.owner[side.block]))
+                    requests.append(send(comm, buffer, self.owner[side.block]))
                 elif here:
                     own = slabs[side.block][side.face]
                     buffer = np.empty(own.shape, own.dtype)
-                    arrived.append((side, own, buffer, comm.Irecv(as_bytes(buffer), self.owner[side.other])))
+                    arrived.append((side, own, buffer, receive(comm, buffer, self.owner[side.other])))
         for side, own, buffer, request in arrived:
             received(request, buffer)
             found[side.block][side.face] = namespace(own).asarray(buffer)

@@ -29,7 +29,7 @@ from finelu.kernels.cpu.runtime.dense import (
 )
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import CALL, Schedule, schedule, sequential
+from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, sharers
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
 
@@ -101,9 +101,8 @@ def _share(kernel, count, cost, n, *operands) -> None:
     """Run a kernel whose `count` rows or blocks of `cost` ns each do not depend on each other."""
     chunk = max(1, int(CHUNK / cost))
     items = -(-count // chunk)
-    threads = min(get_num_threads(), items) if count * cost >= 2 * CALL else 1
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
-    run(kernel, threads, *sizes(n), np.uint64(count), np.uint64(chunk), state, done, *operands)
+    run(kernel, sharers(count * cost, items), *sizes(n), np.uint64(count), np.uint64(chunk), state, done, *operands)
 
 
 def _for_pattern(make, indptr, indices, diag, n):

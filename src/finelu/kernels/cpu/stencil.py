@@ -30,7 +30,7 @@ from finelu.kernels.cpu.runtime.dense import (
     subtract_transposed,
 )
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schedule import CALL, makespan, thread_counts
+from finelu.kernels.cpu.runtime.schedule import CALL, makespan, sharers, thread_counts
 from finelu.threads import get_num_threads
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
@@ -44,7 +44,7 @@ def stencil_residual(blocks, periodic, x, b, out) -> None:
     """out = b - A x, or A x where b is None; see kernels/reference/stencil.py."""
     _, I, J, K, n, _ = blocks.shape
     items = -(-I * J // PENCILS)
-    threads = min(get_num_threads(), items) if SWEEP * 7 * n**2 * I * J * K >= 2 * CALL else 1
+    threads = sharers(SWEEP * 7 * n**2 * I * J * K, items)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
     flat = blocks.reshape(-1), x, (out if b is None else b), out
     run(_residual, threads, *sizes(n), _grid(I, J, K), state, done, periodic, b is None, *flat)

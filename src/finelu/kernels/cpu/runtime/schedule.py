@@ -265,6 +265,13 @@ def _dependencies(begin, end, indices, item, cost, work, after):
                 after[t] = max(after[t], other + 1)
 
 
+def sharers(work: float, items: int) -> int:
+    """How many threads share `items` that do not depend on each other, of `work` ns in all: one, unless what the others
+    take off it is as long as a call to them."""
+    threads = min(get_num_threads(), items)
+    return threads if work * (threads - 1) >= CALL * threads else 1
+
+
 def thread_counts(most: int) -> list[int]:
     """The numbers of threads that are weighed against each other."""
     return [2**k for k in range(1, 15) if 2**k < most] + [most]

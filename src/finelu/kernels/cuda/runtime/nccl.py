@@ -47,7 +47,7 @@ def library() -> Any:
 
 def found(cuda: int) -> Any:
     """NCCL out of the wheel for this major version of CUDA, or where the loader finds it, its functions declared; None,
-    with a warning where one is there that cannot be loaded."""
+    with a warning where one is there that cannot be used."""
     broken = ""
     for name in places(f"nvidia-nccl-cu{cuda}", "nccl", VERSION):
         try:
@@ -57,8 +57,8 @@ def found(cuda: int) -> Any:
             calls.ncclGetErrorString.argtypes, calls.ncclGetErrorString.restype = (_int,), ctypes.c_char_p
             return calls
         except (OSError, AttributeError) as error:
-            if os.path.isabs(name):
-                broken = f"NCCL cannot be loaded, so cells go between GPUs another way, which takes longer: {error}"
+            if os.path.isabs(name) or isinstance(error, AttributeError):
+                broken = f"NCCL cannot be used, so cells go between GPUs another way, which takes longer: {error}"
     if broken:
         warnings.warn(broken, stacklevel=2)
     return None
@@ -104,8 +104,8 @@ class Connection:
                 _check(calls, calls.ncclRecv(array.data.ptr, array.nbytes, BYTES, rank, self._handle, stream))
         finally:
             ended = calls.ncclGroupEnd()
+            self._done.record(self._stream)
         _check(calls, ended)
-        self._done.record(self._stream)
 
     def wait(self) -> None:
         """What is queued next on the current stream comes after the messages."""
