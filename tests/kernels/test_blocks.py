@@ -181,7 +181,7 @@ def test_the_same_bits_on_any_number_of_threads_and_by_any_schedule(threads, mon
     monkeypatch.setattr(cpu_blocks, "CHUNK", 1000.0)
 
     def outcome():
-        lu, y, inverse = A.data.copy(), [np.empty_like(x) for _ in range(6)], np.empty((385, n, n))
+        lu, y, inverse = A.data.copy(), [np.empty_like(x) for _ in range(7)], np.empty((385, n, n))
         assert cpu_blocks.bsr_ilu0_factor(A.indptr, A.indices, A.diag, lu, True) == -1
         cpu_blocks.bsr_residual(A.indptr, A.indices, A.data, x, x, y[0])
         cpu_blocks.bsr_ilu0_solve(*A.pattern.sweep("N"), lu, x, y[1], "N")
@@ -192,6 +192,8 @@ def test_the_same_bits_on_any_number_of_threads_and_by_any_schedule(threads, mon
         y[5][:] = x
         cpu_blocks.bsr_ilu0_solve(*A.pattern.sweep("N"), lu, y[5], y[5], "N")
         np.testing.assert_array_equal(y[5], y[1])
+        y[6][:] = x
+        cpu_blocks.bsr_accumulate(np.arange(385)[::-1], A.indptr, A.indices, A.data, x, y[6], True)
         return [lu, inverse, *y]
 
     def by_blocks(triangle, cost, level, **_):

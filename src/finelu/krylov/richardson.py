@@ -45,8 +45,7 @@ def richardson(
     A MultiblockMatrix may be spread over processes: b, x0 and x are then the parts of this process, all call
     `richardson` with the same parameters, and norms are of the whole. A correction then sends the cells at interfaces
     and gathers the norm. A callback or watch may be that of some processes only; where it ends the solve it ends it on
-    all. With several processes, any of them on a GPU, an update of M by a callback takes
-    effect one correction later.
+    all. With several processes, any of them on a GPU, an update of M by a callback takes effect one correction later.
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
     system = checked(A, b, x0, M)
