@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import hashlib
 import inspect
 import os
+import re
 import signal
 import threading
 import time
@@ -33,6 +35,8 @@ if config.DISABLE_JIT:
     )
 
 
+KERNELS = Path(compiling.__file__).resolve().parent
+PACKAGE = KERNELS.parent
 PATIENCE = 10.0  # s that one process waits for another that keeps a kernel, which takes milliseconds
 
 _locks: set[IO] = set()  # open ones; a child that is forked meanwhile has no use for them
@@ -69,12 +73,35 @@ class _Kept(CompileResultCacheImpl):
     _locator_classes = [*CompileResultCacheImpl._locator_classes, *READ_ONLY]
 
 
+IMPORTS = re.compile(r"^ *(?:from (finelu[\w.]*) import ([\w, ]+|\([^)]*\))|import (finelu[\w.]*))", re.MULTILINE)
+
+
 @cache
-def _sources() -> tuple[tuple[str, int, int], ...]:
-    """Name, time of change in ns and size of each file whose code or constants a kernel may hold."""
-    folder = Path(compiling.__file__).parent
-    files = [*folder.glob("*.py"), *folder.glob("cpu/**/*.py")]
-    return tuple(sorted((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+def _content(path: Path) -> tuple[str, frozenset[Path]]:
+    """The digest of a source, and the files of finelu's kernels that it imports."""
+    source = path.read_bytes()
+    imported: set[Path] = set()
+    for package, names, module in IMPORTS.findall(source.decode()):
+        for name in (module or package, *(f"{package}.{name}" for name in re.findall(r"\w+", names))):
+            base = PACKAGE.parent.joinpath(*name.split("."))
+            found = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
+            if KERNELS in found.parents and found.is_file():
+                imported.add(found)
+    return hashlib.sha256(source).hexdigest(), frozenset(imported)
+
+
+@cache
+def _sources(path: Path) -> str:
+    """A digest of all files whose code or constants a kernel of this one may hold: it and what it imports of the
+    kernels, directly or not. By content, so that a new checkout or installation of the same sources finds its code."""
+    known = {path, Path(__file__).resolve()}
+    left = [*known]
+    while left:
+        found = _content(left.pop())[1] - known
+        known |= found
+        left += found
+    digests = sorted((file.name, _content(file)[0]) for file in known)
+    return hashlib.sha256(repr(digests).encode()).hexdigest()
 
 
 class _File(IndexDataCacheFile):
@@ -108,7 +135,7 @@ class Cache(FunctionCache):
         return _File(
             cache_path=locator.get_cache_path(),
             filename_base=self._impl.filename_base,
-            source_stamp=(locator.get_source_stamp(), _sources()),
+            source_stamp=_sources(Path(inspect.getfile(self._py_func)).resolve()),
         )
 
     def load_overload(self, sig, target_context):
