@@ -90,6 +90,9 @@ class Solution:
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
         never computes b - A x anew would have reported.
+    row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
+        ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
+        componentwise backward error; else None.
     """
 
     x: Any
@@ -103,6 +106,7 @@ class Solution:
     seen: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recurrence: Any = None
+    row_residual: float | None = None
 
     @property
     def converged(self) -> bool:

@@ -24,7 +24,8 @@ from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.operators import as_operator
+from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
+from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import SparseLU, cudss
@@ -58,12 +59,15 @@ class Ladder:
         norm_callback: Listener = None,
         most: float = math.inf,
         known: MatrixTraits | None = None,
+        criterion: str = "auto",
     ):
         """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
         the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
-        watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
+        criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
+        each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
+        self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -110,6 +114,8 @@ class Ladder:
     def solve(self, b: Any, x0: Any = None, atol: float = 0.0) -> Solution:
         """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
         b = namespace(b).ascontiguousarray(b)
+        if power := power_for(b):
+            return self._magnified(b, x0, atol, power)
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
@@ -118,7 +124,7 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        column = Column(self.A, b, scale, wanted)
+        column = Column(self.A, b, scale, wanted, self.criterion)
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
@@ -143,6 +149,19 @@ class Ladder:
             if self.costs.begun is not None:
                 self.costs.end_count()
         return self._solution(column, left)
+
+    def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
+        """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
+        x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
+        given = self.callback, self.watch
+        self.callback, self.watch = reduced(*given, power)
+        try:
+            found = self.solve(times_power(b, power), x0, atol)
+        finally:
+            self.callback, self.watch = given
+        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(self.A.data.astype(b.dtype)))
+        target = max(self.rtol * norm(times_power(b, power)), atol)
+        return diminished(found, A, b, self.criterion, power, target)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
@@ -196,6 +215,8 @@ class Ladder:
             column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
+        elif not given_up and (rung in COMPLETE or self.asked) and self._is_settled(column, rung):
+            column.status, column.best = Status.PRECISION_LIMIT, attempt
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
@@ -205,9 +226,35 @@ class Ladder:
             elif good:
                 self.condition = max(self.condition, condition(self.A, F, column.b))
 
+    def _is_settled(self, column: Column, rung: str) -> bool:
+        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
+        column has it."""
+        F, residual = self.factors[rung], column.residual.residual
+        if F is None:
+            return False
+        x, xp = column.b * 0, namespace(column.b)
+        for _ in range(2):  # the second refines
+            x = x + F.solve(residual.twice(column.b, x)[0])
+            if not bool(xp.isfinite(x).all()):
+                return False
+        error = settled(residual, F.solve, column.b, x)
+        if math.isnan(error):
+            return False
+        _, column.size = column.residual(column.b, x, column.target)
+        column.x = x
+        column.verdict = (
+            f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
+            "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+        )
+        return True
+
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
-        status, seen = column.status, self.traits.sentences()
+        status, seen, check = column.status, self.traits.sentences(), column.residual
+        reached, history = column.size, np.array(column.history)
+        if check.looks_at_rows:
+            check(column.b, column.x, column.target)
+            reached = history[-1] = check.norm
         if status in HOPELESS:
             self._look_at_structure()
         if status not in OVER:
@@ -237,12 +284,13 @@ class Ladder:
             x=column.x,
             status=status,
             iterations=column.iterations,
-            residual_norm=column.size,
-            history=np.array(column.history),
+            residual_norm=reached,
+            history=history,
+            row_residual=check.rows if check.looks_at_rows else None,
             recurrence=np.array(column.recurrence),
             method=column.best.method if column.best else "",
             recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (column.verdict, self.structure) if text),
+            seen=seen + tuple(text for text in (check.sentence(), column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
 
@@ -303,8 +351,8 @@ class Ladder:
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, start=start, **calls
+            begins=lambda method, target: SwitchMonitor(
+                self.costs, rung, method, left, scale=column.scale, target=target, start=start, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,
