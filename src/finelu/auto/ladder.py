@@ -39,6 +39,8 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+EXACT = 1e-10  # rtol below which complete factors and their refinement come first
+DEAR = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -99,6 +101,8 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
+        if self.rtol < EXACT and (rung := self._complete(left)):
+            return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
         left = compared(left)
@@ -108,6 +112,17 @@ class Ladder:
         doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
+
+    def _complete(self, left: list[str]) -> str | None:
+        """The rung of complete factors, if it is left, fits, and is not much dearer than incomplete ones: for tolerances
+        that an incomplete factorization may reach, or not, by chance."""
+        rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
+        if rung == "direct" and costs.fits(costs.room(rung)):
+            costs.count_fill()
+        if rung is None or not costs.fits(costs.room(rung)):
+            return None
+        seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
+        return rung if seconds < math.inf and seconds <= DEAR * cheap and costs.in_time(seconds, rung) else None
 
     # a right-hand side
 
@@ -251,10 +266,11 @@ class Ladder:
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
         status, seen, check = column.status, self.traits.sentences(), column.residual
-        reached, history = column.size, np.array(column.history)
+        reached, history, of_rows = column.size, np.array(column.history), ""
         if check.looks_at_rows:
             check(column.b, column.x, column.target)
             reached = history[-1] = check.norm
+            of_rows = check.sentence()
         if status in HOPELESS:
             self._look_at_structure()
         if status not in OVER:
@@ -290,7 +306,7 @@ class Ladder:
             recurrence=np.array(column.recurrence),
             method=column.best.method if column.best else "",
             recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (check.sentence(), column.verdict, self.structure) if text),
+            seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
 

@@ -59,6 +59,7 @@ class Criterion:
         self.norm = math.inf
         self.rows: float | None = None
         self.uneven = 1.0
+        self.looks_at_rows = kind == "backward"  # whether there is more to ask than the norm
         self._x: Any = None  # of the last call
         self._sizes: Any = None  # of the rows; False where they are even
         self._of_b = self._of_scaled_b = 0.0
@@ -74,9 +75,12 @@ class Criterion:
             return r, self.norm
         if self.kind == "backward":
             return self._backward(b, x, r, tolerance)
-        sizes = self._row_sizes()
-        if sizes is None:
+        if self._sizes is None and not terms_are_even(self.residual.bound):
+            self._sizes = self._looked_at()
+            self.looks_at_rows = self._sizes is not False
+        if not self.looks_at_rows:
             return r, self.norm
+        sizes = self._sizes
         ratio = self._of_scaled_b / self._of_b
         r, size, rounding = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
         self.rows = size / self._of_scaled_b
@@ -117,13 +121,8 @@ class Criterion:
             self.residual.bound = self.residual._rounding(*self.residual._prepared(b, x))[0]
         return self.residual.bound
 
-    def _row_sizes(self) -> Any:
-        """The sums of |A| over the rows, 1 for empty ones; None where rows are even."""
-        if self._sizes is None and not terms_are_even(self.residual.bound):
-            self._sizes = self._looked_at()
-        return None if self._sizes is False else self._sizes
-
     def _looked_at(self) -> Any:
+        """The sums of |A| over the rows, their largest for empty ones; False where rows are even."""
         matrix, xp = self.residual.matrix, namespace(self.b)
         if isinstance(matrix, CSR):
             one, none = xp.ones(self.b.size, self.b.dtype), xp.zeros(self.b.size, self.b.dtype)
@@ -152,18 +151,15 @@ class Criterion:
         Rows whose residual is rounding of their terms, which no change of x removes, are 0 in it: they would be all
         that a norm sees.
         """
-        if self.looks_at_rows and x is not self._x:
+        if not self.looks_at_rows:
+            return r, tolerance
+        if x is not self._x:
             r, size = self(self.b, x, tolerance)
         if not self.by_rows:
             return r, tolerance
         rest = namespace(r).where(abs(r) > self.residual.bound, r, 0)
         length = norm_of(rest)
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
-
-    @property
-    def looks_at_rows(self) -> bool:
-        """Whether there is more to ask than the norm."""
-        return self.kind == "backward" or self.uneven > 1
 
     def sentence(self) -> str:
         """What was asked besides the norm of b - A x, for `explain`; "" if nothing."""
