@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
+from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
@@ -31,7 +32,7 @@ from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.result import Attempt, Solution, Status
+from finelu.result import Attempt, Certificate, Solution, Status
 from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
@@ -40,7 +41,7 @@ LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the 
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
-DEAR = 10.0  # times by which these may take longer than the cheap rung is expected to
+LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -114,15 +115,15 @@ class Ladder:
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     def _complete(self, left: list[str]) -> str | None:
-        """The rung of complete factors, if it is left, fits, and is not much dearer than incomplete ones: for tolerances
-        that an incomplete factorization may reach, or not, by chance."""
+        """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
+        ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
         rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
         if rung == "direct" and costs.fits(costs.room(rung)):
             costs.count_fill()
         if rung is None or not costs.fits(costs.room(rung)):
             return None
         seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
-        return rung if seconds < math.inf and seconds <= DEAR * cheap and costs.in_time(seconds, rung) else None
+        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
 
     # a right-hand side
 
@@ -309,6 +310,15 @@ class Ladder:
             seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
+
+    def certificate(self, b: Any, x: Any) -> Certificate:
+        """What is known of an x that this ladder has found for b."""
+        made = [
+            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
+        ]
+        F = self.factors[made[0]] if made else None
+        complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
