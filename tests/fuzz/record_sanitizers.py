@@ -1,11 +1,11 @@
-"""compute-sanitizer's memcheck, racecheck and initcheck over every CUDA kernel of finelu, and a record of what they say.
+"""compute-sanitizer's memcheck, racecheck and initcheck over every CUDA kernel of finelu, and a record of it.
 
 Usage: python tests/fuzz/record_sanitizers.py --out FOLDER [--tools memcheck racecheck initcheck] [--parts PART ...]
            [--jobs N] [--seconds S] [--plain-loads]
 
-Runs each part of sanitize.py in a process of its own, several at a time: at first without a tool, so that all kernels are
-compiled, then with each tool. FOLDER gets a page with the counts of each tool and kernel, and for each tool the text of
-what it reported.
+Runs each part of sanitize.py in a process of its own, several at a time: at first without a tool, so that all kernels
+are compiled, then with each tool. FOLDER gets a page with the counts of each tool and kernel, and for each tool the
+text of what it reported.
 
 --plain-loads : racecheck sees the waits in shared memory as loads and stores, not as atomic swaps.
 --seconds : after which no process is begun, and those that run are ended; what did not run is named on the page.
@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,7 @@ from benchmarks.harness.record import machine  # noqa: E402
 TOOLS = ("memcheck", "racecheck", "initcheck")
 FOUND = 9  # status of a process in which a tool found something
 MOST = 100_000  # reports of a process that are printed
+LONGEST = 2**20  # characters of what a process prints that are kept
 SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)", re.MULTILINE)
 BEGIN = re.compile(r"^========= (?! |COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|Target application|$)(\S.*)")
 
@@ -101,13 +104,19 @@ def run(part: str, tool: str, by_swap: bool, end: float, names: dict[str, str]) 
     with tempfile.TemporaryDirectory() as folder:
         launched = Path(folder) / "launched.json"
         process = subprocess.Popen(
-            [*command, "--launched", str(launched)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+            [*command, "--launched", str(launched)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=ROOT,
+            start_new_session=True,
         )
         try:
             outcome.text = process.communicate(timeout=left)[0]
             outcome.status = process.returncode
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # the tool, and the program that it runs
             outcome.text = process.communicate()[0]
         if launched.exists():
             outcome.launched.update(json.loads(launched.read_text()))
@@ -136,7 +145,11 @@ def page(found: dict[str, list[Outcome]], every: set[str], machine: dict[str, ob
             " For racecheck, the threads that wait for values in shared memory make their relaxed loads and stores by "
             "atomic swaps (`FINELU_RACECHECK` in `runtime/finelu.cuh`)."
         )
-    lines += ["", "| tool | kernels launched | launches | reports | parts that failed or did not end |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| tool | kernels launched | launches | reports | parts that failed or did not end |",
+        "|---|---|---|---|---|",
+    ]
     for tool, outcomes in found.items():
         launched, reported = Counter(), Counter()
         for outcome in outcomes:
@@ -152,7 +165,9 @@ def page(found: dict[str, list[Outcome]], every: set[str], machine: dict[str, ob
     others = set().union(*counts.values()) - every
     for name in (*sorted(every), *sorted(others)):
         most = max((of_tool[name] for of_tool in launches.values()), default=0)
-        cells = [str(counts[tool][name]) if launches[tool][name] or name in others else "not launched" for tool in found]
+        cells = [
+            str(counts[tool][name]) if launches[tool][name] or name in others else "not launched" for tool in found
+        ]
         lines.append(f"| `{name}` | {most} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -184,7 +199,7 @@ def main() -> int:
         for tool in options.tools:
             jobs = [pool.submit(run, part, tool, by_swap.get(tool, False), end, names) for part in options.parts]
             found[tool] = [job.result() for job in jobs]
-            texts = [f"--- {o.part}\n{o.text}" for o in found[tool] if not o.good]
+            texts = [f"--- {o.part}\n{o.text[:LONGEST]}" for o in found[tool] if not o.good]
             (options.out / f"{tool}.log").write_text("\n".join(texts) or "nothing\n")
             for outcome in found[tool]:
                 if not outcome.good:

@@ -117,11 +117,10 @@ __device__ inline void post(double* p, double v)
 }
 template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) { post(&p->re, v.re); post(&p->im, v.im); }
 
-// The same two for shared memory of the own block: relaxed loads and stores of scope cta, which are morally strong, so
-// that a word which one thread polls and another sets is no data race. compute-sanitizer's racecheck sees the machine
-// code, in which they are loads and stores like any other; for it, FINELU_RACECHECK has each of them made by one
-// read-modify-write, which has the same meaning and takes longer. It needs what finelu.cuh grants: what is set was all
-// ones before.
+// The same two for shared memory of the own block, by relaxed loads and stores of scope cta: a word that one thread polls
+// and another sets is no data race. In the machine code they are loads and stores like any other, and that is what
+// compute-sanitizer's racecheck looks at. With FINELU_RACECHECK each of them is an atomic operation there, too, with the
+// same result and slower: it reads a word by putting all ones in the place of all ones, and sets one that was all ones.
 __device__ inline unsigned in_shared(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
 #ifndef FINELU_RACECHECK
 __device__ inline unsigned short load_shared(const unsigned short* p)
@@ -160,18 +159,19 @@ __device__ inline unsigned long long load_shared(const unsigned long long* p)
 {
     return atomicCAS(const_cast<unsigned long long*>(p), ~0ull, ~0ull);
 }
+// of the word of 32 bits that it is a half of, the upper one if 16
+__device__ inline int half_of(const unsigned short* p) { return int(reinterpret_cast<size_t>(p) & 2) * 8; }
 __device__ inline unsigned short load_shared(const unsigned short* p)
-{   // of the word of 32 bits that it is a half of
-    const size_t place = reinterpret_cast<size_t>(p);
-    return static_cast<unsigned short>(load_shared(reinterpret_cast<const unsigned*>(place & ~size_t(3))) >> (place & 2) * 8);
+{
+    const int half = half_of(p);
+    return static_cast<unsigned short>(load_shared(reinterpret_cast<const unsigned*>(p - half / 16)) >> half);
 }
 __device__ inline void store_shared(unsigned* p, unsigned v) { atomicExch(p, v); }
 __device__ inline void store_shared(unsigned long long* p, unsigned long long v) { atomicExch(p, v); }
 __device__ inline void store_shared(unsigned short* p, unsigned short v)
 {
-    const size_t place = reinterpret_cast<size_t>(p);
-    const int shift = int(place & 2) * 8;
-    atomicAnd(reinterpret_cast<unsigned*>(place & ~size_t(3)), unsigned(v) << shift | ~(0xffffu << shift));
+    const int half = half_of(p);
+    atomicAnd(reinterpret_cast<unsigned*>(p - half / 16), unsigned(v) << half | ~(0xffffu << half));
 }
 #endif
 
