@@ -32,8 +32,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
-os.environ["FINELU_KERNELS"] = "compile"  # the sources as they are
-os.environ.setdefault("FINELU_RATES", os.devnull)
 
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
@@ -829,6 +827,8 @@ def main() -> int:
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    os.environ["FINELU_KERNELS"] = "compile"  # the sources as they are
+    os.environ["FINELU_RATES"] = os.devnull
     counts = record_launches(options.by_swap) if options.device == "cuda" else Counter()
     device, failed = Device(options.device), []
     for name in options.parts or PARTS:

@@ -101,6 +101,12 @@ __device__ inline double peek(const double* p)
     asm volatile("ld.relaxed.gpu.global.f64 %0, [%1];" : "=d"(v) : "l"(p) : "memory");
     return v;
 }
+__device__ inline unsigned long long peek(const unsigned long long* p)
+{
+    unsigned long long v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
 // the parts are polled each by itself, so a torn pair cannot be taken for a value
 template <typename R> __device__ inline Complex<R> peek(const Complex<R>* p) { return {peek(&p->re), peek(&p->im)}; }
 
