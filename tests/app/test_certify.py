@@ -24,7 +24,7 @@ def systems():
     yield "graded", sp.csr_matrix(np.diag(10.0 ** -np.arange(12)) + np.triu(np.ones((12, 12)), 1) * 1e-3), np.ones(12)
 
 
-@pytest.mark.parametrize(("name", "A", "b"), systems(), ids=[s[0] for s in systems()])
+@pytest.mark.parametrize(("name", "A", "b"), list(systems()), ids=[s[0] for s in systems()])
 @pytest.mark.parametrize("recipe", ["auto", "ilu0"])
 def test_figures_are_those_of_dense_arithmetic(name, A, b, recipe):
     solution = fl.solve(A, b, rtol=1e-10, recipe=recipe, certify=True)

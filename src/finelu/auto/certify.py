@@ -13,7 +13,7 @@ from finelu import krylov
 from finelu.auto.attempt import MAXITER
 from finelu.device import namespace, to_host
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
-from finelu.krylov.residual import Residual
+from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
 from finelu.matrix import CSR
 from finelu.result import Certificate
@@ -41,16 +41,16 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     terms, eps = residual.magnitudes(b, x), float(np.finfo(b.dtype).eps)
     r, _ = residual.twice(b, x)
     of_rows = residual.magnitudes(xp.zeros_like(b), xp.ones_like(b))
-    of_A, of_x, of_b = (float(abs(v).max(initial=0.0)) for v in (of_rows, x, b))
-    of_r, size = float(abs(r).max(initial=0.0)), residual.size(b)
+    of_A, of_x, of_b = (largest(v) for v in (of_rows, x, b))
+    of_r, size = largest(r), residual.size(b)
     entries = A.indptr[1:] - A.indptr[:-1]
     doubt = abs(r) + (entries + 1) * eps * terms
     inverse = _Inverse(product, F, b, complete=complete, deadline=deadline)
-    largest, error = inverse.norm(xp.ones_like(doubt)), inverse.norm(doubt)
+    inverse_size, error = inverse.norm(xp.ones_like(doubt)), inverse.norm(doubt)
     return Certificate(
         normwise=_ratio(of_r, of_A * of_x + of_b),
-        componentwise=float((abs(r) / xp.where(terms > 0, terms, 1)).max(initial=0.0)),
-        condition=max(of_A * largest, 1.0),
+        componentwise=largest(abs(r) / xp.where(terms > 0, terms, 1)),
+        condition=max(of_A * inverse_size, 1.0),
         error=_ratio(error, of_x),
         least_residual=_ratio(eps / 2 * residual.size(residual.magnitudes(xp.zeros_like(b), x)), size),
     )
@@ -75,15 +75,15 @@ class _Inverse:
         That is the largest sum of a row of A^-1 diag(weights), and so the 1-norm of diag(weights) A^-H.
         """
         w = to_host(weights)
-        largest = float(w.max(initial=0.0))
-        if not 0 < largest < math.inf:
-            return largest
-        w = w / largest
+        most = largest(w)
+        if not 0 < most < math.inf:
+            return most
+        w = w / most
         try:
             found = one_norm(lambda v: w * self.solve(v, "H"), lambda v: self.solve(w * v, "N"), w.size, self.b.dtype)
         except NotKnown:
             return math.inf
-        return found * largest if math.isfinite(found) else math.inf
+        return found * most if math.isfinite(found) else math.inf
 
     def solve(self, v: Any, trans: str) -> Any:
         """A^-1 v or A^-H v, on the host."""

@@ -19,7 +19,7 @@ from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.residual import UNEVEN, Residual, terms_are_even
+from finelu.krylov.residual import UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 
@@ -96,7 +96,7 @@ class Criterion:
         terms = self.residual.magnitudes(b, x)
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
         r, size, rounding = self._resolved(
-            b, x, r, lambda v: float((abs(v) / terms).max(initial=0.0)), tolerance / self._of_b
+            b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b
         )
         self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
         return r, size * self._of_b
@@ -131,7 +131,7 @@ class Criterion:
             sums = abs(matrix).sum(axis=1).astype(self.b.real.dtype)
         else:
             return False
-        sums = xp.where(sums > 0, sums, xp.asarray(sums.max(initial=0.0) or 1.0, sums.dtype))
+        sums = xp.where(sums > 0, sums, xp.asarray(largest(sums) or 1.0, sums.dtype))
         least, most = float(sums.min()), float(sums.max())
         if not most > UNEVEN * least or not math.isfinite(most):
             return False
@@ -296,7 +296,7 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
     """
     xp, terms = namespace(b), residual.magnitudes(b, x)
     r, _ = residual.twice(b, x)
-    error = float((abs(r) / xp.where(terms > 0, terms, 1)).max(initial=0.0))
+    error = largest(abs(r) / xp.where(terms > 0, terms, 1))
     if not error <= LIMIT * float(np.finfo(b.dtype).eps):
         return math.nan
     return error if bool((abs(solve(r)) <= SETTLED * abs(x)).all()) else math.nan
@@ -316,8 +316,8 @@ def power_for(b: Any) -> int:
     To multiply by it is exact. A x then loses no digits by underflow; those that x itself loses, as it is rounded to
     what can be held, are looked at afterwards.
     """
-    largest, limits = float(abs(b).max(initial=0.0)), np.finfo(b.real.dtype)
-    return 1 - math.frexp(largest)[1] if 0 < largest < float(limits.tiny) / float(limits.eps) else 0
+    most, limits = largest(b), np.finfo(b.real.dtype)
+    return 1 - math.frexp(most)[1] if 0 < most < float(limits.tiny) / float(limits.eps) else 0
 
 
 def times_power(v: Any, power: int) -> Any:

@@ -187,9 +187,14 @@ class Residual(Measures):
         return r, size if self.noise <= tolerance else max(size, self.noise)
 
 
+def largest(v: Any) -> float:
+    """The largest magnitude of an array, on the host; 0 of an empty one."""
+    return float(abs(v).max()) if v.size else 0.0
+
+
 def terms_are_even(bound: Any) -> bool:
     """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown."""
     if bound is None:
         return False
-    most = float(bound.max(initial=0.0))
+    most = largest(bound)
     return bool(((bound * UNEVEN >= most) | (bound == 0)).all())

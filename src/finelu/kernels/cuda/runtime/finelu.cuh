@@ -123,42 +123,14 @@ __device__ inline void post(double* p, double v)
 }
 template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) { post(&p->re, v.re); post(&p->im, v.im); }
 
-// The same two for shared memory of the own block, by relaxed loads and stores of scope cta: a word that one thread polls
-// and another sets is no data race. In the machine code they are loads and stores like any other, and that is what
-// compute-sanitizer's racecheck looks at. With FINELU_RACECHECK each of them is an atomic operation there, too, with the
-// same result and slower: it reads a word by putting all ones in the place of all ones, and sets one that was all ones.
-__device__ inline unsigned in_shared(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+// The same two for shared memory of the own block, by volatile loads and stores: PTX takes these for relaxed accesses, so
+// a word that one thread polls and another sets is no data race. Instructions of relaxed scope cta took 1.00 to 1.12 times
+// as long (benchmarks/results/shared-words-nvidia-h200-2026-11-26.md), and compute-sanitizer's racecheck, which looks at the
+// machine code, reports either form. With FINELU_RACECHECK each access is an atomic operation there, too, with the same
+// result and slower: it reads a word by putting all ones in the place of all ones, and sets one that was all ones.
 #ifndef FINELU_RACECHECK
-__device__ inline unsigned short load_shared(const unsigned short* p)
-{
-    unsigned short v;
-    asm volatile("ld.relaxed.cta.shared.u16 %0, [%1];" : "=h"(v) : "r"(in_shared(p)) : "memory");
-    return v;
-}
-__device__ inline unsigned load_shared(const unsigned* p)
-{
-    unsigned v;
-    asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(in_shared(p)) : "memory");
-    return v;
-}
-__device__ inline unsigned long long load_shared(const unsigned long long* p)
-{
-    unsigned long long v;
-    asm volatile("ld.relaxed.cta.shared.u64 %0, [%1];" : "=l"(v) : "r"(in_shared(p)) : "memory");
-    return v;
-}
-__device__ inline void store_shared(unsigned short* p, unsigned short v)
-{
-    asm volatile("st.relaxed.cta.shared.u16 [%0], %1;" ::"r"(in_shared(p)), "h"(v) : "memory");
-}
-__device__ inline void store_shared(unsigned* p, unsigned v)
-{
-    asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(in_shared(p)), "r"(v) : "memory");
-}
-__device__ inline void store_shared(unsigned long long* p, unsigned long long v)
-{
-    asm volatile("st.relaxed.cta.shared.u64 [%0], %1;" ::"r"(in_shared(p)), "l"(v) : "memory");
-}
+template <typename W> __device__ inline W load_shared(const W* p) { return *const_cast<const volatile W*>(p); }
+template <typename W> __device__ inline void store_shared(W* p, W v) { *const_cast<volatile W*>(p) = v; }
 #else
 __device__ inline unsigned load_shared(const unsigned* p) { return atomicCAS(const_cast<unsigned*>(p), ~0u, ~0u); }
 __device__ inline unsigned long long load_shared(const unsigned long long* p)
