@@ -21,8 +21,9 @@ from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
+from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, norm
@@ -128,9 +129,15 @@ class Ladder:
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
         left = [rung for rung in self.rungs if rung not in self.broken]
-        rung = self.preferred or self.next_rung(left)
-        why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
+        with limited(self.costs.deadline):
+            self._climb(column, left)
+            return self._solution(column, left)
+
+    def _climb(self, column: Column, left: list[str]) -> None:
+        """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries."""
         try:
+            rung = self.preferred or self.next_rung(left)
+            why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
@@ -139,17 +146,21 @@ class Ladder:
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        except OutOfTime:
+            column.status = Status.OUT_OF_TIME
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
-        return self._solution(column, left)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
             with compile_clock() as compiling:
-                outcome = self._factor(rung)
+                try:
+                    outcome = self._factor(rung)
+                except OutOfTime as error:
+                    outcome, column.status = str(error), Status.OUT_OF_TIME
             made = perf_counter() - start
             compiled = compiling()
             if outcome:
@@ -199,11 +210,13 @@ class Ladder:
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-            status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
-            if status is not None:
-                column.status = status
-            elif good:
-                self.condition = max(self.condition, condition(self.A, F, column.b))
+            try:
+                status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
+                if status is None and good:
+                    self.condition = max(self.condition, condition(self.A, F, column.b))
+            except OutOfTime:
+                status = Status.OUT_OF_TIME
+            column.status = status or column.status
 
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
@@ -258,6 +271,8 @@ class Ladder:
                 require_matching(self.A)
             except StructurallySingular as error:
                 self.structure = str(error)
+            except OutOfTime:
+                pass  # it stays unknown
 
     # a rung
 
@@ -276,6 +291,8 @@ class Ladder:
                 else:
                     with self.A.unchanged(self.traits.mirrored):  # until solve returns
                         self.factors[rung] = recipe.factor(self.A)
+            except OutOfTime:
+                raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise
