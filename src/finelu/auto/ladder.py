@@ -27,7 +27,7 @@ from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingu
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
 from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -126,6 +126,9 @@ class Ladder:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+        if differing := self._unfit_for_method():
+            unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
+            return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
         left = [rung for rung in self.rungs if rung not in self.broken]
@@ -263,6 +266,14 @@ class Ladder:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
+
+    def _unfit_for_method(self) -> str:
+        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
+        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
+        if not needed:
+            return ""
+        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
+        return differing and f"{self.method} needs {needed}, but {differing}"
 
     def _look_at_structure(self) -> None:
         """Whether the pattern alone shows that A is singular."""
