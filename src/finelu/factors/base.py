@@ -43,6 +43,7 @@ class Factors:
     deflated: Any = None
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
+        deadline.check()
         self.recipe = recipe
         self.pattern = A
         self.dtype = np.dtype(A.dtype)

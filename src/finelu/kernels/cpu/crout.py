@@ -143,6 +143,9 @@ def crout(
                 2**62 if most is None else most,
                 deadline.halt(),
             )
+            deadline.check()
+            if most is not None and counts[t, 6] > most:
+                raise TooManyEntries(most)
             carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
 
     for turn in parts.turns:
@@ -208,9 +211,8 @@ def _part(
     l_largest = u_largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = 0
     for k in range(start, stop):
-        made = u_used - u_below.size + l_used - l_below.size
-        if made > most or halted(halt):
-            return l_largest, u_largest, by_tolerance, by_limit, by_estimate, by_pivot, made
+        if u_used - u_below.size + l_used - l_below.size > most or halted(halt):
+            break
         # z: row k less l_kp d_p times row p of U for each p with an entry in row k of L; w: column k likewise
         l_count = members(k, l_head, l_follower, l_places, l_rows, l_values, z_sources, words, pages)
         u_count = members(k, u_head, u_follower, u_places, u_columns, u_values, w_sources, words, pages)

@@ -140,6 +140,9 @@ def crout_symmetric(
                 2**62 if most is None else most,
                 deadline.halt(),
             )
+            deadline.check()
+            if most is not None and counts[t, 6] > most:
+                raise TooManyEntries(most)
             carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
 
     for turn in parts.turns:
@@ -226,7 +229,7 @@ def _part(
     k = start
     while k < stop:
         if used - below.size > limit or halted(halt):
-            return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken, used - below.size
+            break
         listed = members(k, head, follower, places, columns, values, z_sources, words, pages)
         estimate = abs(farthest(one, nu[k]))
         count = 0

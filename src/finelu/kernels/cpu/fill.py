@@ -56,6 +56,7 @@ def _pattern(indptr, indices, level, begin, places, slots, halt):
         at = indptr[i]
         while waiting > 0:
             if halted(halt):
+                hand_over(columns, slots, 0)
                 return stored
             k = heap[0]
             waiting = pop(heap, waiting)

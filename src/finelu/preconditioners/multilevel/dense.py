@@ -159,6 +159,7 @@ def _distance(dense: Any, inverse: Any) -> float:
     size, size_of_inverse = abs(dense), abs(inverse)
     x, rho = xp.ones(dense.shape[0], size.dtype), np.inf
     for _ in range(POWERS):
+        deadline.check()
         x = size_of_inverse @ (size @ x)
         rho = float(x.max())
         if not 0 < rho < np.inf:
@@ -196,6 +197,7 @@ def _balance(size: Any) -> tuple[Any, Any]:
     xp = namespace(size)
     r, c = xp.zeros(size.shape[0], np.int64), xp.zeros(size.shape[1], np.int64)
     for _ in range(BALANCED):
+        deadline.check()
         scaled = xp.ldexp(size, r[:, None] + c)
         by_row, by_column = (xp.frexp(xp.sqrt(scaled.max(axis=axis)))[1] for axis in (1, 0))
         if not bool(by_row.any()) and not bool(by_column.any()):
