@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 from scipy.sparse.linalg import spilu
 
-from finelu import threads, validation
+from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
@@ -117,11 +117,12 @@ def _amd(S: Any, halt: Any = None) -> np.ndarray:
 
 def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
     n = indptr.size - 1
-    order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
+    order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
     dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
     kernels_for(order).minimum_degree.minimum_degree(
         indptr.astype(indices.dtype, copy=False), indices, dense, halt, order
     )
+    deadline.check()
     return order.astype(np.int64)
 
 
@@ -171,6 +172,7 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
 
     Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
     """
+    deadline.check()
     _, post, count = _tree(S, order)
     below = (count - 1).astype(float)
     return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
@@ -233,6 +235,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     separators: list[list[Any]] = []
     longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
     for _ in range(cuts):
+        deadline.check()
         starts = np.cumsum([0, *(rows.size for rows in regions)])
 
         def halved(t: int, regions: list[Any] = regions, starts: Any = starts) -> tuple[Any, Any, Any]:

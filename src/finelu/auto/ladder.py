@@ -22,13 +22,14 @@ from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import UNRESOLVED, condition, verdict
+from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
 from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -147,12 +148,21 @@ class Ladder:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+        if differing := self._unfit_for_method():
+            unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
+            return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
         left = [rung for rung in self.rungs if rung not in self.broken]
-        rung = self.preferred or self.next_rung(left)
-        why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
+        with limited(self.costs.deadline):
+            self._climb(column, left)
+            return self._solution(column, left)
+
+    def _climb(self, column: Column, left: list[str]) -> None:
+        """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries."""
         try:
+            rung = self.preferred or self.next_rung(left)
+            why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
@@ -161,10 +171,11 @@ class Ladder:
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+        except OutOfTime:
+            column.status = Status.OUT_OF_TIME
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
-        return self._solution(column, left)
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
         """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
@@ -184,7 +195,10 @@ class Ladder:
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
             with compile_clock() as compiling:
-                outcome = self._factor(rung)
+                try:
+                    outcome = self._factor(rung)
+                except OutOfTime as error:
+                    outcome, column.status = str(error), Status.OUT_OF_TIME
             made = perf_counter() - start
             compiled = compiling()
             if outcome:
@@ -236,11 +250,13 @@ class Ladder:
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-            status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
-            if status is not None:
-                column.status = status
-            elif good:
-                self.condition = max(self.condition, condition(self.A, F, column.b))
+            try:
+                status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
+                if status is None and good:
+                    self.condition = max(self.condition, condition(self.A, F, column.b))
+            except OutOfTime:
+                status = Status.OUT_OF_TIME
+            column.status = status or column.status
 
     def _is_settled(self, column: Column, rung: str) -> bool:
         """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
@@ -325,6 +341,14 @@ class Ladder:
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
 
+    def _unfit_for_method(self) -> str:
+        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
+        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
+        if not needed:
+            return ""
+        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
+        return differing and f"{self.method} needs {needed}, but {differing}"
+
     def _look_at_structure(self) -> None:
         """Whether the pattern alone shows that A is singular."""
         if not self.structure:
@@ -332,6 +356,8 @@ class Ladder:
                 require_matching(self.A)
             except StructurallySingular as error:
                 self.structure = str(error)
+            except OutOfTime:
+                pass  # it stays unknown
 
     # a rung
 
@@ -350,6 +376,8 @@ class Ladder:
                 else:
                     with self.A.unchanged(self.traits.mirrored):  # until solve returns
                         self.factors[rung] = recipe.factor(self.A)
+            except OutOfTime:
+                raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise

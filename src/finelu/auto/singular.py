@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion
@@ -147,6 +148,7 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     weight = 1 / xp.where(size_of_rows > 0, size_of_rows, 1)
     v = begin
     for step in range(STEPS):
+        deadline.check()
         v = _inverse_step(F, v, trans) if step < 3 else _unit(v - _applied(F, S @ v, trans))
         if v is None:
             return None
@@ -169,6 +171,7 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
     even = xp.where(size >= (1 - LEVEL * eps) * size.max(), v / xp.where(support, size, 1) * size.max(), v)
     near = next((c for c in (even, v) if bool((abs(_product(A, c)) <= eps / 2 * (sizes @ abs(c))).all())), None)
     for _ in range(STEPS):
+        deadline.check()
         image = _product(A, v)
         magnitudes = sizes @ abs(v)
         if near is None and bool((abs(image) <= eps / 2 * magnitudes).all()):
@@ -198,6 +201,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
     largest, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
+        deadline.check()
         v = _unit(v)
         if v is None:
             break
@@ -261,6 +265,7 @@ def _product(A: CSR, v: Any, plus: Any = None) -> Any:
 def _inverse_step(F: Any, v: Any, trans: str) -> Any:
     """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
     w = _unit(_applied(F, v, "H" if trans == "N" else "N"))
+    deadline.check()
     return None if w is None else _unit(_applied(F, w, trans))
 
 

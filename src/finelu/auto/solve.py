@@ -60,7 +60,8 @@ def solve(
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
         solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
     recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
-    time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
+    time_limit : seconds for everything: what is at work then, set-up or iterations, ends early, and x is the best so
+        far. Only kernels that are being compiled at their first use are not left.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
     callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
         True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",

@@ -181,6 +181,19 @@ def require_hermitian(recipe: Any, A: CSR) -> str:
     raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
 
 
+def asymmetry_of(A: CSR, kind: str, *, transposed: bool) -> str:
+    """The entries that show that A = A^H does not hold, nor A = A^T if `transposed`; "" where it does, or nearly.
+
+    kind : as of `MatrixTraits`. Nearly: as `require_hermitian` accepts it. Cost: nothing where `kind` says it.
+    """
+    if kind == "hermitian" or (transposed and kind == "symmetric"):
+        return ""
+    _, _, _, *relative, _ = A.mirrored()
+    if min(relative[: 1 + transposed]) <= NEARLY[np.dtype(A.data.real.dtype).char]:
+        return ""
+    return differing(A.on(np).tosparse(), transposed=transposed)
+
+
 def differing(S: Any, *, transposed: bool = False) -> str:
     """The pair of entries of S, scipy.sparse CSR, that is furthest from conjugate, relative as in `symmetry_of`.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import copied, namespace, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import Arrangement
@@ -180,6 +181,7 @@ class FixedPoint:
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         for part, sums in (("upper", squares), ("lower", None)):
+            deadline.check()
             out = namespace(F.data).empty(F.nnz, F.dtype)
             kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
             F = F.with_values(out)

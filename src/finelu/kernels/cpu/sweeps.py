@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
@@ -12,6 +13,7 @@ from finelu.kernels.cpu.runtime.atomics import (
     store_relaxed,
 )
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
@@ -55,8 +57,10 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
         out,
         squares,
         refused,
+        deadline.halt(),
         threads=room.shape[0],
     )
+    deadline.check()
 
 
 @compiled
@@ -83,6 +87,7 @@ def _sweep(
     out,
     squares,
     refused,
+    halt,
 ):
     """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
 
@@ -95,6 +100,8 @@ def _sweep(
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0
@@ -196,12 +203,28 @@ def sweep_in_place(A, F, refused, columns=None):
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
     arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, refused
-    run_items(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
+    run_items(_sweep_in_place, blocks, *arguments, deadline.halt(), threads=room.shape[0])
+    deadline.check()
 
 
 @compiled
 def _sweep_in_place(
-    state, done, workspace, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, refused
+    state,
+    done,
+    workspace,
+    items,
+    a_indptr,
+    a_indices,
+    a,
+    indptr,
+    indices,
+    diag,
+    f,
+    c_indptr,
+    rows,
+    places,
+    refused,
+    halt,
 ):
     """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
     w = workspace[fetch_add(state, 1, 1)]
@@ -211,6 +234,8 @@ def _sweep_in_place(
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0

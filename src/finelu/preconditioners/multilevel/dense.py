@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
 from finelu.kernels.operands import CSR
@@ -59,7 +60,7 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     if inverse.shape[0] == 0:
         return inverse
     w = -_balance(abs(inverse))[0]
-    values, vectors = xp.linalg.eigh(times_power(inverse, -w[:, None] - w))
+    values, vectors = _by_lapack(xp.linalg.eigh, times_power(inverse, -w[:, None] - w))
     values = abs(values)
     none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
     if bool(none.all()):  # all are 0
@@ -89,7 +90,7 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
     null = left = xp.zeros((S.n, 0), S.dtype)
     with np.errstate(all="ignore"):
         try:
-            inverse = xp.linalg.inv(dense)
+            inverse = _by_lapack(xp.linalg.inv, dense)
             rcond = 1 / float(xp.linalg.norm(dense, 1) * xp.linalg.norm(inverse, 1))
             distance = _distance(dense, inverse)
         except np.linalg.LinAlgError:
@@ -113,6 +114,19 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
     facts = {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": rcond, "nullity": null.shape[1]}
     inverse, null, left = (device.asarray(xp.ascontiguousarray(x)) for x in (inverse, null, left))
     return Last(inverse, null, left, facts)
+
+
+def _by_lapack(function: Any, dense: Any) -> Any:
+    """function(dense), which is left behind where the time is over."""
+
+    def quietly() -> Any:
+        with np.errstate(all="ignore"):  # a thread has its own
+            return function(dense)
+
+    if namespace(dense) is np:
+        return deadline.left_behind(quietly)
+    deadline.check()
+    return quietly()
 
 
 def without_rounding(S: CSR) -> CSR:
@@ -145,6 +159,7 @@ def _distance(dense: Any, inverse: Any) -> float:
     size, size_of_inverse = abs(dense), abs(inverse)
     x, rho = xp.ones(dense.shape[0], size.dtype), np.inf
     for _ in range(POWERS):
+        deadline.check()
         x = size_of_inverse @ (size @ x)
         rho = float(x.max())
         if not 0 < rho < np.inf:
@@ -167,10 +182,10 @@ def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
     """The pseudoinverse, and orthonormal vectors that the matrix, and its adjoint, take to 0 but for rounding."""
     xp = namespace(dense)
     if hermitian:
-        values, vectors = xp.linalg.eigh(dense)
+        values, vectors = _by_lapack(xp.linalg.eigh, dense)
         size, left, right = abs(values), vectors, vectors
     else:
-        left, values, right = xp.linalg.svd(dense)
+        left, values, right = _by_lapack(xp.linalg.svd, dense)
         size, right = values, right.conj().T
     none = size <= max(NOISE, size.size) * np.finfo(size.dtype).eps * size.max()
     inverse = (right[:, ~none] / values[~none]) @ left[:, ~none].conj().T
@@ -182,6 +197,7 @@ def _balance(size: Any) -> tuple[Any, Any]:
     xp = namespace(size)
     r, c = xp.zeros(size.shape[0], np.int64), xp.zeros(size.shape[1], np.int64)
     for _ in range(BALANCED):
+        deadline.check()
         scaled = xp.ldexp(size, r[:, None] + c)
         by_row, by_column = (xp.frexp(xp.sqrt(scaled.max(axis=axis)))[1] for axis in (1, 0))
         if not bool(by_row.any()) and not bool(by_column.any()):
