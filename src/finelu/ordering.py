@@ -19,6 +19,7 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
@@ -30,7 +31,6 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
 
 
@@ -120,26 +120,20 @@ def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarra
     n = indptr.size - 1
     order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
     kernels_for(order).minimum_degree.minimum_degree(
-        indptr.astype(indices.dtype, copy=False), indices, _dense(n), halt, order
+        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
     )
     return order.astype(np.int64)
 
 
-def _dense(n: int) -> int:
-    """Entries beyond which a row of n is dense."""
-    return max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
-
-
 def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
-    """A's own order (n,), but for rows with so many entries that an elimination in it fills in: they come last. And how
-    many they are.
+    """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
 
     A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
     more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
     products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
     Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
     """
-    dense = _dense(A.n)
+    dense = dense_row(A.n)
     if A.longest[2] <= dense:
         return None
     rows, columns = np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)

@@ -33,6 +33,7 @@ from finelu.preconditioners.direct import (
 )
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
+from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -73,7 +74,7 @@ class Costs:
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = self.by_columns or self.quick
+        self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
         self.no_room = False
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -142,9 +143,10 @@ class Costs:
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
             self.by_columns = recipe.ordering == COLAMD
-            if self.by_columns:
-                return
             try:
+                if self.by_columns:
+                    require_matching(self.A)
+                    return
                 self.analysis = self.__dict__.get("light") or analysed(recipe, self.A, counted=True, begun=self.begun)
                 self._analysed_for = recipe
                 self.fill = self.analysis.fill

@@ -67,8 +67,8 @@ class TriangularReport(Report):
 
     variant : how they were made.  analysis_seconds : of the pattern, for the factorization.  triangular_seconds : of
     the analyses of the solves.  triangular : for each triangle that is solved with its method and number of levels.
-    probe : see `finelu.factors.probe`.  dense_last : how many rows were moved behind all others, since they have so
-    many entries that the factors would fill in, see `finelu.ordering.dense_last`; not there where none was.
+    probe : see `finelu.factors.probe`.  dense_last : how many dense rows were moved behind all others, since
+    the factors would fill in for them, see `finelu.ordering.dense_last`; None where none was.
     """
 
     variant: str | None = None

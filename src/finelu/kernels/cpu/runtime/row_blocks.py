@@ -61,7 +61,7 @@ def row_blocks(F, columns, *, searched=False):
 def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work):
     """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest.
 
-    most : of a row of U at most so many times the entries of the row that it is subtracted from are looked at.
+    most : of a row of U no more entries are looked at than this, times those of the row that it is subtracted from.
     """
     t = claim(state)
     while t < done.size:
