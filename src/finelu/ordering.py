@@ -19,6 +19,7 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
@@ -30,7 +31,7 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
+COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +119,42 @@ def _amd(S: Any, halt: Any = None) -> np.ndarray:
 def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
     n = indptr.size - 1
     order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
-    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
     kernels_for(order).minimum_degree.minimum_degree(
-        indptr.astype(indices.dtype, copy=False), indices, dense, halt, order
+        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
     )
     deadline.check()
     return order.astype(np.int64)
+
+
+def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
+    """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
+
+    A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
+    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
+    products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
+    Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
+    """
+    dense = dense_row(A.n)
+    if A.longest[2] <= dense:
+        return None
+    rows, columns = np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+    below, behind = _neighbours(rows, columns, A.n)
+    moved = (below > dense) & (behind > dense)
+    before = float(below @ behind)
+    if not moved.any() or before <= COSTLY * A.nnz:
+        return None
+    order = np.argsort(moved, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(A.n)
+    below, behind = _neighbours(place[rows], place[columns], A.n)
+    return (order, int(moved.sum())) if float(below @ behind) <= CHEAPER * before else None
+
+
+def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:
+    """Entries below the diagonal of each column, and behind that of each row; their products are what elimination of
+    an unknown takes, before any fill."""
+    below = columns < rows
+    return np.bincount(columns[below], minlength=n), np.bincount(rows[columns > rows], minlength=n)
 
 
 def nested_dissection(A: Any) -> np.ndarray:
@@ -396,10 +427,12 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
     """
     validation.choice("ordering", ordering, ORDERINGS)
-    if ordering is None:
-        return None
+    return None if ordering is None else permuted(A, ORDERS[ordering](A), hermitian=hermitian)
+
+
+def permuted(A: CSR, order: Any, *, hermitian: bool = False) -> Permutation:
+    """As `permutation`, by an order (n,) on the host."""
     xp, index = namespace(A.data), A.indices.dtype
-    order = ORDERS[ordering](A)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(A.n)
     rows, columns = inverse[np.repeat(np.arange(A.n), np.diff(to_host(A.indptr)))], inverse[to_host(A.indices)]

@@ -22,7 +22,7 @@ from finelu.errors import (
 from finelu.factors import Arrangement, Factors, Report
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import as_csr
-from finelu.matrix.traits import MatrixTraits, is_hermitian
+from finelu.matrix.traits import MatrixTraits, dense_row, is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete, cudss, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU, is_mirrored
@@ -340,6 +340,8 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
         else:
             rows = np.argsort(found.columns)  # row of A that is matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
+    elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
+        row_scale = scale  # else they become pivots before the others, and fill these in
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
     if few:
         return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
@@ -458,12 +460,32 @@ def _of_pardiso(recipe: SparseLU) -> int:
 
 
 def needs_matching(A: CSR) -> bool:
-    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns."""
-    if A.missing > 0:
+    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns.
+
+    Those of dense rows do not count: they come last, where elimination has filled them, see `_dense_rows_scaled`.
+    """
+    scale = _dense_rows_scaled(A)
+    if A.missing > 0 and (scale is None or (A.diag[scale == 1] < 0).any()):
         return True
-    diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
-    np.maximum.at(largest, A.indices, abs(A.data))
+    sizes, diagonal, largest = abs(A.data), np.ones(A.n, A.data.real.dtype), np.zeros(A.n, A.data.real.dtype)
+    if scale is not None:
+        sizes = sizes * np.repeat(scale, np.diff(A.indptr))
+    np.maximum.at(largest, A.indices, sizes)
+    if scale is None:
+        diagonal = sizes[A.diag]
+    else:
+        diagonal, largest = sizes[A.diag[scale == 1]], largest[scale == 1]
     return bool(not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n)
+
+
+def _dense_rows_scaled(A: CSR) -> Any:
+    """Scales of the rows (n,): of dense ones the power of two next below 1 / entries, so that what elimination sums up
+    there exceeds no pivot before its turn, else 1; None without dense rows."""
+    lengths = np.diff(A.indptr)
+    dense = lengths > dense_row(A.n)
+    if not dense.any() or dense.all():
+        return None
+    return np.where(dense, np.exp2(-np.ceil(np.log2(np.maximum(lengths, 1)))), 1).astype(A.data.real.dtype)
 
 
 def _ordered(recipe: SparseLU, A: Any, begun: Begun | None) -> tuple[np.ndarray, Fill]:
