@@ -130,6 +130,13 @@ class NoFactors(FineluError, RuntimeError):
         super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")
 
 
+class OutOfTime(FineluError, TimeoutError):
+    """The time limit of a call was reached before what it asked for was there; see finelu.deadline."""
+
+    def __init__(self) -> None:
+        super().__init__("the time limit was reached")
+
+
 class NotConverged(FineluError, ArithmeticError):
     """A solve whose answer is used for more than itself, such as gradients, did not converge.
 
