@@ -1,12 +1,16 @@
-"""How finelu's own arithmetic treats overflow, underflow and division by zero: never as an exception or a warning."""
+"""The public doors: overflow, underflow and division by zero are never an exception or a warning behind them, and a
+keyword that a function does not have is answered with the one that was meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from finelu.errors import UnknownParameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,11 +27,26 @@ def judged(function: Callable[P, R]) -> Callable[P, R]:
     one behaviour of two. The doors have it, not each expression, since every expression behind them may be met by
     numbers as small or large as A holds. A function that the caller gives (a LinearOperator, a callback, a watch) is
     called within it. Cost: less than a microsecond.
+    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have.
     """
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
-        with np.errstate(all="ignore"):
-            return function(*args, **kwargs)
+        try:
+            with np.errstate(all="ignore"):
+                return function(*args, **kwargs)
+        except TypeError:
+            require_known(function, function.__qualname__.removesuffix(".__init__"), kwargs)
+            raise
 
     return door
+
+
+def require_known(function: Callable[..., Any], name: str, keywords: Iterable[str]) -> None:
+    """Raise UnknownParameter for the first of the keywords that `function`, shown as `name`, does not have."""
+    known = signature(function).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for keyword in keywords:
+        if keyword not in known:
+            raise UnknownParameter(name, keyword, (other for other in known if other != "self")) from None

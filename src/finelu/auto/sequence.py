@@ -19,7 +19,7 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError
+from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.operators import as_operator
@@ -66,6 +66,7 @@ class Sequence:
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
+    @judged
     def __init__(self, A: Any = None, *, rtol: float = 1e-8, recipe: Any = "auto", method: Any = "auto"):
         self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
         self.decisions: list[str] = []
@@ -82,6 +83,10 @@ class Sequence:
         self._count: Begun | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
+
+    def __repr__(self) -> str:
+        steps = counted(len(self.decisions), "step")
+        return f"Sequence(rtol={self.rtol:g}, recipe={self.recipe!r}, method={self.method!r}; {steps} done)"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_count": None}  # which is another thread's
