@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
+from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from finelu.errors import UnknownParameter
+from finelu.errors import DecompositionError, UnknownParameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,8 @@ def judged(function: Callable[P, R]) -> Callable[P, R]:
     one behaviour of two. The doors have it, not each expression, since every expression behind them may be met by
     numbers as small or large as A holds. A function that the caller gives (a LinearOperator, a callback, a watch) is
     called within it. Cost: less than a microsecond.
-    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have.
+    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError in
+    place of a LinAlgError that finelu's own calls of LAPACK or cuSOLVER have met.
     """
 
     @wraps(function)
@@ -35,11 +37,22 @@ def judged(function: Callable[P, R]) -> Callable[P, R]:
         try:
             with np.errstate(all="ignore"):
                 return function(*args, **kwargs)
+        except np.linalg.LinAlgError as error:
+            if _is_of_finelu(error):
+                raise DecompositionError(f"a small dense matrix has no such decomposition: {error}.") from error
+            raise
         except TypeError:
             require_known(function, function.__qualname__.removesuffix(".__init__"), kwargs)
             raise
 
     return door
+
+
+def _is_of_finelu(error: BaseException) -> bool:
+    """Whether finelu called what raised the error, not a function of the caller's."""
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    names = [name for name in names if name.partition(".")[0] not in ("numpy", "scipy", "cupy")]
+    return names[-1].partition(".")[0] == "finelu"
 
 
 def require_known(function: Callable[..., Any], name: str, keywords: Iterable[str]) -> None:

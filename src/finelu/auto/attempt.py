@@ -11,6 +11,7 @@ import numpy as np
 
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
+from finelu.auto.singular import Evidence
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, matrix_operator
@@ -32,6 +33,7 @@ class Column:
     wanted : the relative tolerance, target : the absolute one.
     x, size, best : the best x so far, ||b - A x||, and the attempt that x is of.  tried : whether a rung had factors.
     indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
+    evidence : of a singular A, what shows that b is outside of its range.
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float):
@@ -43,6 +45,7 @@ class Column:
         self.tried = self.indefinite = False
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
+        self.evidence: Evidence | None = None
         self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
 
 

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
-from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
-from finelu.auto.singular import UNRESOLVED, condition, verdict
+from finelu.auto.singular import MOST_VECTORS, UNRESOLVED, Constants, Evidence, along, condition, constants, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.compiling import compile_clock
@@ -38,6 +38,7 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -71,6 +72,12 @@ class Ladder:
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
         self.structure = ""  # what a recipe says of a structural singularity
+        # Whether the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
+        sum_of_all = abs(complex(self.A.data.sum()))
+        self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
+        self.constants: Constants | None = None  # null vectors, once looked for
+        self.looked = False  # for them, thoroughly
+        self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
         self.preferred: str | None = None  # the rung that solved the column before
@@ -107,8 +114,11 @@ class Ladder:
 
     # a right-hand side
 
-    def solve(self, b: Any, x0: Any = None, atol: float = 0.0) -> Solution:
-        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
+    def solve(self, b: Any, x0: Any = None, atol: float = 0.0, why: str = "") -> Solution:
+        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's.
+
+        why : the reason for the first attempt, where the caller knows it.
+        """
         b = namespace(b).ascontiguousarray(b)
         scale = norm(b)
         if not math.isfinite(scale):
@@ -127,14 +137,22 @@ class Ladder:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
+        if self.may_be_singular:
+            self._look_for_constants(thorough=False)
+        if self.constants is not None:
+            column.evidence = self.constants.evidence(b, wanted, small=self.traits.n <= SMALL)
+            if column.evidence is not None:
+                return self._least_squares(column, column.evidence)
         left = [rung for rung in self.rungs if rung not in self.broken]
         rung = self.preferred or self.next_rung(left)
-        why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
+        why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
         try:
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
                 if column.status in OVER or column.iterations >= self.most:
+                    break
+                if self._off_range(column):
                     break
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
@@ -142,7 +160,82 @@ class Ladder:
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
+        if column.evidence is not None:
+            return self._least_squares(column, column.evidence, rung if column.status in HOPELESS else None)
         return self._solution(column, left)
+
+    def _look_for_constants(self, *, thorough: bool) -> None:
+        """Look once for null vectors that are constant on sets of unknowns."""
+        if not self.looked and (thorough or self.constants is None):
+            self.looked, self.may_be_singular = thorough, False
+            hermitian = self.traits.mirrored[1] == 0
+            self.constants = constants(self.A, hermitian=hermitian, thorough=thorough) or self.constants
+
+    def _off_range(self, column: Column) -> bool:
+        """Whether null vectors that A's pattern leads to show that no x solves for this column; else the part of x along
+        them, which may have grown, is taken out of it."""
+        self._look_for_constants(thorough=True)
+        if self.constants is None:
+            return False
+        column.evidence = self.constants.evidence(column.b, column.wanted, small=False)
+        if column.evidence is None and self.constants.right is not None:
+            x = column.x - self.constants.right.part(column.x)
+            _, size = column.residual(column.b, x, column.target)
+            if size <= column.size:
+                column.x, column.size = x, size
+        return column.evidence is not None
+
+    def _least_squares(self, column: Column, evidence: Evidence, rung: str | None = None) -> Solution:
+        """The answer for a column that is outside of A's range: x of the least residual and, as far as null vectors are
+        known, of the least norm.  rung : that of good factors, if there are some."""
+        b, scale, u, null = column.b, column.scale, norm(evidence.outside), evidence.null
+        within, x, inner, seen = b - evidence.outside, namespace(b).zeros_like(b), None, self.traits.sentences()
+        status = Status.SINGULAR if evidence.exact else Status.NUMERICALLY_SINGULAR
+        if norm(within) > column.target and self.nested < MOST_VECTORS:
+            before = self.most, self.given_up, self.preferred
+            self.most, self.given_up, self.preferred = max(self.most - column.iterations, 0), set(), rung
+            self.nested += 1
+            try:
+                guess = column.x if column.size < scale else None
+                inner = self.solve(within, guess, column.target, "the part of b in A's range is solved for")
+            finally:
+                self.most, self.given_up, self.preferred = before
+                self.nested -= 1
+            x, seen = inner.x, inner.seen
+            if inner.status in LIMITS and (inner.status, inner.iterations >= self.most) != (Status.MAX_ITERATIONS, False):
+                status = inner.status if inner.status is not Status.CONVERGED else status
+        x = x if null is None else x - null.part(x)
+        r, size = column.residual(b, x, column.target)
+        if not evidence.exact and null is not None:
+            better = along(self.A, evidence.outside, null.part(evidence.outside), x, r)
+            _, reached = (None, math.inf) if better is None else column.residual(b, better, column.target)
+            if reached <= column.target:
+                x, size, status = better, reached, Status.CONVERGED
+        if not size <= column.size:
+            x, size = column.x, column.size
+        if status in HOPELESS:
+            seen += (evidence.text, "x is the one of the least residual that was found" + (
+                ", without a part along these vectors" if null is not None else ""
+            ))
+        history, recurrence, attempts = [], [], []
+        if inner is not None:
+            history, recurrence = (list(np.hypot(v, u)[1:]) for v in (inner.history, inner.recurrence))
+            attempts = [replace(a, residual=math.hypot(a.residual * norm(within), u) / scale) for a in inner.attempts]
+        history = np.array([*column.history, *history])
+        if inner is not None:
+            history[-1] = size
+        return Solution(
+            x=x,
+            status=status,
+            iterations=column.iterations + (inner.iterations if inner is not None else 0),
+            residual_norm=size,
+            history=history,
+            recurrence=np.array([*column.recurrence, *recurrence]),
+            method=inner.method if inner is not None else "",
+            recipe=inner.recipe if inner is not None else "",
+            seen=seen,
+            attempts=(*column.attempts, *attempts),
+        )
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
@@ -199,7 +292,10 @@ class Ladder:
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-            status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
+            singular = self.constants is not None and self.constants.right is not None
+            status, column.verdict, column.evidence = verdict(
+                self.A, column.residual, F, *known, good=good, singular=singular
+            )
             if status is not None:
                 column.status = status
             elif good:

@@ -323,13 +323,17 @@ class Sequence:
 
 
 def _combined(product: Any, known: list[Any], b: Any) -> Any:
-    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow."""
+    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the eigenvalues of their
+    products are not found."""
     xp = namespace(b)
     V, W = xp.stack(known), xp.stack([product @ x for x in known])
     gram, right = to_host(W.conj() @ W.T), to_host(W.conj() @ b)
     if not (np.isfinite(gram).all() and np.isfinite(right).all()):
         return xp.full_like(b, np.nan)
-    values, vectors = np.linalg.eigh(gram)
+    try:
+        values, vectors = np.linalg.eigh(gram)
+    except np.linalg.LinAlgError:
+        return xp.full_like(b, np.nan)
     kept = values > max(INDEPENDENT, 10 * float(np.finfo(gram.dtype).eps)) * abs(values[-1])
     y = vectors[:, kept] @ ((vectors[:, kept].conj().T @ right) / values[kept])
     return xp.asarray(y.astype(b.dtype)) @ V

@@ -35,6 +35,7 @@ from finelu.preconditioners.multilevel.dense import (
     is_last,
     last_of,
     magnitude_of_inverse,
+    svd,
     without_rounding,
 )
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
@@ -409,10 +410,12 @@ class MultilevelFactors(Factors):
         vectors, S = self._lifted(vectors, trans), A.tosparse()
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
-            vectors = xp.linalg.qr(vectors)[0]
+            vectors = _orthonormal(vectors, S)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = xp.linalg.qr(vectors)[0]
-        _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
+        vectors = _orthonormal(vectors, S)
+        if not vectors.shape[1]:
+            return vectors
+        _, size, turns = svd(S @ vectors)
         most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
         return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
 
@@ -467,3 +470,10 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
+
+
+def _orthonormal(vectors: Any, S: Any) -> Any:
+    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+    xp = namespace(vectors)
+    found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
+    return found[:, xp.isfinite(S @ found).all(axis=0)]
