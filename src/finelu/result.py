@@ -112,6 +112,9 @@ class Solution(NoArray):
     bool(solution) is `converged`. It is no array, and says so where it is used as one: x is.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
         never computes b - A x anew would have reported.
+    row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
+        ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
+        componentwise backward error; else None.
     """
 
     x: Any
@@ -125,6 +128,7 @@ class Solution(NoArray):
     seen: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recurrence: Any = None
+    row_residual: float | None = None
 
     @property
     def converged(self) -> bool:

@@ -24,7 +24,8 @@ from finelu.auto.singular import MOST_VECTORS, UNRESOLVED, Constants, Evidence, 
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.operators import as_operator
+from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
+from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import SparseLU, cudss
@@ -39,6 +40,8 @@ LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the 
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
+EXACT = 1e-10  # rtol below which complete factors and their refinement come first
+DEAR = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -59,12 +62,15 @@ class Ladder:
         norm_callback: Listener = None,
         most: float = math.inf,
         known: MatrixTraits | None = None,
+        criterion: str = "auto",
     ):
         """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
         the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
-        watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
+        criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
+        each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
+        self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -76,7 +82,7 @@ class Ladder:
         sum_of_all = abs(complex(self.A.data.sum()))
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
-        self.looked = False  # for them, thoroughly
+        self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
         self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
@@ -102,6 +108,8 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
+        if self.rtol < EXACT and (rung := self._complete(left)):
+            return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
         left = compared(left)
@@ -112,6 +120,17 @@ class Ladder:
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
+    def _complete(self, left: list[str]) -> str | None:
+        """The rung of complete factors, if it is left, fits, and is not much dearer than incomplete ones: for tolerances
+        that an incomplete factorization may reach, or not, by chance."""
+        rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
+        if rung == "direct" and costs.fits(costs.room(rung)):
+            costs.count_fill()
+        if rung is None or not costs.fits(costs.room(rung)):
+            return None
+        seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
+        return rung if seconds < math.inf and seconds <= DEAR * cheap and costs.in_time(seconds, rung) else None
+
     # a right-hand side
 
     def solve(self, b: Any, x0: Any = None, atol: float = 0.0, why: str = "") -> Solution:
@@ -120,6 +139,8 @@ class Ladder:
         why : the reason for the first attempt, where the caller knows it.
         """
         b = namespace(b).ascontiguousarray(b)
+        if power := power_for(b):
+            return self._magnified(b, x0, atol, power)
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
@@ -128,7 +149,7 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        column = Column(self.A, b, scale, wanted)
+        column = Column(self.A, b, scale, wanted, self.criterion)
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
@@ -137,12 +158,8 @@ class Ladder:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
-        if self.may_be_singular:
-            self._look_for_constants(thorough=False)
-        if self.constants is not None:
-            column.evidence = self.constants.evidence(b, wanted, small=self.traits.n <= SMALL)
-            if column.evidence is not None:
-                return self._least_squares(column, column.evidence)
+        if self.may_be_singular and (evidence := self._off_range(column)) is not None:
+            return self._least_squares(column, evidence)
         left = [rung for rung in self.rungs if rung not in self.broken]
         rung = self.preferred or self.next_rung(left)
         why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
@@ -152,8 +169,8 @@ class Ladder:
                 change = self._attempt(column, rung, why, left)
                 if column.status in OVER or column.iterations >= self.most:
                     break
-                if self._off_range(column):
-                    break
+                if self.may_be_singular:
+                    self._without_constants(column)
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
@@ -161,81 +178,106 @@ class Ladder:
             if self.costs.begun is not None:
                 self.costs.end_count()
         if column.evidence is not None:
-            return self._least_squares(column, column.evidence, rung if column.status in HOPELESS else None)
+            return self._least_squares(column, column.evidence, rung)
+        if column.status is Status.PRECISION_LIMIT or column.status not in OVER:
+            if (evidence := self._off_range(column, thorough=True)) is not None:
+                return self._least_squares(column, evidence)
         return self._solution(column, left)
 
     def _look_for_constants(self, *, thorough: bool) -> None:
-        """Look once for null vectors that are constant on sets of unknowns."""
-        if not self.looked and (thorough or self.constants is None):
-            self.looked, self.may_be_singular = thorough, False
+        """Look for null vectors that are constant on sets of unknowns: quickly once, and thoroughly once."""
+        if self.looked < 1 + thorough:
+            self.looked = 1 + thorough
             hermitian = self.traits.mirrored[1] == 0
             self.constants = constants(self.A, hermitian=hermitian, thorough=thorough) or self.constants
 
-    def _off_range(self, column: Column) -> bool:
-        """Whether null vectors that A's pattern leads to show that no x solves for this column; else the part of x along
-        them, which may have grown, is taken out of it."""
-        self._look_for_constants(thorough=True)
+    def _off_range(self, column: Column, *, thorough: bool = False) -> Evidence | None:
+        """What shows, from null vectors that A's pattern leads to, that no x solves for this column."""
+        if self.criterion == "backward" or not (thorough or self.may_be_singular):
+            return None
+        self._look_for_constants(thorough=thorough)
         if self.constants is None:
-            return False
-        column.evidence = self.constants.evidence(column.b, column.wanted, small=False)
-        if column.evidence is None and self.constants.right is not None:
+            return None
+        return self.constants.evidence(column.b, column.wanted, small=self.traits.n <= SMALL and not thorough)
+
+    def _without_constants(self, column: Column) -> None:
+        """Take the part of x out of it along null vectors that are known: it may have grown, and only adds rounding."""
+        if self.constants is not None and self.constants.right is not None:
             x = column.x - self.constants.right.part(column.x)
             _, size = column.residual(column.b, x, column.target)
             if size <= column.size:
                 column.x, column.size = x, size
-        return column.evidence is not None
 
     def _least_squares(self, column: Column, evidence: Evidence, rung: str | None = None) -> Solution:
         """The answer for a column that is outside of A's range: x of the least residual and, as far as null vectors are
         known, of the least norm.  rung : that of good factors, if there are some."""
-        b, scale, u, null = column.b, column.scale, norm(evidence.outside), evidence.null
-        within, x, inner, seen = b - evidence.outside, namespace(b).zeros_like(b), None, self.traits.sentences()
-        status = Status.SINGULAR if evidence.exact else Status.NUMERICALLY_SINGULAR
-        if norm(within) > column.target and self.nested < MOST_VECTORS:
-            before = self.most, self.given_up, self.preferred
-            self.most, self.given_up, self.preferred = max(self.most - column.iterations, 0), set(), rung
+        b, null, within = column.b, evidence.null, column.b - evidence.outside
+        inner = self.nothing(b, Status.CONVERGED, norm(within))
+        if inner.residual_norm > column.target and self.nested < MOST_VECTORS:
+            before, left = (self.most, self.given_up, self.preferred), max(self.most - column.iterations, 0)
+            self.most, self.given_up, self.preferred = left, set(), rung
             self.nested += 1
             try:
-                guess = column.x if column.size < scale else None
+                guess = column.x if column.size < column.scale else None
                 inner = self.solve(within, guess, column.target, "the part of b in A's range is solved for")
             finally:
                 self.most, self.given_up, self.preferred = before
                 self.nested -= 1
-            x, seen = inner.x, inner.seen
-            if inner.status in LIMITS and (inner.status, inner.iterations >= self.most) != (Status.MAX_ITERATIONS, False):
-                status = inner.status if inner.status is not Status.CONVERGED else status
-        x = x if null is None else x - null.part(x)
+        x = inner.x if null is None else inner.x - null.part(inner.x)
         r, size = column.residual(b, x, column.target)
-        if not evidence.exact and null is not None:
+        status = Status.SINGULAR if evidence.exact else Status.NUMERICALLY_SINGULAR
+        if not evidence.exact and null is not None:  # if A is not singular after all, this is the solution
             better = along(self.A, evidence.outside, null.part(evidence.outside), x, r)
-            _, reached = (None, math.inf) if better is None else column.residual(b, better, column.target)
-            if reached <= column.target:
-                x, size, status = better, reached, Status.CONVERGED
-        if not size <= column.size:
-            x, size = column.x, column.size
-        if status in HOPELESS:
-            seen += (evidence.text, "x is the one of the least residual that was found" + (
-                ", without a part along these vectors" if null is not None else ""
-            ))
-        history, recurrence, attempts = [], [], []
-        if inner is not None:
-            history, recurrence = (list(np.hypot(v, u)[1:]) for v in (inner.history, inner.recurrence))
-            attempts = [replace(a, residual=math.hypot(a.residual * norm(within), u) / scale) for a in inner.attempts]
-        history = np.array([*column.history, *history])
-        if inner is not None:
-            history[-1] = size
-        return Solution(
-            x=x,
-            status=status,
-            iterations=column.iterations + (inner.iterations if inner is not None else 0),
-            residual_norm=size,
-            history=history,
-            recurrence=np.array([*column.recurrence, *recurrence]),
-            method=inner.method if inner is not None else "",
-            recipe=inner.recipe if inner is not None else "",
-            seen=seen,
-            attempts=(*column.attempts, *attempts),
+            if better is not None and column.residual(b, better, column.target)[1] <= column.target:
+                x, status = better, Status.CONVERGED
+        if not inner.converged and column.size < size:
+            x = column.x
+        if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and status is not Status.CONVERGED:
+            status = inner.status
+        column.residual(b, x, column.target)
+        words = (
+            evidence.text,
+            "x is of the least residual"
+            + (
+                f" that was found, as the iterations with the part of b in A's range ended: "
+                f"{inner.status.name.lower().replace('_', ' ')}"
+                if not inner.converged
+                else ""
+            )
+            + (", without a part along v" if null is not None else ""),
         )
+        return self._combined(column, evidence, inner, replace(inner, x=x, status=status, seen=inner.seen + words))
+
+    def _combined(self, column: Column, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
+        """What was found, with the attempts that came before, and norms that are those of b, not of its part."""
+        within, outside = norm(column.b - evidence.outside), norm(evidence.outside)
+        history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
+        history = np.append(column.history, history)
+        history[-1] = column.residual.norm
+        return replace(
+            found,
+            iterations=column.iterations + inner.iterations,
+            residual_norm=column.residual.norm,
+            history=history,
+            recurrence=np.append(column.recurrence, recurrence),
+            attempts=(
+                *column.attempts,
+                *(replace(a, residual=math.hypot(a.residual * within, outside) / column.scale) for a in inner.attempts),
+            ),
+        )
+
+    def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
+        """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
+        x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
+        given = self.callback, self.watch
+        self.callback, self.watch = reduced(*given, power)
+        try:
+            found = self.solve(times_power(b, power), x0, atol)
+        finally:
+            self.callback, self.watch = given
+        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(self.A.data.astype(b.dtype)))
+        target = max(self.rtol * norm(times_power(b, power)), atol)
+        return diminished(found, A, b, self.criterion, power, target)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
@@ -289,6 +331,8 @@ class Ladder:
             column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
+        elif not given_up and (rung in COMPLETE or self.asked) and self._is_settled(column, rung):
+            column.status, column.best = Status.PRECISION_LIMIT, attempt
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
@@ -301,9 +345,36 @@ class Ladder:
             elif good:
                 self.condition = max(self.condition, condition(self.A, F, column.b))
 
+    def _is_settled(self, column: Column, rung: str) -> bool:
+        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
+        column has it."""
+        F, residual = self.factors[rung], column.residual.residual
+        if F is None:
+            return False
+        x, xp = column.b * 0, namespace(column.b)
+        for _ in range(2):  # the second refines
+            x = x + F.solve(residual.twice(column.b, x)[0])
+            if not bool(xp.isfinite(x).all()):
+                return False
+        error = settled(residual, F.solve, column.b, x)
+        if math.isnan(error):
+            return False
+        _, column.size = column.residual(column.b, x, column.target)
+        column.x = x
+        column.verdict = (
+            f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
+            "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+        )
+        return True
+
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
-        status, seen = column.status, self.traits.sentences()
+        status, seen, check = column.status, self.traits.sentences(), column.residual
+        reached, history, of_rows = column.size, np.array(column.history), ""
+        if check.looks_at_rows:
+            check(column.b, column.x, column.target)
+            reached = history[-1] = check.norm
+            of_rows = check.sentence()
         if status in HOPELESS:
             self._look_at_structure()
         if status not in OVER:
@@ -333,12 +404,13 @@ class Ladder:
             x=column.x,
             status=status,
             iterations=column.iterations,
-            residual_norm=column.size,
-            history=np.array(column.history),
+            residual_norm=reached,
+            history=history,
+            row_residual=check.rows if check.looks_at_rows else None,
             recurrence=np.array(column.recurrence),
             method=column.best.method if column.best else "",
             recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (column.verdict, self.structure) if text),
+            seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
 
@@ -399,8 +471,8 @@ class Ladder:
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, start=start, **calls
+            begins=lambda method, target: SwitchMonitor(
+                self.costs, rung, method, left, scale=column.scale, target=target, start=start, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

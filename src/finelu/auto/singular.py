@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
-from finelu.krylov.residual import Residual
+from finelu.krylov.criterion import Criterion
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
@@ -61,7 +61,9 @@ class Pieces:
     def __str__(self) -> str:
         if self.count == 1 and not bool((self.labels < 0).any()):
             return "the constant vector v"
-        return f"{counted(self.count, 'vector')} v that {'is' if self.count == 1 else 'are'} constant on a set of unknowns"
+        return (
+            f"{counted(self.count, 'vector')} v that {'is' if self.count == 1 else 'are'} constant on a set of unknowns"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,13 +209,13 @@ class NullVector:
     exact: bool
 
 
-def at_limit(residual: Residual, b: Any, x: Any, size: float, wanted: float) -> bool:
+def at_limit(residual: Criterion, b: Any, x: Any, size: float, wanted: float) -> bool:
     """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| less than that."""
     rounding = _rounding(residual, b, x)
     return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
 
 
-def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float) -> str:
+def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float) -> str:
     """What PRECISION_LIMIT means for this x, and what to do."""
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / _rounding(residual, b, x)
@@ -228,7 +230,16 @@ def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: flo
 
 
 def verdict(
-    A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float, wanted: float, *, good: bool, singular: bool = False
+    A: CSR,
+    residual: Criterion,
+    F: Any,
+    b: Any,
+    x: Any,
+    size: float,
+    wanted: float,
+    *,
+    good: bool,
+    singular: bool = False,
 ) -> tuple[Status | None, str, Evidence | None]:
     """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
 
@@ -248,8 +259,8 @@ def verdict(
     return None, "", None
 
 
-def _rounding(residual: Residual, b: Any, x: Any) -> float:
-    return float(np.finfo(b.dtype).eps) * norm(residual.magnitudes(b, x))
+def _rounding(residual: Criterion, b: Any, x: Any) -> float:
+    return residual.rounding(b, x)
 
 
 def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence | None:

@@ -17,6 +17,7 @@ from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
+from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.result import Solution, Status
@@ -34,6 +35,7 @@ def solve(
     *,
     x0: Any = None,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     device: str | None = None,
     recipe: Any = "auto",
@@ -50,6 +52,9 @@ def solve(
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
         the other with the factors that the first has chosen.
     x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
+    criterion : "auto" also asks for ||D (b - A x)|| <= rtol ||D b||, D the reciprocals of the sums of |A| over its
+        rows, where these differ by more than 1e4, as with penalties: one norm would see the large rows only.
+        "residual" does not; "backward" asks for |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and for no norm.
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
         solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
@@ -96,6 +101,7 @@ def solve(
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
+        options["criterion"] = criterion_asked(criterion)
         options["callback" if callback_type == "x" else "norm_callback"] = callback
         ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
         columns = b.reshape(A.n, -1) if b.size else b

@@ -58,6 +58,13 @@ def solve(
     method: Annotated[str, typer.Option(help="Krylov method: auto, {names}")] = "auto",
     device: Annotated[Literal["cpu", "cuda", "auto"], typer.Option(help="auto: cuda if a GPU can be used")] = "cpu",
     rtol: Rtol = 1e-8,
+    criterion: Annotated[
+        Literal["auto", "residual", "backward"],
+        typer.Option(
+            help="what rtol bounds: the norm of b - A x (residual), each row of it against its terms (backward), or "
+            "the norm, and that of equilibrated rows where rows of A differ much in size (auto)"
+        ),
+    ] = "auto",
     maxiter: Annotated[
         int | None, typer.Option(help=f"largest number of iterations, with a named recipe (default: {MAXITER})")
     ] = None,
@@ -108,7 +115,7 @@ def solve(
         shown.stage(f"reading {matrix}")
         A = load(matrix)
         rhs, rhs_name, norm_b = right_hand_side(b, A)
-        options: dict[str, Any] = {"rtol": rtol}
+        options: dict[str, Any] = {"rtol": rtol, "criterion": criterion}
         if automatic:
             options |= {"method": method, "time_limit": limit}
         else:
@@ -167,6 +174,8 @@ def solve(
         "rtol": rtol,
         "residual_norm": solution.residual_norm,
         "relative_residual": solution.residual_norm / scale,
+        "criterion": criterion,
+        "row_residual": solution.row_residual,
         **times,
         "history": solution.history,
         "recurrence": solution.recurrence,
