@@ -17,7 +17,10 @@ class Status(Enum):
     """Why a solve ended; the text says what to try next."""
 
     CONVERGED = "reached the wanted tolerance"
-    MAX_ITERATIONS = "reached maxiter; raise it, or use a stronger preconditioner"
+    MAX_ITERATIONS = (
+        "reached the largest number of iterations, maxiter or that of an attempt; use a stronger preconditioner, or "
+        "raise maxiter"
+    )
     STAGNATED = (
         "the recurrence went on but the true residual does not follow; the tolerance is below what this precision and "
         "conditioning allow, or A is singular and b outside its range: relax rtol, or use a better scaled A or a "

@@ -29,7 +29,9 @@ LEVEL = 64  # roundings within which magnitudes are taken for equal, as those of
 SMALL_ENTRY = 1e-9  # relative to the largest entry of a null vector: what a shift of the diagonal may have brought in
 MOST_VECTORS = 6  # null vectors that are looked for: the rigid motions of a body
 KINDS = (6, 3, 2)  # unknowns of a node, one after the other: vectors that are constant for one kind are tried
+GROWN = 1e-4  # length of a correction of a unit vector, from which on it is not one but the null vector itself
 CORRELATED = 0.1  # length of what is new in a null vector, below which it is taken for one of those that are known
+SENSIBLE = 0.1  # the largest rtol that is recommended: with more, x says nothing
 MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
@@ -39,10 +41,12 @@ class Pieces:
     """The span of the vectors that are constant on one set of unknowns and 0 elsewhere.
 
     labels (n,) : the set that an unknown belongs to, -1 for none.  count : how many sets there are.
+    exact : A takes the sum of these vectors to 0 to twice the precision.
     """
 
     labels: Any
     count: int
+    exact: bool
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
@@ -179,7 +183,8 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
     names, numbers = xp.unique(labels[found], return_inverse=True)
     labels = xp.full(A.n, -1, np.int64)
     labels[found] = numbers
-    return Pieces(labels, int(names.size))
+    rest, _, exact = _image(A, found.astype(A.dtype))
+    return Pieces(labels, int(names.size), bool((rest <= exact).all()))
 
 
 def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
@@ -200,9 +205,10 @@ def along(A: CSR, u: Any, v: Any, x: Any, r: Any) -> Any:
 
 @dataclass(frozen=True)
 class NullVector:
-    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision.
+    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision, or with that
+    for v + w, w below the rounding of v.
 
-    exact : v with a correction below its rounding makes A v vanish to twice the precision, row by row.
+    exact : A (v + w) vanishes to twice the precision, row by row.
     """
 
     v: Any
@@ -220,13 +226,21 @@ def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: fl
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / _rounding(residual, b, x)
     known = condition(A, F, x)
-    near = ", which may be singular but for rounding," if known * eps > UNRESOLVED else ""
-    cure = "" if precision == "double" else ", or pass A and b in float64"
+    near = ", so that A may be singular but for rounding" if UNRESOLVED < known * eps < math.inf else ""
+    reachable = 2 * size / norm(b)
+    cures = [f"ask for rtol >= {reachable:.0e}"] if reachable < SENSIBLE else []
+    cures += ["rescale the unknowns and equations", *([] if precision == "double" else ["pass A and b in float64"])]
     return (
         f"||b - A x|| is {roundings:.1g} roundings of |A| |x| + |b| (backward error {roundings * eps:.1e}): "
-        f"{precision} precision ends here; the condition number of A{near} is {known:.0e} or more; ask for "
-        f"rtol >= {2 * size / norm(b):.0e}, rescale the unknowns and equations{cure}"
+        f"{precision} precision ends here; {condition_in_words(known)}{near}; {', or '.join(cures)}"
     )
+
+
+def condition_in_words(known: float) -> str:
+    """What a lower bound of A's condition number says."""
+    if math.isinf(known):
+        return "the condition number of A has no bound (a vector v was met with A v = 0)"
+    return f"the condition number of A is {known:.0e} or more"
 
 
 def verdict(
@@ -364,12 +378,12 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
     for _ in range(STEPS):
         image = _product(A, v)
         magnitudes = sizes @ abs(v)
-        if near is None and bool((abs(image) <= eps / 2 * magnitudes).all()):
-            near = v
         rest = _product(A, w, image)  # A (v + w)
+        if near is None and any(bool((abs(r) <= eps / 2 * magnitudes).all()) for r in (image, rest)):
+            near = v
         if bool((abs(rest) <= EXACT * (entries + 1) * eps**2 * magnitudes).all()):
             return NullVector(v, True)
-        step = _applied(F, rest, trans)
+        step = _step(F, rest, magnitudes, trans)
         if not bool(xp.isfinite(step).all()):
             break
         step = xp.where(support, step - v * (v.conj() * step).sum(), 0)
@@ -379,6 +393,28 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
         if not norm(v) > 0:
             break
     return None if near is None else NullVector(near / norm(near), False)
+
+
+def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
+    """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F make
+    a large vector, whose rounding is as large as what is wanted.
+
+    Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is left
+    of A v in the end is the least that there can be, compared with these.
+    """
+    xp = namespace(rest)
+    for _ in range(MOST_VECTORS):
+        step = _applied(F, rest, trans)
+        size = norm(step)
+        if not GROWN < size < math.inf:
+            return step
+        u = _unit(_applied(F, step / size, "H" if trans == "N" else "N"))
+        if u is None:
+            return step
+        length = abs(u)
+        way = magnitudes * xp.where(length > 0, u / xp.where(length > 0, length, 1), 0)
+        rest = rest - way * ((u.conj() * rest).sum() / (u.conj() * way).sum())
+    return _applied(F, rest, trans)
 
 
 def condition(A: CSR, F: Any, x: Any) -> float:
@@ -445,6 +481,7 @@ def _rank_is_deficient(M: np.ndarray, prime: int) -> bool:
 def _product(A: CSR, v: Any, plus: Any = None) -> Any:
     """A v + plus, formed in twice the precision and rounded."""
     xp = namespace(v)
+    A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, v.dtype))
     v = xp.ascontiguousarray(v.astype(A.dtype, copy=False))
     r, start = xp.empty_like(v), xp.zeros_like(v) if plus is None else -plus
     kernels_for(v).products.residual_twice(A.indptr, A.indices, A.data, v, start, 1.0, r)
