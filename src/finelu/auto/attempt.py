@@ -11,6 +11,7 @@ import numpy as np
 
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
+from finelu.auto.singular import Evidence
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion
@@ -34,6 +35,7 @@ class Column:
     x, size, best : the best x so far, what `criterion` says of it, in units of ||b||, and the attempt that x is of.
     tried : whether a rung had factors.
     indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
+    evidence : of a singular A, what shows that b is outside of its range.
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
@@ -45,6 +47,7 @@ class Column:
         self.tried = self.indefinite = False
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
+        self.evidence: Evidence | None = None
         self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
 
 

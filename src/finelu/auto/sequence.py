@@ -19,7 +19,7 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError
+from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import Criterion, criterion_asked
@@ -67,6 +67,7 @@ class Sequence:
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
+    @judged
     def __init__(
         self,
         A: Any = None,
@@ -92,6 +93,10 @@ class Sequence:
         self._count: Begun | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
+
+    def __repr__(self) -> str:
+        steps = counted(len(self.decisions), "step")
+        return f"Sequence(rtol={self.rtol:g}, recipe={self.recipe!r}, method={self.method!r}; {steps} done)"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_count": None}  # which is another thread's
@@ -347,13 +352,17 @@ class Sequence:
 
 
 def _combined(product: Any, known: list[Any], b: Any) -> Any:
-    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow."""
+    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the eigenvalues of their
+    products are not found."""
     xp = namespace(b)
     V, W = xp.stack(known), xp.stack([product @ x for x in known])
     gram, right = to_host(W.conj() @ W.T), to_host(W.conj() @ b)
     if not (np.isfinite(gram).all() and np.isfinite(right).all()):
         return xp.full_like(b, np.nan)
-    values, vectors = np.linalg.eigh(gram)
+    try:
+        values, vectors = np.linalg.eigh(gram)
+    except np.linalg.LinAlgError:
+        return xp.full_like(b, np.nan)
     kept = values > max(INDEPENDENT, 10 * float(np.finfo(gram.dtype).eps)) * abs(values[-1])
     y = vectors[:, kept] @ ((vectors[:, kept].conj().T @ right) / values[kept])
     return xp.asarray(y.astype(b.dtype)) @ V

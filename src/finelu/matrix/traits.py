@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import on_gpu, to_host
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 
@@ -80,11 +80,13 @@ class MatrixTraits:
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
         if self.diagonal.missing or self.diagonal.zero:
-            on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
+            gaps = self.diagonal.missing + self.diagonal.zero
+            on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
             on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
         signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
-        return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
+        rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
+        return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 
 
 @judged

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from finelu import deadline
 from finelu.device import namespace, to_host
@@ -185,11 +186,23 @@ def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
         values, vectors = _by_lapack(xp.linalg.eigh, dense)
         size, left, right = abs(values), vectors, vectors
     else:
-        left, values, right = _by_lapack(xp.linalg.svd, dense)
+        left, values, right = _by_lapack(svd, dense)
         size, right = values, right.conj().T
     none = size <= max(NOISE, size.size) * np.finfo(size.dtype).eps * size.max()
     inverse = (right[:, ~none] / values[~none]) @ left[:, ~none].conj().T
     return inverse.astype(dense.dtype), right[:, none], left[:, none]
+
+
+def svd(M: Any) -> tuple[Any, Any, Any]:
+    """Left singular vectors, values, and right ones as rows, of a finite M (n, k), k <= n, where it is; by the QR
+    iteration on the host where divide and conquer does not converge."""
+    xp = namespace(M)
+    try:
+        found = xp.linalg.svd(M, full_matrices=False)
+    except np.linalg.LinAlgError:
+        found = scipy.linalg.svd(to_host(M), full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    left, values, right = (xp.asarray(part) for part in found)
+    return left, values, right
 
 
 def _balance(size: Any) -> tuple[Any, Any]:

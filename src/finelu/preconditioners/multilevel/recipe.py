@@ -45,6 +45,7 @@ from finelu.preconditioners.multilevel.dense import (
     is_last,
     last_of,
     magnitude_of_inverse,
+    svd,
     without_rounding,
 )
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
@@ -444,10 +445,12 @@ class MultilevelFactors(Factors):
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
             deadline.check()
-            vectors = xp.linalg.qr(vectors)[0]
+            vectors = _orthonormal(vectors, S)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = xp.linalg.qr(vectors)[0]
-        _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
+        vectors = _orthonormal(vectors, S)
+        if not vectors.shape[1]:
+            return vectors
+        _, size, turns = svd(S @ vectors)
         most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
         return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
 
@@ -502,3 +505,10 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
+
+
+def _orthonormal(vectors: Any, S: Any) -> Any:
+    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+    xp = namespace(vectors)
+    found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
+    return found[:, xp.isfinite(S @ found).all(axis=0)]
