@@ -44,11 +44,23 @@ def judged(seed: int) -> Verdict:
     return verdict
 
 
+def outcome(case: systems.Case) -> Verdict:
+    """Of a call, without what `judge.judged` does to the whole process."""
+    verdict = Verdict()
+    try:
+        result = answer(case)
+        look(case, result, verdict)
+        verdict.outcome = named(result)
+    except FineluError as error:
+        verdict.outcome = type(error).__name__
+    return verdict
+
+
 def small_case(rng: Any) -> systems.Case:
-    """A case of a call that has no clock in it."""
+    """A case whose end does not depend on a clock."""
     while True:
         case = systems.case(int(rng.integers(2**31)))
-        if case.quick and "time_limit" not in case.call.options:
+        if case.quick:
             return case
 
 
@@ -98,6 +110,10 @@ def fork(rng: Any, verdict: Verdict) -> str:
     A, b = medium(rng)
     over = threading.Event()
     fl.set_num_threads(int(rng.integers(1, 4)))
+    case = small_case(rng)
+    for _ in range(2):  # a fork while another thread imports or compiles leaves CPython's and Numba's locks held
+        fl.solve(A, b, recipe="ilu0", method="gmres", maxiter=20)
+        outcome(case)
 
     def busy() -> None:
         while not over.is_set():
@@ -110,12 +126,7 @@ def fork(rng: Any, verdict: Verdict) -> str:
     if not child:
         status = 1
         try:
-            case = small_case(rng)
-            found = Verdict()
-            look(case, answer(case), found)
-            status = 2 if found.faults else 0
-        except FineluError:
-            status = 0
+            status = 2 if outcome(case).faults else 0
         finally:
             os._exit(status)
     ended = 0
@@ -165,23 +176,23 @@ def deadline(rng: Any, verdict: Verdict) -> str:
     A, b = medium(rng)
     limit = 10.0 ** float(rng.uniform(-2.5, -0.3))
     recipe = "auto" if rng.random() < 0.6 else str(rng.choice(["ilut", "parilut", "iluk", "multilevel", "schwarz"]))
-    outcome = ""
+    ended = ""
     for _ in range(3):  # the first may compile
         with compile_clock() as compiling:
             start = perf_counter()
             try:
                 solution = fl.solve(A, b, rtol=1e-12, recipe=recipe, time_limit=limit)
-                outcome = solution.status.name
+                ended = solution.status.name
                 if solution.converged and not Measured(A, b, solution.x).meets(1e-12, 0.0, 1e-6):
                     verdict.faults.append("false claim")
             except FineluError as error:
-                outcome = type(error).__name__
+                ended = type(error).__name__
             elapsed = perf_counter() - start - compiling()
         if elapsed <= ALLOWED[0] * limit + ALLOWED[1]:
-            return outcome
+            return ended
     verdict.late = not verdict.faults
     verdict.faults.append(f"{recipe}, {A.shape[0]} rows: {elapsed:.3f} s, with time_limit={limit:.3g}")
-    return outcome
+    return ended
 
 
 class Wanted(Exception):
@@ -201,17 +212,14 @@ def callbacks(rng: Any, verdict: Verdict) -> str:
     options = {str(rng.choice(["callback", "watch"])): raising}
     try:
         fl.solve(case.system.A, case.system.b, **options)
-        outcome = "ended before"
+        ended = "ended before"
     except Wanted:
-        outcome = "raised"
+        ended = "raised"
     except FineluError as error:
-        outcome = type(error).__name__
-    try:
-        result = answer(case)
-        look(case, result, verdict)
-        return f"{outcome}, {named(result)}"
-    except FineluError as error:
-        return f"{outcome}, {type(error).__name__}"
+        ended = type(error).__name__
+    then = outcome(case)
+    verdict.faults += then.faults
+    return f"{ended}, {then.outcome}"
 
 
 NAMES = [

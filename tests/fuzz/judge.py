@@ -385,8 +385,8 @@ def look_at_solution(A: sp.csr_matrix, b: Any, s: fl.Solution, case: Case, verdi
                 faults.append(f"false claim: backward error of a row {found.rows.max():.3e}, rtol={rtol:.2e}")
     if len(columns) == 1:
         reported, found = s.residual_norm, columns[0]
-        eps = float(np.finfo(x.dtype).eps)
-        allowed = 2e-2 * found.size + 8 * eps * n * found.terms + 1e-300
+        limits = np.finfo(x.dtype)
+        allowed = 2e-2 * found.size + n * (8 * float(limits.eps) * found.terms + 4 * float(limits.smallest_subnormal))
         if math.isnan(reported) or (math.isfinite(found.size) and abs(reported - found.size) > allowed):
             faults.append(f"residual_norm={reported:.6e}, but it is {found.size:.6e}")
     if s.status is fl.result.Status.SINGULAR and nonsingular(A):
@@ -413,7 +413,7 @@ def look_at_factors(case: Case, result: Any, verdict: Verdict) -> None:
         return
     op = {"N": A, "T": A.T.tocsr(), "H": A.conj().T.tocsr()}[call.options["trans"]]
     v, x = b.reshape(-1), np.asarray(second).reshape(-1)
-    single = np.dtype(x.dtype).name in ("float32", "complex64")
+    single = A.dtype.name in ("float32", "complex64")
     if within_reach(op, v, 1e-2 if single else 1e-8, 0.0, np.float32 if single else np.float64):
         if not np.isfinite(x).all():
             verdict.faults.append("NaN or Inf in the x of complete factors")

@@ -81,11 +81,19 @@ def work(kind: str, folder: Path) -> None:
     report = os.fdopen(os.dup(1), "w", buffering=1)
     streams = Streams(folder)
     faulthandler.enable(streams.files[1])
+    threading.Thread(target=leave_with, args=(os.getppid(),), daemon=True).start()
     for line in sys.stdin:
         for seed in range(*map(int, line.split())):
             print(seed, file=report)
             print(json.dumps(asdict(one(kind, seed, streams))), file=report)
         print("over", file=report)
+
+
+def leave_with(parent: int) -> None:
+    """Ends this process, whatever it does, once its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @dataclass
@@ -122,18 +130,18 @@ class Found:
 
 
 class Worker:
-    """A process that tries cases of a kind."""
+    """A process that tries cases of a kind, and the one after it where it ends before them."""
 
     def __init__(self, kind: str, folder: Path):
-        self.kind, self.folder = kind, folder
+        self.folder = folder
+        self.command = [sys.executable, __file__, "--work", kind, str(folder)]
         folder.mkdir(exist_ok=True)
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, __file__, "--work", self.kind, str(self.folder)]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "FINELU_RATES": os.devnull, "PYTHONWARNINGS": ""}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
         self.rest = b""
 
@@ -170,6 +178,8 @@ class Worker:
 
     def _ended(self) -> str:
         hung = self.process.poll() is None and self._hangs()
+        if hung:
+            self.process.kill()
         self.close()
         text = (self.folder / "err").read_text(errors="replace")
         self._start()
