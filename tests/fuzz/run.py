@@ -206,7 +206,7 @@ class Worker:
 
 
 def tried(kind: str, first: int, count: int | None, seconds: float, processes: int, folder: Path) -> Found:
-    """`count` cases of a kind, or as many as there is time for, on so many processes."""
+    """`count` cases of a kind, or as many as there is time for, on several processes."""
     found, lock = Found(kind, first=first), threading.Lock()
     start, chunk = time.monotonic(), CHUNK[kind]
     end = first + count if count is not None else sys.maxsize
