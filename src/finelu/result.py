@@ -74,6 +74,33 @@ class Attempt:
     residual: float
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """How good an x is, as `finelu.solve(..., certify=True)` has found: of many columns, the largest of each figure.
+
+    Norms are those of the largest element and sum of a row; complex numbers count as |real| + |imaginary|.
+    normwise : ||b - A x|| / (||A|| ||x|| + ||b||): x solves exactly a system that differs from A x = b by that.
+    componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, likewise with each entry by itself.
+    condition : ||A|| ||A^-1||, estimated from below; Inf where a solve that this takes did not end.
+    error : a bound of max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf likewise.
+    least_residual : about ||b - A x||_2 / ||b||_2 of the solution itself, rounded to this precision: no rtol below it
+        can be asked for.
+    """
+
+    normwise: float
+    componentwise: float
+    condition: float
+    error: float
+    least_residual: float
+
+    def sentence(self) -> str:
+        return (
+            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; condition number about "
+            f"{self.condition:.1e}; x is wrong by at most {self.error:.1e} of its largest element; rounding x alone "
+            f"leaves a relative residual of about {self.least_residual:.1e}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """The outcome of a Krylov solve; `x, info = solution` unpacks as SciPy's solvers return it.
@@ -90,6 +117,10 @@ class Solution:
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
         never computes b - A x anew would have reported.
+    row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
+        ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
+        componentwise backward error; else None.
+    certificate : of `finelu.solve(..., certify=True)`.
     """
 
     x: Any
@@ -103,6 +134,8 @@ class Solution:
     seen: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recurrence: Any = None
+    row_residual: float | None = None
+    certificate: Certificate | None = None
 
     @property
     def converged(self) -> bool:
@@ -145,6 +178,8 @@ class Solution:
             )
         if not self.attempts:
             lines.append(f"{self._name}, {self.iterations} iterations")
+        if self.certificate is not None:
+            lines.append(f"Certified: {self.certificate.sentence()}.")
         if (compiling := self.timings.get("compile", 0.0)) > 0:
             lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
+from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
@@ -24,13 +25,14 @@ from finelu.auto.singular import UNRESOLVED, condition, verdict
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, StructurallySingular
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.operators import as_operator
+from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
+from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.result import Attempt, Solution, Status
+from finelu.result import Attempt, Certificate, Solution, Status
 from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
@@ -38,6 +40,8 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+EXACT = 1e-10  # rtol below which complete factors and their refinement come first
+LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -58,12 +62,15 @@ class Ladder:
         norm_callback: Listener = None,
         most: float = math.inf,
         known: MatrixTraits | None = None,
+        criterion: str = "auto",
     ):
         """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
         the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
-        watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
+        criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
+        each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
+        self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -95,6 +102,8 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
+        if self.rtol < EXACT and (rung := self._complete(left)):
+            return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
         left = compared(left)
@@ -105,11 +114,24 @@ class Ladder:
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
+    def _complete(self, left: list[str]) -> str | None:
+        """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
+        ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
+        rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
+        if rung == "direct" and costs.fits(costs.room(rung)):
+            costs.count_fill()
+        if rung is None or not costs.fits(costs.room(rung)):
+            return None
+        seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
+        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
+
     # a right-hand side
 
     def solve(self, b: Any, x0: Any = None, atol: float = 0.0) -> Solution:
         """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
         b = namespace(b).ascontiguousarray(b)
+        if power := power_for(b):
+            return self._magnified(b, x0, atol, power)
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
@@ -118,7 +140,7 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        column = Column(self.A, b, scale, wanted)
+        column = Column(self.A, b, scale, wanted, self.criterion)
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
@@ -143,6 +165,19 @@ class Ladder:
             if self.costs.begun is not None:
                 self.costs.end_count()
         return self._solution(column, left)
+
+    def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
+        """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
+        x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
+        given = self.callback, self.watch
+        self.callback, self.watch = reduced(*given, power)
+        try:
+            found = self.solve(times_power(b, power), x0, atol)
+        finally:
+            self.callback, self.watch = given
+        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(self.A.data.astype(b.dtype)))
+        target = max(self.rtol * norm(times_power(b, power)), atol)
+        return diminished(found, A, b, self.criterion, power, target)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
@@ -196,6 +231,8 @@ class Ladder:
             column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
+        elif not given_up and (rung in COMPLETE or self.asked) and self._is_settled(column, rung):
+            column.status, column.best = Status.PRECISION_LIMIT, attempt
         elif column.iterations < self.most:
             good = not given_up and rung not in ("cheap", "threshold")
             F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
@@ -205,9 +242,36 @@ class Ladder:
             elif good:
                 self.condition = max(self.condition, condition(self.A, F, column.b))
 
+    def _is_settled(self, column: Column, rung: str) -> bool:
+        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
+        column has it."""
+        F, residual = self.factors[rung], column.residual.residual
+        if F is None:
+            return False
+        x, xp = column.b * 0, namespace(column.b)
+        for _ in range(2):  # the second refines
+            x = x + F.solve(residual.twice(column.b, x)[0])
+            if not bool(xp.isfinite(x).all()):
+                return False
+        error = settled(residual, F.solve, column.b, x)
+        if math.isnan(error):
+            return False
+        _, column.size = column.residual(column.b, x, column.target)
+        column.x = x
+        column.verdict = (
+            f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
+            "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+        )
+        return True
+
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
-        status, seen = column.status, self.traits.sentences()
+        status, seen, check = column.status, self.traits.sentences(), column.residual
+        reached, history, of_rows = column.size, np.array(column.history), ""
+        if check.looks_at_rows:
+            check(column.b, column.x, column.target)
+            reached = history[-1] = check.norm
+            of_rows = check.sentence()
         if status in HOPELESS:
             self._look_at_structure()
         if status not in OVER:
@@ -237,14 +301,24 @@ class Ladder:
             x=column.x,
             status=status,
             iterations=column.iterations,
-            residual_norm=column.size,
-            history=np.array(column.history),
+            residual_norm=reached,
+            history=history,
+            row_residual=check.rows if check.looks_at_rows else None,
             recurrence=np.array(column.recurrence),
             method=column.best.method if column.best else "",
             recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (column.verdict, self.structure) if text),
+            seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
+
+    def certificate(self, b: Any, x: Any) -> Certificate:
+        """What is known of an x that this ladder has found for b."""
+        made = [
+            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
+        ]
+        F = self.factors[made[0]] if made else None
+        complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
@@ -303,8 +377,8 @@ class Ladder:
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, start=start, **calls
+            begins=lambda method, target: SwitchMonitor(
+                self.costs, rung, method, left, scale=column.scale, target=target, start=start, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

@@ -10,7 +10,7 @@ import numpy as np
 
 from finelu.device import namespace, to_host
 from finelu.kernels import kernels_for
-from finelu.krylov.residual import Residual
+from finelu.krylov.criterion import Criterion
 from finelu.matrix import CSR, as_csr, norm
 from finelu.result import Status
 
@@ -47,13 +47,13 @@ class NullVector:
     exact: bool
 
 
-def at_limit(residual: Residual, b: Any, x: Any, size: float, wanted: float) -> bool:
+def at_limit(residual: Criterion, b: Any, x: Any, size: float, wanted: float) -> bool:
     """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| less than that."""
     rounding = _rounding(residual, b, x)
     return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
 
 
-def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float) -> str:
+def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float) -> str:
     """What PRECISION_LIMIT means for this x, and what to do."""
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / _rounding(residual, b, x)
@@ -68,7 +68,7 @@ def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: flo
 
 
 def verdict(
-    A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float, wanted: float, *, good: bool
+    A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float, wanted: float, *, good: bool
 ) -> tuple[Status | None, str]:
     """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
 
@@ -87,8 +87,8 @@ def verdict(
     return None, ""
 
 
-def _rounding(residual: Residual, b: Any, x: Any) -> float:
-    return float(np.finfo(b.dtype).eps) * norm(residual.magnitudes(b, x))
+def _rounding(residual: Criterion, b: Any, x: Any) -> float:
+    return residual.rounding(b, x)
 
 
 def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence | None:
