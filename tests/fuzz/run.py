@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -231,8 +232,13 @@ def tried(kind: str, first: int, count: int | None, seconds: float, processes: i
     servers = [threading.Thread(target=serve, args=(k,)) for k in range(processes)]
     for server in servers:
         server.start()
-    for server in servers:
-        server.join()
+    while any(server.is_alive() for server in servers):
+        try:
+            for server in servers:
+                server.join()
+        except KeyboardInterrupt:  # of what was found until now, a record
+            end = 0
+            print("stopping", flush=True)
     alone = Worker(kind, folder / "alone")
     for seed in sorted(found.doubtful):
         for _, verdict in alone.tried(seed, seed + 1):
@@ -344,6 +350,10 @@ def again(kind: str, seed: int) -> int:
     return 1 if verdict.faults else 0
 
 
+def stopped(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for kind in KINDS:
@@ -361,6 +371,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.seed is not None:
         return again(given.kind or "systems", given.seed)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopped)
     first = given.first if given.first is not None else int(time.time()) if given.minutes else 0
     results = []
     with tempfile.TemporaryDirectory() as folder:

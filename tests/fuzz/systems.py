@@ -615,7 +615,11 @@ def asked(rng: Random, system: System) -> Call:
         options["maxiter"] = int(rng.integers(0, 30))
     elif share >= 0.6 and system.n > 60:
         options["maxiter"] = 300
+    if (word := rng.random()) < 0.12 and share < 0.85:
+        options["criterion"] = "backward" if word < 0.06 else "residual"
     if share < 0.6:
+        if rng.random() < 0.03:
+            options["certify"] = True
         if rng.random() < 0.1:
             options["time_limit"] = float(rng.choice([0.0, 1e-3, 0.02, 1.0]))
         if rng.random() < 0.05:
