@@ -53,6 +53,14 @@ def test_figures_are_those_of_dense_arithmetic(name, A, b, recipe):
     assert f"{found.condition:.1e}" in solution.explain()
 
 
+@pytest.mark.parametrize("factor", [1.0, 1j])
+def test_columns_that_are_not_contiguous(factor):
+    A, b = fl.gallery.problem("poisson5:4"), np.ones((16, 2))[:, 0] * factor
+    B = np.ones((16, 2)) * factor
+    assert fl.solve(A, B[:, 1], certify=True).certificate == fl.solve(A, b, certify=True).certificate
+    assert fl.solve(A, B, certify=True).certificate is not None
+
+
 def test_no_residual_below_the_least_is_reached():
     A, b = hilbert(8), np.ones(8)
     least = fl.solve(A, b, certify=True).certificate.least_residual

@@ -666,6 +666,14 @@ def test_a_structurally_singular_matrix_names_a_row(backend, options):
         assert error.value.count == count and 0 <= error.value.row < singular.shape[0]
 
 
+def test_a_matrix_that_is_hermitian_up_to_rounding_is_not_singular_for_that():
+    A = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]) + 1e-8j * np.eye(3)
+    A, b = sp.csr_matrix(A.astype(np.complex64)), np.ones(3, np.complex64)
+    with pytest.raises(ZeroPivot, match=r"row 2 .* once A, symmetric up to rounding, .*Try symmetric=False"):
+        MultilevelILU().factor(A)
+    assert backward_error(A, MultilevelILU(symmetric=False).factor(A).solve(b), b) < 100
+
+
 @pytest.mark.parametrize("dense_size", [0, 3, 500])
 @pytest.mark.parametrize("symmetric", [None, False])
 @pytest.mark.parametrize("low_memory", [True, False])

@@ -550,8 +550,8 @@ class Ladder:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
-                if isinstance(error, StructurallySingular):
-                    self.structure = str(error)
+                if isinstance(error, StructurallySingular):  # of A, or of what a recipe has made of it
+                    self._look_at_structure()
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)

@@ -24,7 +24,7 @@ from finelu.result import Certificate, Solution, Status
 from finelu.validation import count, flag, number
 
 CALLBACKS = ("x", "pr_norm")
-BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 
 
 @judged

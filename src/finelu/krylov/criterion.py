@@ -331,8 +331,9 @@ def magnified(system: System, power: int) -> System:
     found.b = times_power(system.b, power)
     if system.x0 is not None:
         found.x0 = times_power(system.x0, power)
-        if kernels_for(found.x0).vectors.first_not_finite(found.x0) >= 0:
-            found.x0 = None  # b is nothing compared with A x0
+        most = math.sqrt(float(np.finfo(found.x0.dtype).max))
+        if not float(abs(found.x0).max(initial=0.0)) < most:
+            found.x0 = None  # b is nothing compared with A x0, whose norm may be Inf
     return found
 
 

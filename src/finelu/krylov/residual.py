@@ -93,6 +93,7 @@ class Residual(Measures):
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
         than that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
+        b, x = self._prepared(b, x)
         A = self._entries
         r = self.xp.empty_like(b)
         values = x if self.comm is None else self.matrix.with_ghosts(x)

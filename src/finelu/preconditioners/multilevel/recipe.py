@@ -317,8 +317,10 @@ class MultilevelFactors(Factors):
         """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
         try:
             return self._within_bound(A)
-        except StructurallySingular:
-            raise
+        except StructurallySingular as singular:
+            require_matching(A)
+            what = "is what is left once A, symmetric up to rounding, is made symmetric"
+            raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
         except (MemoryError, MatrixError, ZeroPivot) as error:
             if not self._at_once or self.recipe.form != "auto":
                 raise
