@@ -35,6 +35,7 @@ from finelu.preconditioners.direct import (
 )
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
+from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -75,7 +76,7 @@ class Costs:
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = self.by_columns or self.quick
+        self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
         self.no_room = False
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -147,10 +148,11 @@ class Costs:
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
             self.by_columns = recipe.ordering == COLAMD
-            if self.by_columns:
-                return
             try:
                 with limited(self.deadline):
+                    if self.by_columns:
+                        require_matching(self.A)
+                        return
                     known = self.__dict__.get("light")
                     self.analysis = known or analysed(recipe, self.A, counted=True, begun=self.begun)
                 self._analysed_for = recipe

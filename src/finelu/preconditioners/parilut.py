@@ -106,7 +106,8 @@ class ParILUT(_Adapting):
     update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
         values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept, or
         on the factors' own where steps ended early.
-    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is, but with dense
+        rows that would fill in last, see `finelu.ordering.dense_last`.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
         residuals are measured, after it.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
@@ -246,7 +247,9 @@ class _Adaption(FixedPoint):
     _found_diagonal: Any = None
 
     def __init__(self, recipe: _Adapting, A: CSR):
-        super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep))
+        given = recipe.start if isinstance(recipe.start, TriangularFactors) else None
+        fills = given is None or given.permutation is not None
+        super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep), fills=fills)
         self._exact = recipe.sweep == "exact"
         self._dropping = Dropping(self.cholesky, exact=recipe.select == "exact")
         if recipe.memory_limit is None:  # how many candidates there may be

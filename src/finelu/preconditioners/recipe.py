@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
 from finelu import deadline
-from finelu.arithmetic import judged
+from finelu.arithmetic import judged, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -62,6 +62,11 @@ class Recipe:
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        if not parameters.keys() <= cls.__dataclass_fields__.keys():
+            require_known(cls.__init__, cls.__name__, parameters)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for f in fields(self):

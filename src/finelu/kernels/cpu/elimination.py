@@ -25,6 +25,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
 from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
+from finelu.kernels.cpu.runtime.search import LONGER, place_of
 from finelu.kernels.operands import Triangle
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
@@ -32,7 +33,6 @@ ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
 # ns for a row, for an entry of it, and for a subtraction; measured on two cores of an AMD EPYC
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
-LONGER = 8  # times as long as another a row is searched in, not looked through
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
@@ -404,6 +404,7 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
 
 
 MILU0_VARIANTS = ILU0_VARIANTS
+SUMMED = 128  # entries of a row of U beyond which its sum is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,7 +447,7 @@ def _cost(indptr, indices, diag, cost):
         updates = 0
         for p in range(indptr[i], diag[i]):
             k = indices[p]
-            updates += indptr[k + ONE] - diag[k] - 1
+            updates += min(indptr[k + ONE] - diag[k] - 1, SUMMED + LONGER * (indptr[i + 1] - p))
         cost[i] = ROW + ENTRY * (indptr[i + 1] - indptr[i]) + UPDATE * updates
 
 
@@ -454,17 +455,20 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
+    sums = np.empty(A.n if A.longest[2] > SUMMED else 0, a.dtype)
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
-    run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, lu, deadline.halt())
+    run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, sums, lu, deadline.halt())
     deadline.check()
     return int(state[1]) if state[1] < s.order.size else -1
 
 
 @compiled
-def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu, halt):
+def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, sums, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
 
-    What falls on a column that this row has not marked as its own is dropped, and summed up.
+    What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
+    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of row k of U,
+    which sums[k] has of rows of more than SUMMED entries, without what is met. sums (n,), or (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
@@ -487,7 +491,17 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 factor = divide(w[k], lu[diag[k]])
                 lu[p] = factor
                 good &= np.isfinite(factor)
-                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                first, last = np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])
+                if last > first + np.uint64(SUMMED) and last > first + np.uint64(LONGER) * (hi - p):
+                    others = sums[k]
+                    for e in range(p + ONE, hi):
+                        first = place_of(indices, first, last, indices[e])
+                        if first < last and indices[first] == indices[e]:
+                            w[indices[e]] -= factor * lu[first]
+                            others -= lu[first]
+                    dropped -= factor * others
+                    continue
+                for q in range(first, last):
                     if owner[indices[q]] == i:
                         w[indices[q]] -= factor * lu[q]
                     else:
@@ -498,5 +512,10 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
+            if hi - pivot > np.uint64(SUMMED) + ONE:
+                total = zero
+                for p in range(pivot + ONE, hi):
+                    total += lu[p]
+                sums[i] = total
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)

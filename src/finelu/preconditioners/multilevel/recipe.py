@@ -16,6 +16,7 @@ make S and are thrown away; a level is applied by two solves with L_B D_B U_B an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ from finelu.preconditioners.multilevel.dense import (
     is_last,
     last_of,
     magnitude_of_inverse,
+    svd,
+    to_matching,
     without_rounding,
 )
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
@@ -314,8 +317,10 @@ class MultilevelFactors(Factors):
         """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
         try:
             return self._within_bound(A)
-        except StructurallySingular:
-            raise
+        except StructurallySingular as singular:
+            require_matching(A)
+            what = "is what is left once A, symmetric up to rounding, is made symmetric"
+            raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
         except (MemoryError, MatrixError, ZeroPivot) as error:
             if not self._at_once or self.recipe.form != "auto":
                 raise
@@ -338,11 +343,12 @@ class MultilevelFactors(Factors):
         if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
-        kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
+        kind, S, given = ("general", S, S) if self.report.kind == "general" else (*kind_of(recipe, S), S)
         if recipe.definite and kind != "hermitian":
             raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
-        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level finds out
-            require_matching(S)
+        # else the matching of the first level finds out; entries that were mirrored into A make no matching of A
+        if not recipe.matching or is_last(recipe, S, 0) or S.nnz != given.nnz:
+            require_matching(given)
         self._levels = []
         facts: list[dict[str, Any]] = []
         rows, condest, left_over = np.arange(A.n), recipe.condest, self._most
@@ -363,10 +369,13 @@ class MultilevelFactors(Factors):
             if not facts:
                 self._first = order
             how = independent.factored if at_once else factored
-            level, S, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
+            level, rest, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
             if level is None:
                 break
-            rows, S = rows[order.rows[left]], without_rounding(S)
+            places = order.rows[left], order.columns[left]
+            unmatched = not recipe.matching and scale is None
+            more = partial(to_matching, S, kind, scales, *places) if unmatched else None
+            rows, S = rows[places[0]], without_rounding(rest, more)
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
@@ -444,10 +453,12 @@ class MultilevelFactors(Factors):
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
             deadline.check()
-            vectors = xp.linalg.qr(vectors)[0]
+            vectors = _orthonormal(vectors, S)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = xp.linalg.qr(vectors)[0]
-        _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
+        vectors = _orthonormal(vectors, S)
+        if not vectors.shape[1]:
+            return vectors
+        _, size, turns = svd(S @ vectors)
         most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
         return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
 
@@ -502,3 +513,10 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
+
+
+def _orthonormal(vectors: Any, S: Any) -> Any:
+    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+    xp = namespace(vectors)
+    found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
+    return found[:, xp.isfinite(S @ found).all(axis=0)]
