@@ -94,18 +94,6 @@ def test_what_threads_do_for_a_caller_is_under_its_limit():
     assert task.result() and threads.begin(deadline.current).result() is None
 
 
-def test_what_cannot_be_ended_is_left_behind():
-    goes_on = threading.Event()
-    assert deadline.left_behind(divmod, 7, 2) == (3, 1)
-    with deadline.limited(perf_counter() + FAR):
-        assert deadline.left_behind(divmod, 7, 2) == (3, 1)
-        with pytest.raises(ZeroDivisionError):
-            deadline.left_behind(divmod, 7, 0)
-    with deadline.limited(perf_counter() + 0.05), pytest.raises(OutOfTime):
-        deadline.left_behind(goes_on.wait)
-    goes_on.set()
-
-
 # Recipes
 
 

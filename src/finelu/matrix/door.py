@@ -192,8 +192,8 @@ def _to_csr_format(A: Any) -> Any:
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
             "a sparse matrix or a two-dimensional array of numbers is needed."
         )
-    native = dense.dtype.newbyteorder("=")
-    return sp.csr_matrix(dense.astype(np.float64 if native == np.float16 else native, copy=False))
+    kind = dense.dtype.newbyteorder("=")
+    return sp.csr_matrix(dense.astype(np.float64 if kind == np.float16 else kind, copy=False))
 
 
 def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:
