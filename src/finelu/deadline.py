@@ -34,8 +34,11 @@ class Limit:
         self._watchdog: threading.Timer | None = None
         self._lock = threading.Lock()
 
+    def remaining(self) -> float:
+        return 0.0 if self._halt[0] else max(self.end - perf_counter(), 0.0)
+
     def over(self) -> bool:
-        return bool(self._halt[0]) or perf_counter() >= self.end
+        return self.remaining() == 0
 
     def halt(self) -> Any:
         """(1,) int64, with a thread that sets it in time, from the first call on."""
@@ -92,9 +95,7 @@ def limited(end: float) -> Iterator[None]:
 def remaining() -> float:
     """Seconds until the limit, 0 beyond it; Inf without one."""
     limit = current()
-    if limit is None:
-        return math.inf
-    return 0.0 if limit.over() else limit.end - perf_counter()
+    return math.inf if limit is None else limit.remaining()
 
 
 def check() -> None:

@@ -113,7 +113,7 @@ SLOW = {  # parameters and matrices whose set-up takes 5 s or more
         random_matrix,
         (8000, 20, float, True),
     ),
-    "multilevel, LAPACK": (fl.MultilevelILU(drop_tol=1e-3, levels=1), random_matrix, (4500, 3)),
+    "multilevel, LAPACK": (fl.MultilevelILU(drop_tol=1e-3, levels=1), random_matrix, (3500, 3)),
 }
 
 
