@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import leavable, spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
@@ -22,6 +22,7 @@ from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
+METIS_SECONDS = 1.5e-6  # that METIS takes for an entry of the graph
 SEED = 1  # of METIS: the same order in every run
 # Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
 # row beyond which an incomplete factorization takes no longer for it.
@@ -172,12 +173,9 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
-    graph, options = _adjacency(metis, S), metis.Options(seed=SEED)
-
-    def dissected() -> Any:
-        return metis.nested_dissection(graph, options=options)
-
-    order, _ = leavable(dissected) if S.nnz > LONG_GRAPH else dissected()
+    if not _metis_in_time(S):
+        raise OutOfTime
+    order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
 
@@ -340,8 +338,13 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, where it is installed, and takes less time than a factorization with that fill."""
-    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz else None
+    """METIS, where it is installed, takes less time than a factorization with that fill, and has that time."""
+    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
+
+
+def _metis_in_time(S: Any) -> bool:
+    """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
+    return METIS_SECONDS * S.nnz <= deadline.remaining()
 
 
 class Begun:
@@ -512,6 +515,8 @@ def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
         return [rows], []
     left = count // 2
     if rows.size > 1:
+        if not _metis_in_time(S):
+            raise OutOfTime
         shares = [left / count, (count - left) / count]
         options = metis.Options(seed=SEED)
         cut = metis.part_graph(2, _adjacency(metis, S), tpwgts=shares, recursive=True, options=options)

@@ -10,6 +10,7 @@ import scipy.linalg
 from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
+from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.multilevel.order import advice, exponents, transposed
 from finelu.scaling import matching, times_power
@@ -25,6 +26,7 @@ NOISE = 8  # roundings, up to which a singular value counts as 0
 POWERS = 12  # steps of a power iteration whose result is looked at for its size
 HOST_MOST = 1000  # rows that LAPACK is given for a matrix on a GPU
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
+LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
 def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
@@ -118,16 +120,14 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
 
 
 def _by_lapack(function: Any, dense: Any) -> Any:
-    """function(dense), which is left behind where the time is over."""
+    """function(dense), which is left where the time is over, if it takes long."""
 
     def quietly() -> Any:
         with np.errstate(all="ignore"):  # a thread has its own
             return function(dense)
 
-    if namespace(dense) is np:
-        return deadline.left_behind(quietly)
     deadline.check()
-    return quietly()
+    return leavable(quietly) if namespace(dense) is np and dense.shape[0] > LONG else quietly()
 
 
 def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) -> CSR:
