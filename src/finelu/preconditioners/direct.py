@@ -646,8 +646,15 @@ def _plain(A: CSR) -> Arrangement:
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
     """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
     another library takes less time for that."""
+    if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
+        return False
     light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
     return light or (not symmetric and _has_blocks(A))
+
+
+def _has_border(A: CSR) -> bool:
+    """Whether dense rows of A have no entry on the diagonal."""
+    return A.missing > 0 and (scale := _dense_rows_scaled(A)) is not None and bool((A.diag[scale != 1] < 0).any())
 
 
 def _has_blocks(A: CSR) -> bool:
