@@ -105,7 +105,7 @@ def dual_exponents(A: Any, *, symmetric: bool = False) -> tuple[np.ndarray, np.n
     v = -_largest(logs + u[rows], indices, A.n)
     if symmetric:
         u = v = (u + v) / 2
-    u, v = (np.floor(x + TOLERANCE).astype(np.int64) for x in (u, v))
+    u, v = (np.floor(x).astype(np.int64) for x in (u, v))
     return u, v
 
 
