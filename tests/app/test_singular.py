@@ -92,8 +92,8 @@ def test_b_slightly_off_the_range(shape):
     assert solution.history[-1] == solution.residual_norm and len(solution.history) == solution.iterations + 1
     text = solution.explain()
     assert "the constant vector v" in text and "rescale" not in text
-    told = float(re.search(r"b has a part of (\S+) of its length outside of A's range", text)[1])
-    assert told == pytest.approx(least, rel=0.1)
+    share = float(re.search(r"b has a part of (\S+) of its length outside of A's range", text)[1])
+    assert share == pytest.approx(least, rel=0.1)
 
 
 def test_that_takes_no_more_than_a_system_that_has_a_solution():

@@ -47,7 +47,7 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
-WITHOUT_PIVOT = "A may be definite but for a null vector, beside which factors with A's row sums have no last pivot"
+WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
@@ -451,7 +451,7 @@ class Ladder:
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
 
     def _not_unique(self) -> str:
-        """What is known of null vectors of A, beside which x is one of many; "" if nothing."""
+        """What is known of null vectors of A, which make x one of many; "" if nothing."""
         if self.constants is not None and (right := self.constants.right) is not None:
             if right.exact:
                 return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"

@@ -79,7 +79,7 @@ class Vectors:
     pieces: Pieces | None = None
 
     @classmethod
-    def beside(cls, V: Any, pieces: Pieces | None) -> Vectors:
+    def together(cls, V: Any, pieces: Pieces | None) -> Vectors:
         """The span of the columns of V (n, k) and of `pieces`."""
         if pieces is None:
             return cls(V)
@@ -300,7 +300,7 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
     It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
     for all x. Both are found by inverse iteration with the factors F of about A, which finds none unless they are good
     ones; v from `begin` (n,), random numbers if None, and u from b itself, which leads to the part of b that is
-    outside of the range of A.  known : null vectors beside which others are found.
+    outside of the range of A.  known : null vectors that are known, to which others are added.
     """
     if F is None:
         return None
@@ -328,8 +328,8 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
         f"{length:.1e}, largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside of "
         f"A's range",
-        Vectors.beside(U, None if known is None else known.left).part(b),
-        Vectors.beside(V, None if known is None else known.right),
+        Vectors.together(U, None if known is None else known.left).part(b),
+        Vectors.together(V, None if known is None else known.right),
     )
 
 
