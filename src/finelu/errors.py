@@ -148,11 +148,30 @@ class UnstableFactors(FineluError, ArithmeticError):
         )
 
 
+class TooManyEntries(FineluError, MemoryError):
+    """Factors that would have more entries than they may.
+
+    most : how many they may have.
+    """
+
+    def __init__(self, most: int, recipe: object = None, advice: str = ""):
+        self.most = int(most)
+        text = f"the factors would have more than {self.most} entries{advice}"
+        super().__init__(text if recipe is None else f"{recipe!r}: {text}")
+
+
 class NoFactors(FineluError, RuntimeError):
     """Factors whose last update failed were asked to solve."""
 
     def __init__(self, recipe: object):
         super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")
+
+
+class OutOfTime(FineluError, TimeoutError):
+    """The time limit of a call was reached before what it asked for was there; see finelu.deadline."""
+
+    def __init__(self) -> None:
+        super().__init__("the time limit was reached")
 
 
 class NotConverged(FineluError, ArithmeticError):

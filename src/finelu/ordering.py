@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
-from scipy.sparse.linalg import spilu
 
-from finelu import threads, validation
+from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
+from finelu.foreign import leavable, spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, without_zeros
+from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
@@ -30,7 +30,8 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
+COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
+LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +87,21 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    factors = spilu(
-        sp.csc_matrix(by_columns, shape=S.shape),
-        drop_tol=0.5,
-        fill_factor=1,
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0,
-        panel_size=1,
-        relax=1,
-        drop_rule="basic",
-    )
-    return np.argsort(factors.perm_c)  # perm_c says where a column goes
+    least = {
+        "drop_tol": 0.5,
+        "fill_factor": 1,
+        "permc_spec": "MMD_AT_PLUS_A",
+        "diag_pivot_thresh": 0,
+        "panel_size": 1,
+        "relax": 1,
+        "drop_rule": "basic",
+    }
+    columns = sp.csc_matrix(by_columns, shape=S.shape)
+
+    def places() -> np.ndarray:  # the factors are dropped by the thread that has made them
+        return spilu(columns, **least).perm_c.copy()
+
+    return np.argsort(leavable(places) if S.nnz > LONG_GRAPH else places())  # perm_c says where a column goes
 
 
 def amd(A: Any) -> np.ndarray:
@@ -117,12 +122,43 @@ def _amd(S: Any, halt: Any = None) -> np.ndarray:
 
 def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
     n = indptr.size - 1
-    order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
-    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
+    order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
     kernels_for(order).minimum_degree.minimum_degree(
-        indptr.astype(indices.dtype, copy=False), indices, dense, halt, order
+        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
     )
+    deadline.check()
     return order.astype(np.int64)
+
+
+def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
+    """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
+
+    A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
+    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
+    products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
+    Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
+    """
+    dense = dense_row(A.n)
+    if A.longest[2] <= dense:
+        return None
+    rows, columns = np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+    below, behind = _neighbours(rows, columns, A.n)
+    moved = (below > dense) & (behind > dense)
+    before = float(below @ behind)
+    if not moved.any() or before <= COSTLY * A.nnz:
+        return None
+    order = np.argsort(moved, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(A.n)
+    below, behind = _neighbours(place[rows], place[columns], A.n)
+    return (order, int(moved.sum())) if float(below @ behind) <= CHEAPER * before else None
+
+
+def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:
+    """Entries below the diagonal of each column, and behind that of each row; their products are what elimination of
+    an unknown takes, before any fill."""
+    below = columns < rows
+    return np.bincount(columns[below], minlength=n), np.bincount(rows[columns > rows], minlength=n)
 
 
 def nested_dissection(A: Any) -> np.ndarray:
@@ -136,7 +172,12 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
-    order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
+    graph, options = _adjacency(metis, S), metis.Options(seed=SEED)
+
+    def dissected() -> Any:
+        return metis.nested_dissection(graph, options=options)
+
+    order, _ = leavable(dissected) if S.nnz > LONG_GRAPH else dissected()
     return np.asarray(order, np.int64)
 
 
@@ -151,12 +192,12 @@ class Fill:
 def complete_fill(A: Any, order: Any = None) -> Fill:
     """The fill and the work of the complete L U of A by rows `order`, with pivots from the diagonal, without doing it.
 
-    A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts.
+    A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts, without stored zeros.
     order : (n,), None for A's own.
     A bound where A's pattern is not symmetric; pivots from elsewhere may fill in more. Cost: nearly O(nnz).
     Raises ParameterError for an order that is no permutation of the rows.
     """
-    S = _graph(as_csr(A, diagonal=False))
+    S = _graph(without_zeros(as_csr(A, diagonal=False)))
     if order is not None and not np.array_equal(np.sort(order), np.arange(S.shape[0])):
         raise ParameterError(f"order is no permutation of the {S.shape[0]} rows; each must appear once.")
     return _complete_fill(S, order)
@@ -171,6 +212,7 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
 
     Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
     """
+    deadline.check()
     _, post, count = _tree(S, order)
     below = (count - 1).astype(float)
     return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
@@ -233,6 +275,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     separators: list[list[Any]] = []
     longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
     for _ in range(cuts):
+        deadline.check()
         starts = np.cumsum([0, *(rows.size for rows in regions)])
 
         def halved(t: int, regions: list[Any] = regions, starts: Any = starts) -> tuple[Any, Any, Any]:
@@ -280,12 +323,12 @@ def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any,
 def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
-    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`; "auto"
-    is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
     `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
     orderings.
     """
-    A = as_csr(A, diagonal=False)
+    A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
     S, order, fill = (begun or Begun(A, aside=False)).found()
@@ -357,8 +400,8 @@ class Begun:
 
 
 def _begin(A: CSR, halt: Any = None) -> Any:
-    """(graph of A, an order by `amd`, its fill); None after a halt."""
-    S = _graph(A)
+    """(graph of A without stored zeros, an order by `amd`, its fill); None after a halt."""
+    S = _graph(without_zeros(A))
     order = _amd(S, halt)
     return None if halt is not None and halt[0] else (S, *_postordered(S, order))
 
@@ -393,10 +436,12 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
     """
     validation.choice("ordering", ordering, ORDERINGS)
-    if ordering is None:
-        return None
+    return None if ordering is None else permuted(A, ORDERS[ordering](A), hermitian=hermitian)
+
+
+def permuted(A: CSR, order: Any, *, hermitian: bool = False) -> Permutation:
+    """As `permutation`, by an order (n,) on the host."""
     xp, index = namespace(A.data), A.indices.dtype
-    order = ORDERS[ordering](A)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(A.n)
     rows, columns = inverse[np.repeat(np.arange(A.n), np.diff(to_host(A.indptr)))], inverse[to_host(A.indices)]
@@ -435,7 +480,7 @@ def _graph(A: CSR) -> sp.csr_matrix:
 
 def _library(module: str, what: str, requirement: str, instead: str) -> Any:
     try:
-        return import_module(module)
+        return with_own_symbols(module)
     except ImportError as error:
         raise ParameterError(
             f"{what} needs {requirement}, which is not installed: pip install {requirement}, {instead}."
@@ -445,7 +490,7 @@ def _library(module: str, what: str, requirement: str, instead: str) -> Any:
 def _installed(module: str) -> Any:
     """The module, or None."""
     try:
-        return import_module(module)
+        return with_own_symbols(module)
     except ImportError:
         return None
 

@@ -80,6 +80,33 @@ class Attempt:
     residual: float
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """How good an x is, as `finelu.solve(..., certify=True)` has found: of many columns, the largest of each figure.
+
+    Norms are those of the largest element and sum of a row; complex numbers count as |real| + |imaginary|.
+    normwise : ||b - A x|| / (||A|| ||x|| + ||b||): x solves exactly a system that differs from A x = b by that.
+    componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, likewise with each entry by itself.
+    condition : ||A|| ||A^-1||, estimated from below; Inf where a solve that this takes did not end.
+    error : a bound of max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf likewise.
+    least_residual : about ||b - A x||_2 / ||b||_2 of the solution itself, rounded to this precision: no rtol below it
+        can be asked for.
+    """
+
+    normwise: float
+    componentwise: float
+    condition: float
+    error: float
+    least_residual: float
+
+    def sentence(self) -> str:
+        return (
+            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; condition number about "
+            f"{self.condition:.1e}; x is wrong by at most {self.error:.1e} of its largest element; rounding x alone "
+            f"leaves a relative residual of about {self.least_residual:.1e}"
+        )
+
+
 class NoArray:
     """What is no array but has one as x: where it is used as one, the error says so."""
 
@@ -118,6 +145,7 @@ class Solution(NoArray):
     row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
         ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
         componentwise backward error; else None.
+    certificate : of `finelu.solve(..., certify=True)`.
     """
 
     x: Any
@@ -132,6 +160,7 @@ class Solution(NoArray):
     attempts: tuple[Attempt, ...] = ()
     recurrence: Any = None
     row_residual: float | None = None
+    certificate: Certificate | None = None
 
     @property
     def converged(self) -> bool:
@@ -172,6 +201,8 @@ class Solution(NoArray):
             number += len(alike)
         if not self.attempts:
             lines.append(f"{self._name}, {counted(self.iterations, 'iteration')}")
+        if self.certificate is not None:
+            lines.append(f"Certified: {self.certificate.sentence()}.")
         if (compiling := self.timings.get("compile", 0.0)) > 0:
             lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])

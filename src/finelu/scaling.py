@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu import deadline
 from finelu.arithmetic import judged
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, StructurallySingular
@@ -69,6 +70,7 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     if symmetric:
         rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(dtype).eps)
     columns, v = _matched(A.n, rows, indices, -logs)
+    deadline.check()
     sound = _sound(A.n, rows, indices, logs, columns, np.finfo(dtype).eps)
     if sound is not None:
         with suppress(StructurallySingular):  # there is none without them
@@ -164,6 +166,7 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
     """u, v (n,) for which the largest logs + u + v of each row and column are about 0; see `equilibrate`."""
     u, v = np.zeros(n), np.zeros(n)
     for _ in range(sweeps):
+        deadline.check()
         scaled = logs + u[rows] + v[indices]
         by_row, by_column = _largest(scaled, rows, n), _largest(scaled, indices, n)
         if symmetric:

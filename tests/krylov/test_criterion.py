@@ -241,6 +241,13 @@ def test_a_small_right_hand_side_in_single_precision():
     assert np.array_equal(guess.x, s.x)
 
 
+@pytest.mark.parametrize("name", ["solve", *METHODS])
+def test_a_first_guess_that_makes_a_small_right_hand_side_negligible(name):
+    A, b = fl.gallery.problem("poisson5:4"), np.full(16, 1e-308)
+    solution = getattr(fl, name)(A, b, x0=np.full(16, 0.7), rtol=1e-8)  # times 2^1023 a number, the norm of A x0 is not
+    assert solution.converged and solution.residual_norm <= 1e-8 * 4e-308 and np.isfinite(solution.history).all()
+
+
 def test_words_that_name_no_criterion():
     A = fl.gallery.problem("poisson5:4")
     for call in (fl.solve, fl.cg):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
+from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
@@ -29,17 +30,18 @@ from finelu.auto.singular import (
     constants,
     verdict,
 )
+from finelu.deadline import limited
 from finelu.device import namespace, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, StructurallySingular, counted
+from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
 from finelu.preconditioners import MILU0, SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.result import Attempt, Solution, Status
+from finelu.result import Attempt, Certificate, Solution, Status
 from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
@@ -51,7 +53,7 @@ WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep 
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
-DEAR = 10.0  # times by which these may take longer than the cheap rung is expected to
+LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -131,15 +133,15 @@ class Ladder:
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     def _complete(self, left: list[str]) -> str | None:
-        """The rung of complete factors, if it is left, fits, and is not much dearer than incomplete ones: for
-        tolerances that an incomplete factorization may reach, or not, by chance."""
+        """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
+        ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
         rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
         if rung == "direct" and costs.fits(costs.room(rung)):
             costs.count_fill()
         if rung is None or not costs.fits(costs.room(rung)):
             return None
         seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
-        return rung if seconds < math.inf and seconds <= DEAR * cheap and costs.in_time(seconds, rung) else None
+        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
 
     # a right-hand side
 
@@ -166,14 +168,34 @@ class Ladder:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
                     return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+        if differing := self._unfit_for_method():
+            unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
+            return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
-        if self.may_be_singular and (evidence := self._off_range(column)) is not None:
-            return self._least_squares(column, evidence, guess=column.x if column.size < scale else None)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
-        rung = rung or self.preferred or self.next_rung(left)
-        why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
+        with limited(self.costs.deadline):
+            try:
+                if self.may_be_singular and (evidence := self._off_range(column)) is not None:
+                    return self._least_squares(column, evidence, guess=column.x if column.size < scale else None)
+                rung = self._climb(column, left, rung, why)
+                if column.evidence is not None:
+                    return self._least_squares(column, column.evidence, rung)
+                ended = column.status is not Status.PRECISION_LIMIT and column.status in OVER
+                if not ended and column.iterations < self.most:
+                    evidence = self._off_range(column, thorough=True)
+                    if evidence is not None:
+                        return self._least_squares(column, evidence)
+            except OutOfTime:
+                column.status = Status.OUT_OF_TIME
+            return self._solution(column, left)
+
+    def _climb(self, column: Column, left: list[str], rung: str | None, why: str) -> str | None:
+        """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
+        returns the last. rung, why : as of `solve`."""
         try:
+            rung = rung or self.preferred or self.next_rung(left)
+            why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
@@ -187,12 +209,7 @@ class Ladder:
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
-        if column.evidence is not None:
-            return self._least_squares(column, column.evidence, rung)
-        ended = column.status is not Status.PRECISION_LIMIT and column.status in OVER
-        if not ended and column.iterations < self.most and (evidence := self._off_range(column, thorough=True)):
-            return self._least_squares(column, evidence)
-        return self._solution(column, left)
+        return rung
 
     def _look_for_constants(self, *, thorough: bool) -> None:
         """Look for null vectors that are constant on sets of unknowns: quickly once, and thoroughly once."""
@@ -302,7 +319,10 @@ class Ladder:
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
             with compile_clock() as compiling:
-                outcome = self._factor(rung)
+                try:
+                    outcome = self._factor(rung)
+                except OutOfTime as error:
+                    outcome, column.status = str(error), Status.OUT_OF_TIME
             made = perf_counter() - start
             compiled = compiling()
             if outcome:
@@ -445,10 +465,27 @@ class Ladder:
             attempts=tuple(column.attempts),
         )
 
+    def certificate(self, b: Any, x: Any) -> Certificate:
+        """What is known of an x that this ladder has found for b."""
+        made = [
+            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
+        ]
+        F = self.factors[made[0]] if made else None
+        complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
+
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
+
+    def _unfit_for_method(self) -> str:
+        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
+        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
+        if not needed:
+            return ""
+        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
+        return differing and f"{self.method} needs {needed}, but {differing}"
 
     def _not_unique(self) -> str:
         """What is known of null vectors of A, which make x one of many; "" if nothing."""
@@ -490,6 +527,8 @@ class Ladder:
                 require_matching(self.A)
             except StructurallySingular as error:
                 self.structure = str(error)
+            except OutOfTime:
+                pass  # it stays unknown
 
     # a rung
 
@@ -508,12 +547,14 @@ class Ladder:
                 else:
                     with self.A.unchanged(self.traits.mirrored):  # until solve returns
                         self.factors[rung] = recipe.factor(self.A)
+            except OutOfTime:
+                raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
-                if isinstance(error, StructurallySingular):
-                    self.structure = str(error)
+                if isinstance(error, StructurallySingular):  # of A, or of what a recipe has made of it
+                    self._look_at_structure()
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
@@ -382,6 +383,7 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     weight = 1 / xp.where(size_of_rows > 0, size_of_rows, 1)
     v = begin
     for step in range(STEPS):
+        deadline.check()
         v = _inverse_step(F, v, trans) if step < 3 else _unit(v - _applied(F, S @ v, trans))
         if v is None:
             return None
@@ -404,6 +406,7 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
     even = xp.where(size >= (1 - LEVEL * eps) * size.max(), v / xp.where(support, size, 1) * size.max(), v)
     near = next((c for c in (even, v) if bool((abs(_product(A, c)) <= eps / 2 * (sizes @ abs(c))).all())), None)
     for _ in range(STEPS):
+        deadline.check()
         image = _product(A, v)
         magnitudes = sizes @ abs(v)
         rest = _product(A, w, image)  # A (v + w)
@@ -455,6 +458,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
     largest, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
+        deadline.check()
         v = _unit(v)
         if v is None:
             break
@@ -519,6 +523,7 @@ def _product(A: CSR, v: Any, plus: Any = None) -> Any:
 def _inverse_step(F: Any, v: Any, trans: str) -> Any:
     """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
     w = _unit(_applied(F, v, "H" if trans == "N" else "N"))
+    deadline.check()
     return None if w is None else _unit(_applied(F, w, trans))
 
 

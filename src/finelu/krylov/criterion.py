@@ -19,7 +19,7 @@ from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.residual import UNEVEN, Residual, terms_are_even
+from finelu.krylov.residual import UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 
@@ -95,9 +95,7 @@ class Criterion:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
-        r, size, rounding = self._resolved(
-            b, x, r, lambda v: float((abs(v) / terms).max(initial=0.0)), tolerance / self._of_b
-        )
+        r, size, rounding = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
         self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
         return r, size * self._of_b
 
@@ -131,7 +129,7 @@ class Criterion:
             sums = abs(matrix).sum(axis=1).astype(self.b.real.dtype)
         else:
             return False
-        sums = xp.where(sums > 0, sums, xp.asarray(sums.max(initial=0.0) or 1.0, sums.dtype))
+        sums = xp.where(sums > 0, sums, xp.asarray(largest(sums) or 1.0, sums.dtype))
         least, most = float(sums.min()), float(sums.max())
         if not most > UNEVEN * least or not math.isfinite(most):
             return False
@@ -296,7 +294,7 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
     """
     xp, terms = namespace(b), residual.magnitudes(b, x)
     r, _ = residual.twice(b, x)
-    error = float((abs(r) / xp.where(terms > 0, terms, 1)).max(initial=0.0))
+    error = largest(abs(r) / xp.where(terms > 0, terms, 1))
     if not error <= LIMIT * float(np.finfo(b.dtype).eps):
         return math.nan
     return error if bool((abs(solve(r)) <= SETTLED * abs(x)).all()) else math.nan
@@ -316,8 +314,8 @@ def power_for(b: Any) -> int:
     To multiply by it is exact. A x then loses no digits by underflow; those that x itself loses, as it is rounded to
     what can be held, are looked at afterwards.
     """
-    largest, limits = float(abs(b).max(initial=0.0)), np.finfo(b.real.dtype)
-    return 1 - math.frexp(largest)[1] if 0 < largest < float(limits.tiny) / float(limits.eps) else 0
+    most, limits = largest(b), np.finfo(b.real.dtype)
+    return 1 - math.frexp(most)[1] if 0 < most < float(limits.tiny) / float(limits.eps) else 0
 
 
 def times_power(v: Any, power: int) -> Any:
@@ -331,8 +329,9 @@ def magnified(system: System, power: int) -> System:
     found.b = times_power(system.b, power)
     if system.x0 is not None:
         found.x0 = times_power(system.x0, power)
-        if kernels_for(found.x0).vectors.first_not_finite(found.x0) >= 0:
-            found.x0 = None  # b is nothing compared with A x0
+        most = math.sqrt(float(np.finfo(found.x0.dtype).max))
+        if not float(abs(found.x0).max(initial=0.0)) < most:
+            found.x0 = None  # b is nothing compared with A x0, whose norm may be Inf
     return found
 
 

@@ -93,6 +93,7 @@ class Residual(Measures):
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
         than that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
+        b, x = self._prepared(b, x)
         A = self._entries
         r = self.xp.empty_like(b)
         values = x if self.comm is None else self.matrix.with_ghosts(x)
@@ -187,9 +188,14 @@ class Residual(Measures):
         return r, size if self.noise <= tolerance else max(size, self.noise)
 
 
+def largest(v: Any) -> float:
+    """The largest magnitude of an array, on the host; 0 of an empty one."""
+    return float(abs(v).max()) if v.size else 0.0
+
+
 def terms_are_even(bound: Any) -> bool:
     """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown."""
     if bound is None:
         return False
-    most = float(bound.max(initial=0.0))
+    most = largest(bound)
     return bool(((bound * UNEVEN >= most) | (bound == 0)).all())

@@ -14,7 +14,7 @@ from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, dense_numbers, require_square
+from finelu.matrix.vectors import DTYPES, dense_numbers, native, require_square
 
 NATIVE = frozenset(map(np.dtype, DTYPES))
 
@@ -116,6 +116,21 @@ def full_csr(indptr: Any, indices: Any, data: Any) -> CSR:
     return result
 
 
+def without_zeros(A: CSR) -> CSR:
+    """A without the zeros that it stores, on the host; A itself, wherever it is, if it stores none.
+
+    For complete factors, whose fill they would only add to: by definition zeros are entries of incomplete ones. Cost:
+    one pass over the values.
+    """
+    stored = namespace(A.data).count_nonzero(A.data)
+    if int(stored) == A.nnz:
+        return A
+    A = A.on(np)
+    kept = np.flatnonzero(A.data)
+    indptr = np.searchsorted(kept, A.indptr).astype(A.indptr.dtype)
+    return as_csr(sp.csr_matrix((A.data[kept], A.indices[kept], indptr), shape=A.shape), diagonal=False)
+
+
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
     kernels = kernels_for(A.data)
@@ -150,7 +165,7 @@ def _to_csr_format(A: Any) -> Any:
     given: Any = A
     if sp.issparse(given) or isinstance(given, BlockProducts):
         require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
-        return A.tocsr()
+        return (native(A) if sp.issparse(given) else A).tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
         require_square(A.shape)
         return A.to_scipy_sparse().tocsr()
@@ -162,7 +177,7 @@ def _to_csr_format(A: Any) -> Any:
         require_square(A.shape)
         return csp.csr_matrix(A if str(A.dtype) in DTYPES else A.astype(np.float64))
     try:
-        dense = np.asarray(A)
+        dense = native(np.asarray(A))
     except Exception as error:
         raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
     if dense.ndim != 2 or dense.dtype.kind not in "biufc":
@@ -177,7 +192,8 @@ def _to_csr_format(A: Any) -> Any:
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
             "a sparse matrix or a two-dimensional array of numbers is needed."
         )
-    return sp.csr_matrix(dense.astype(np.float64) if dense.dtype == np.float16 else dense)
+    native = dense.dtype.newbyteorder("=")
+    return sp.csr_matrix(dense.astype(np.float64 if native == np.float16 else native, copy=False))
 
 
 def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:

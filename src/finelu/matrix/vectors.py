@@ -39,7 +39,13 @@ def dense_numbers(b: Any, name: str) -> Any:
             raise MatrixError(f"{name} is a {given}, which cannot be read as an array ({error}).") from error
     if b.dtype.kind not in "biufc":
         raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
-    return as_any_other(b)
+    return as_any_other(native(b))
+
+
+def native(v: Any) -> Any:
+    """v, an array or a sparse matrix, with its values in this machine's order of bytes, the only one that SciPy and the
+    kernels take; v itself, if they are."""
+    return v if v.dtype.isnative else v.astype(v.dtype.newbyteorder("="))
 
 
 def all_finite(values: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
+from finelu import deadline
 from finelu.arithmetic import judged, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
@@ -144,6 +145,7 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
 
     diagonal : whether it must be stored in full; None for what the recipe's facts say.
     """
+    deadline.check()
     number("shift", getattr(recipe, "shift", 0.0), of=recipe)
     choice("precision", recipe.precision, PRECISIONS, of=recipe)
     A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
