@@ -23,7 +23,7 @@ LIMIT, SOON = 0.2, 2.0  # s: a limit, and when what takes some 5 s or more witho
 
 @pytest.fixture
 def halted(monkeypatch):
-    """Kernels find that the time is over, and no caller is told."""
+    """Kernels find that the time is over, and no caller is given OutOfTime."""
     monkeypatch.setattr(deadline, "halt", lambda: np.ones(1, np.int64))
     monkeypatch.setattr(deadline, "check", lambda: None)
 

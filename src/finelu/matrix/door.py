@@ -192,8 +192,7 @@ def _to_csr_format(A: Any) -> Any:
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; "
             "a sparse matrix or a two-dimensional array of numbers is needed."
         )
-    native = dense.dtype.newbyteorder("=")
-    return sp.csr_matrix(dense.astype(np.float64 if native == np.float16 else native, copy=False))
+    return sp.csr_matrix(dense.astype(np.float64) if dense.dtype == np.float16 else dense)
 
 
 def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:

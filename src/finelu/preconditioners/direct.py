@@ -181,20 +181,21 @@ class Prepared:
         return same and self.matrix.dtype == other.matrix.dtype
 
 
-def prepared(A: CSR, before: Prepared | None = None) -> Prepared:
-    """before : of other values, whose entries are taken if there are no more. Cost: some passes over the values."""
+def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
+    """before : of other values, whose entries are taken if there are no more.  scaled : in any case. Cost: some passes
+    over the values."""
     A = A.on(np)
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:
         data = A.data[before.kept]
         if np.count_nonzero(data) == np.count_nonzero(A.data):
-            return _in_range(before.matrix.with_values(data), before.kept)
+            return _in_range(before.matrix.with_values(data), before.kept, scaled)
     S = without_zeros(A)
     if before is None or before.kept is not None or S is A:
-        return _in_range(S, None if S is A else np.flatnonzero(A.data))
-    return _in_range(A, None)  # more zeros than before are kept as entries
+        return _in_range(S, None if S is A else np.flatnonzero(A.data), scaled)
+    return _in_range(A, None, scaled)  # more zeros than before are kept as entries
 
 
-def _in_range(S: CSR, kept: np.ndarray | None) -> Prepared:
+def _in_range(S: CSR, kept: np.ndarray | None, scaled: bool) -> Prepared:
     sizes = abs(S.data.view(S.data.real.dtype))
     if S.dtype.kind == "c":
         sizes = np.maximum(sizes[::2], sizes[1::2])
@@ -202,7 +203,7 @@ def _in_range(S: CSR, kept: np.ndarray | None) -> Prepared:
     if least == 0:
         least = sizes[sizes > 0].min(initial=np.inf)
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
-    if low <= least and sizes.max(initial=0.0) <= high:
+    if not scaled and low <= least and sizes.max(initial=0.0) <= high:
         return Prepared(S, kept)
     symmetric = is_mirrored(S) or is_mirrored(S, conjugated=False)
     S = S.with_values(S.data.astype(np.result_type(S.dtype, np.float64)))
@@ -238,7 +239,19 @@ class SparseLUFactors(Factors):
     """
 
     _bound = ("_lock", "_lu", "_library")
-    _made_of = ("_by_itself", "_arranged", "_library", "_how", "_symmetric", "_factored", "_lu", "_steps", "_S")
+    _made_of = (
+        "_by_itself",
+        "_arranged",
+        "_library",
+        "_how",
+        "_symmetric",
+        "_factored",
+        "_lu",
+        "_steps",
+        "_S",
+        "_prepared",
+        "_scaled",
+    )
     report: DirectReport
 
     def __init__(
@@ -259,7 +272,7 @@ class SparseLUFactors(Factors):
         self._probed, self._most = probed, most
         self._steps, self._S = 0, None  # of refinement, and the matrix for it, in what is prepared
         self._transposed: Any = None
-        self._prepared = prepared(A)
+        self._prepared, self._scaled = prepared(A), False
         self._take(known or _analysed(recipe, self._prepared.matrix))
         self._refresh(A)
 
@@ -294,7 +307,7 @@ class SparseLUFactors(Factors):
         if self.recipe.backend == "feral" and not is_hermitian(A):
             raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
         if self.updates:
-            before, self._prepared = self._prepared, prepared(A, self._prepared)
+            before, self._prepared = self._prepared, prepared(A, self._prepared, scaled=self._scaled)
             if not self._prepared.like(before):
                 self._take(_analysed(self.recipe, self._prepared.matrix))
         S = self._prepared.matrix
@@ -314,7 +327,7 @@ class SparseLUFactors(Factors):
         if self._probed and self.recipe.shift:  # these are factors of another matrix
             self._probe(S, lambda v: self._solved(v, "N"))
         elif self._probed:
-            self._judge(S)
+            self._judge(A)
 
     def _failed(self, S: CSR) -> str:
         """Compute the factors; "", or why others than those of a library that "auto" has chosen are to be computed."""
@@ -333,22 +346,23 @@ class SparseLUFactors(Factors):
                 return f"{self.report.backend}: it replaced {self._lu.replaced} pivots"
         return ""
 
-    def _judge(self, S: CSR) -> None:
+    def _judge(self, A: CSR) -> None:
         """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
-        solves, or other factors where "auto" allows for them, or warn."""
+        solves, scale A, or take other factors where "auto" allows for them, or warn."""
         report = self.report
-        start, found = perf_counter(), self._judged(S)
-        best = (found, self._state())
-        for recipe in self._others() if found[1] > ENOUGH else ():
-            report.tried = [*(report.tried or ()), f"{report.backend}: backward error {found[0]:.1e}"]
+        start, found = perf_counter(), self._judged()
+        best, others = (found, self._state()), [(report.backend, found)]
+        for recipe, scaled in self._others() if found[1] > ENOUGH else ():
             try:
-                self._take(_analysed(recipe, S))
-                self._compute(S)
-                found = self._judged(S)
+                self._prepared, self._scaled = prepared(A, scaled=scaled), scaled
+                self._take(_analysed(recipe, self._prepared.matrix))
+                self._compute(self._prepared.matrix)
+                found = self._judged()
             except (FineluError, MemoryError) as error:
                 if isinstance(error, OutOfTime):
                     raise
                 continue
+            others.append((f"{report.backend}{', scaled' if scaled else ''}", found))
             if found[1] < best[0][1]:
                 best = (found, self._state())
             if found[1] <= ENOUGH:
@@ -357,7 +371,9 @@ class SparseLUFactors(Factors):
             found, (attributes, facts) = best
             vars(self).update(attributes)
             vars(report).update(facts)
-        if report.tried:
+        if len(others) > 1:
+            left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
+            report.tried = [*(report.tried or ()), *left]
             report.numeric_seconds = (report.numeric_seconds or 0.0) + perf_counter() - start
         report.backward_error, roundings, report.probe = found
         report.refinements = self._steps
@@ -374,21 +390,26 @@ class SparseLUFactors(Factors):
         report = vars(self.report)
         return {name: getattr(self, name) for name in self._made_of}, {name: report[name] for name in facts}
 
-    def _others(self) -> list[SparseLU]:
-        """Recipes for other factors, where the library is not one that was asked for."""
+    def _others(self) -> list[tuple[SparseLU, bool]]:
+        """Recipes for other factors, and whether A is scaled for them: by another library only where none was asked
+        for."""
         recipe, first = self.recipe, replace(self.recipe, backend="superlu")
-        if recipe.backend != "auto":
-            return []
-        matched = [] if recipe.matching is not None or self.report.matched else [replace(first, matching=True)]
-        return ([] if self._how is None else [first]) + (matched if recipe.ordering != COLAMD else [])
+        found = [] if self._scaled else [(recipe, True)]
+        if recipe.backend == "auto" and self._how is not None:
+            found.append((first, False))
+        if recipe.backend in ("auto", "superlu") and recipe.matching is None and recipe.ordering != COLAMD:
+            found += [] if self.report.matched else [(replace(first, matching=True), False)]
+        return found
 
-    def _judged(self, S: CSR) -> tuple[float, float, float]:
+    def _judged(self) -> tuple[float, float, float]:
         """The largest backward error, as in `backward_error`, twice, of solves with two right-hand sides S y, and what
-        `finelu.factors.probe` finds. y : random; and in proportion to the columns' sizes, so that all of them count.
+        `finelu.factors.probe` finds; S is what is prepared, y random, and in proportion to the columns' sizes, so that
+        all of them count.
 
         A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps.
         Raises UnstableFactors where a solve is not finite.
         """
+        S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, probing(S)
         largest = np.zeros(S.n, S.data.real.dtype)
         np.maximum.at(largest, S.indices, abs(S.data))
