@@ -292,6 +292,7 @@ def test_structural_singularity_beats_a_limit_of_an_attempt():
     assert solution.status is Status.SINGULAR
     text = solution.explain()
     assert "A is structurally singular: 41 rows find no column" in text and "raise" not in text
+    assert "x is of the least residual that was found" in text  # factors that are of no use do not find it
     assert solve(A, b, maxiter=3).status is Status.MAX_ITERATIONS  # the caller's
 
 

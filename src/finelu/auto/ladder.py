@@ -95,6 +95,7 @@ class Ladder:
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
         self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
+        self.least = False  # whether the last x for such a b was of the least residual
         self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
@@ -257,7 +258,7 @@ class Ladder:
         if inner.residual_norm > column.target and self.nested < NESTED:
             before, why = (self.most, self.given_up), "it is for the part of b in A's range"
             self.most, self.given_up = max(self.most - column.iterations, 0), set()
-            self.nested += 1
+            self.nested, self.least = self.nested + 1, False
             try:
                 inner = self.solve(within, guess, column.target, rung=rung, why=why)
             finally:
@@ -276,7 +277,8 @@ class Ladder:
             status = inner.status
         column.residual(b, x, column.target)
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
-        if inner.status not in (Status.CONVERGED, Status.SINGULAR, Status.NUMERICALLY_SINGULAR):
+        self.least = inner.converged or self.least
+        if not self.least:
             least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
         empty = self._empty_rows(b) if self.structure else ""
         words = (empty, evidence.text, least + (", without a part along v" if null is not None else ""), self.structure)
