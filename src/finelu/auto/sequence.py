@@ -352,8 +352,8 @@ class Sequence:
 
 
 def _combined(product: Any, known: list[Any], b: Any) -> Any:
-    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the eigenvalues of their
-    products are not found."""
+    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the
+    eigenvalues of their products are not found."""
     xp = namespace(b)
     V, W = xp.stack(known), xp.stack([product @ x for x in known])
     gram, right = to_host(W.conj() @ W.T), to_host(W.conj() @ b)
