@@ -19,7 +19,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
 from finelu.kernels.operands import CSR
-from finelu.matrix import norm
+from finelu.matrix import norm, without_zeros
 from finelu.preconditioners.complete import is_mirrored
 from finelu.scaling import require_matching
 from finelu.threads import get_num_threads
@@ -112,9 +112,15 @@ class CudssFactors(Factors):
         self._steps, self._nnz = 0, 0
         self._least = 0.0  # what `_probed` found when the steps were last looked for
         self._seen = 0.0, 0.0  # probe and backward error of the factors that there are
-        self._S, self._places = with_diagonal(A)
+        self._lay_out(A)
         self._refresh(A)
         self._most = math.inf
+
+    def _lay_out(self, A: CSR) -> None:
+        """Room for A's values without stored zeros; for others later where these are the only ones that are not."""
+        some = without_zeros(A)
+        self._kept = None if some is A else namespace(A.data).flatnonzero(A.data)
+        self._S, self._places = with_diagonal(some.on(namespace(A.data)))
 
     def _unbound(self) -> None:
         self._library = _library()
@@ -142,7 +148,15 @@ class CudssFactors(Factors):
         start, self._planned = perf_counter(), 0.0  # seconds of all plans that are made here
         self.report.warning = None
         try:
-            _take_values(self._S, self._places, A, self.recipe.shift)
+            values = A.data if self._kept is None else A.data[self._kept]
+            if self._kept is not None and int(namespace(values).count_nonzero(values)) < int(
+                namespace(values).count_nonzero(A.data)
+            ):
+                self._drop()
+                self._lay_out(A)
+                self._made, self._y = None, None
+                values = A.data if self._kept is None else A.data[self._kept]
+            _take_values(self._S, self._places, values, self.recipe.shift)
             self._transposed = None
             size = self._compute(A)
             if self.report.replaced:  # as where A is 0, of which the probe sees nothing
@@ -401,14 +415,14 @@ def with_diagonal(A: CSR) -> tuple[CSR, Any]:
     return CSR(indptr, columns[order], xp.empty(order.size, A.dtype), diag), places[: A.nnz]
 
 
-def _take_values(S: CSR, places: Any, A: CSR, shift: float) -> None:
-    """A's values into S, the diagonal moved by `shift` of itself, or a zero one to `shift` of the largest entry."""
-    xp = namespace(A.data)
+def _take_values(S: CSR, places: Any, values: Any, shift: float) -> None:
+    """A's `values` into S, the diagonal moved by `shift` of itself, or a zero one to `shift` of the largest entry."""
+    xp = namespace(values)
     if places is None:
-        S.data[:] = A.data
+        S.data[:] = values
     else:
         S.data[:] = 0
-        S.data[places] = A.data
+        S.data[places] = values
     if shift:
         d, largest = S.data[S.diag], abs(S.data).max()
         S.data[S.diag] = d + shift * xp.where(d == 0, xp.where(largest == 0, 1, largest).astype(S.dtype), d)
