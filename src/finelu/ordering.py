@@ -88,7 +88,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least = {
+    least: dict[str, Any] = {
         "drop_tol": 0.5,
         "fill_factor": 1,
         "permc_spec": "MMD_AT_PLUS_A",
