@@ -169,7 +169,7 @@ class Ladder:
             if size < scale:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+                    return replace(self.nothing(b, Status.CONVERGED, column.residual.norm), x=column.x)
         if differing := self._unfit_for_method():
             unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
             return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
