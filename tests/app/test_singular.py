@@ -237,6 +237,14 @@ def test_constants_are_exact_or_rounding_or_none():
     assert found(shell, thorough=True).right.count == 1
 
 
+@pytest.mark.parametrize(("size", "of_b"), [(1e-300, 1e-200), (1e-150, 1e-180), (1.1e300, 1e-200)])
+def test_evidence_is_not_one_of_underflow(size, of_b):
+    A = neumann(3, 3) * size  # rounded, row by row, so that A 1 is not 0
+    assert singular.exactly_singular(as_csr(A)) is False
+    solution = solve(A, of_b * np.arange(9.0))
+    assert solution.status is Status.NUMERICALLY_SINGULAR, solution.explain()
+
+
 def test_a_null_vector_of_unknowns_without_diagonal():
     """A pressure: constant where the diagonal has gaps."""
     B = neumann(400)[:, :-1].T  # (399, 400), B 1 = 0
