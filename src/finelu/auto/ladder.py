@@ -92,7 +92,7 @@ class Ladder:
         self.broken: set[str] = set()  # rungs without factors
         self.structure = ""  # what a recipe says of a structural singularity
         # Whether the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
-        sum_of_all = abs(complex(self.A.data.sum()))
+        sum_of_all = float(abs(self.A.data.sum()))
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
         self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
