@@ -377,3 +377,24 @@ def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(m
         assert_close(A @ x, b, ulps=1e5)
     b = values(box.shape[0], "float64")
     assert_close(SparseLU().factor(box).solve(b), own(box.tocsc()).solve(b), ulps=1e5)
+
+
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+def test_factors_stay_whole_where_others_cannot_be_made(trans, monkeypatch):
+    A, b = in_dtype(gallery.poisson5(6), "complex64"), values(36, "complex64")
+    expected = SparseLU(backend="superlu").factor(A).solve(b, trans)
+    compute, made = direct.SparseLUFactors._compute, []
+
+    def fails_again(factors, S):
+        made.append(S.dtype)
+        if len(made) > 1:
+            raise SingularMatrix("another scale")
+        compute(factors, S)
+
+    monkeypatch.setattr(direct.SparseLUFactors, "_compute", fails_again)
+    monkeypatch.setattr(direct, "ENOUGH", 0.0)
+    F = SparseLU(backend="superlu").factor(A)
+    assert made[0] == np.complex64 and np.complex128 in made[1:]  # a scaled A is wider
+    x = F.solve(b, trans)
+    assert x.dtype == np.complex64
+    np.testing.assert_allclose(x, expected, rtol=1e-5)

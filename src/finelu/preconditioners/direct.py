@@ -368,10 +368,10 @@ class SparseLUFactors(Factors):
                 best = (found, self._state())
             if found[1] <= ENOUGH:
                 break
-        if best[0] is not found:
-            found, (attributes, facts) = best
-            vars(self).update(attributes)
-            vars(report).update(facts)
+        found, (attributes, facts) = best  # whatever was made, or begun, after these
+        vars(self).update(attributes)
+        vars(report).update(facts)
+        self._transposed = None
         if len(others) > 1:
             left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
             report.tried = [*(report.tried or ()), *left]
