@@ -272,6 +272,8 @@ def test_a_first_guess_that_makes_a_small_right_hand_side_negligible(name):
     A, b = fl.gallery.problem("poisson5:4"), np.full(16, 1e-308)
     solution = getattr(fl, name)(A, b, x0=np.full(16, 0.7), rtol=1e-8)  # times 2^1023 a number, the norm of A x0 is not
     assert solution.converged and solution.residual_norm <= 1e-8 * 4e-308 and np.isfinite(solution.history).all()
+    solution = getattr(fl, name)(A * 1e200, b, x0=np.full(16, 1e-200), rtol=1e-8)
+    assert np.isfinite(solution.residual_norm) and solution.status is not Status.NOT_FINITE
 
 
 def test_words_that_name_no_criterion():

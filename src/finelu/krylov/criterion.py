@@ -330,7 +330,9 @@ def magnified(system: System, power: int) -> System:
     if system.x0 is not None:
         found.x0 = times_power(system.x0, power)
         most = math.sqrt(float(np.finfo(found.x0.dtype).max))
-        if not float(abs(found.x0).max(initial=0.0)) < most:
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = [float(abs(v).max()) for v in (found.x0, found.A @ found.x0.copy())]
+        if not all(size < most for size in sizes):  # as NaN is not
             found.x0 = None  # b is nothing compared with A x0, whose norm may be Inf
     return found
 
