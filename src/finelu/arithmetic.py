@@ -28,8 +28,8 @@ def judged(function: Callable[P, R]) -> Callable[P, R]:
     one behaviour of two. The doors have it, not each expression, since every expression behind them may be met by
     numbers as small or large as A holds. A function that the caller gives (a LinearOperator, a callback, a watch) is
     called within it. Cost: less than a microsecond.
-    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError in
-    place of a LinAlgError that finelu's own calls of LAPACK or cuSOLVER have met.
+    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError
+    in place of a LinAlgError that finelu's own calls of LAPACK or cuSOLVER have met.
     """
 
     @wraps(function)

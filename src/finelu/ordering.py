@@ -88,7 +88,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least = {
+    least: dict[str, Any] = {
         "drop_tol": 0.5,
         "fill_factor": 1,
         "permc_spec": "MMD_AT_PLUS_A",
@@ -142,17 +142,39 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     dense = dense_row(A.n)
     if A.longest[2] <= dense:
         return None
-    rows, columns = np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+    rows, columns = _places(A)
     below, behind = _neighbours(rows, columns, A.n)
     moved = (below > dense) & (behind > dense)
     before = float(below @ behind)
     if not moved.any() or before <= COSTLY * A.nnz:
         return None
     order = np.argsort(moved, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(A.n)
-    below, behind = _neighbours(place[rows], place[columns], A.n)
+    below, behind = _reordered(rows, columns, order)
     return (order, int(moved.sum())) if float(below @ behind) <= CHEAPER * before else None
+
+
+def products(A: CSR) -> float:
+    """The products l_ik u_kj that elimination of A makes before any fill, with dense rows last.
+
+    It is the sum over the entries below the diagonal of the lengths of the rows of U that they meet.
+    Cost: a few passes over the entries.
+    """
+    rows, columns = _places(A)
+    dense = np.bincount(rows, minlength=A.n) > dense_row(A.n)
+    below, behind = _reordered(rows, columns, np.argsort(dense, kind="stable"))
+    return float(below @ behind)
+
+
+def _places(A: CSR) -> tuple[Any, Any]:
+    """Row and column of each entry, on the host."""
+    return np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+
+
+def _reordered(rows: Any, columns: Any, order: Any) -> tuple[Any, Any]:
+    """`_neighbours` of the matrix by rows `order`."""
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    return _neighbours(place[rows], place[columns], order.size)
 
 
 def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:

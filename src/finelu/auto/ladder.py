@@ -25,7 +25,6 @@ from finelu.auto.singular import (
     UNRESOLVED,
     Constants,
     Evidence,
-    along,
     condition,
     condition_in_words,
     constants,
@@ -50,7 +49,7 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
-WITHOUT_PIVOT = "A may be definite but for a null vector, beside which factors with A's row sums have no last pivot"
+WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
@@ -82,6 +81,7 @@ class Ladder:
         criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
         each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
+        self.wanted = rtol  # the relative tolerance of the right-hand side that is solved for
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
         self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
@@ -96,6 +96,7 @@ class Ladder:
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
         self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
+        self.least = False  # whether the last x for such a b was of the least residual
         self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
@@ -121,7 +122,7 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
-        if self.rtol < EXACT and (rung := self._complete(left)):
+        if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
@@ -157,7 +158,7 @@ class Ladder:
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
+        self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
@@ -168,7 +169,7 @@ class Ladder:
             if size < scale:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+                    return replace(self.nothing(b, Status.CONVERGED, column.residual.norm), x=column.x)
         if differing := self._unfit_for_method():
             unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
             return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
@@ -182,8 +183,10 @@ class Ladder:
                 rung = self._climb(column, left, rung, why)
                 if column.evidence is not None:
                     return self._least_squares(column, column.evidence, rung)
-                if column.status is Status.PRECISION_LIMIT or column.status not in OVER:
-                    if (evidence := self._off_range(column, thorough=True)) is not None:
+                ended = column.status is not Status.PRECISION_LIMIT and column.status in OVER
+                if not ended and column.iterations < self.most:
+                    evidence = self._off_range(column, thorough=True)
+                    if evidence is not None:
                         return self._least_squares(column, evidence)
             except OutOfTime:
                 column.status = Status.OUT_OF_TIME
@@ -256,33 +259,30 @@ class Ladder:
         if inner.residual_norm > column.target and self.nested < NESTED:
             before, why = (self.most, self.given_up), "it is for the part of b in A's range"
             self.most, self.given_up = max(self.most - column.iterations, 0), set()
-            self.nested += 1
+            self.nested, self.least = self.nested + 1, False
             try:
                 inner = self.solve(within, guess, column.target, rung=rung, why=why)
             finally:
                 self.most, self.given_up = before
                 self.nested -= 1
+        if inner.status is Status.PRECISION_LIMIT and b.real.dtype == np.float32:
+            return inner  # double precision finds out
         x = inner.x if null is None else inner.x - null.part(inner.x)
-        r, size = column.residual(b, x, column.target)
+        _, size = column.residual(b, x, column.target)
         if rung is not None:
             self._look_at_structure()
         status = Status.SINGULAR if evidence.exact or self.structure else Status.NUMERICALLY_SINGULAR
-        if not evidence.exact and null is not None:  # if A is not singular after all, this is the solution
-            better = along(self.A, evidence.outside, null.part(evidence.outside), x, r)
-            if better is not None and column.residual(b, better, column.target)[1] <= column.target:
-                x, status = better, Status.CONVERGED
         if not inner.converged and column.size < size:
             x = column.x
         if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and status is not Status.CONVERGED:
             status = inner.status
         column.residual(b, x, column.target)
-        ended = inner.status.name.lower().replace("_", " ")
-        least = "x is of the least residual" + (
-            ""
-            if inner.converged
-            else f" that was found, as the iterations for the part of b in A's range ended: {ended}"
-        )
-        words = (evidence.text, least + (", without a part along v" if null is not None else ""), self.structure)
+        least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
+        self.least = inner.converged or self.least
+        if not self.least:
+            least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
+        empty = self._empty_rows(b) if self.structure else ""
+        words = (empty, evidence.text, least + (", without a part along v" if null is not None else ""), self.structure)
         seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
         return self._combined(column, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
@@ -372,19 +372,19 @@ class Ladder:
             column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
-        elif not given_up and (rung in COMPLETE or self.asked) and self._is_settled(column, rung):
-            column.status, column.best = Status.PRECISION_LIMIT, attempt
-        elif column.iterations < self.most:
+        else:
             good = not given_up and rung not in ("cheap", "threshold")
-            F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-            singular = self.constants is not None and self.constants.right is not None
-            status, column.verdict, column.evidence = verdict(
-                self.A, column.residual, F, *known, good=good, singular=singular
-            )
-            if status is not None:
-                column.status = status
-            elif good:
-                self.condition = max(self.condition, condition(self.A, F, column.b))
+            if column.iterations < self.most:
+                F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
+                status, column.verdict, column.evidence = verdict(
+                    self.A, column.residual, F, *known, good=good, known=self.constants
+                )
+                column.status = status or column.status
+            complete = not given_up and (rung in COMPLETE or self.asked)
+            if column.evidence is None and complete and self._is_settled(column, rung):
+                column.status, column.best = Status.PRECISION_LIMIT, attempt
+            elif good and column.status not in HOPELESS and column.iterations < self.most:
+                self.condition = max(self.condition, condition(self.A, self.factors[rung], column.b))
 
     def _is_settled(self, column: Column, rung: str) -> bool:
         """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
@@ -440,7 +440,7 @@ class Ladder:
                 seen += (f"{self._name(rung)} was left out: {why}",)
         if self.structure and (status not in LIMITS or of_attempt):
             status = Status.SINGULAR
-            column.verdict = column.verdict or self._empty_rows(column.b)
+            column.verdict = column.verdict or ("" if self.nested else self._empty_rows(column.b))
         elif of_attempt:
             column.verdict = (
                 f"the limit of {counted(column.attempts[-1].iterations, 'iteration')} is that of an attempt"
@@ -448,7 +448,7 @@ class Ladder:
         elif (
             status is Status.CONVERGED
             and not self.nested
-            and (self.constants or self.structure or self.preferred == "multilevel")
+            and (self.constants or self.structure or self.traits.diagonal.missing or self.preferred == "multilevel")
         ):
             column.verdict = self._not_unique()
         on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
@@ -491,12 +491,18 @@ class Ladder:
         return differing and f"{self.method} needs {needed}, but {differing}"
 
     def _not_unique(self) -> str:
-        """What is known of null vectors of A, beside which x is one of many; "" if nothing."""
+        """What is known of null vectors of A, which make x one of many; "" if nothing."""
         if self.constants is not None and (right := self.constants.right) is not None:
-            how = "A is singular" if right.exact else "A is singular to working precision"
-            return f"{how} (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
+            if right.exact:
+                return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
+            return (
+                f"A is singular to working precision (A v = 0 but for rounding, for {right}): x is not unique in this "
+                "precision, as x + c v solves A x = b about as well"
+            )
         if self.structure:
             return "x is not unique, as A is singular"
+        if self.traits.diagonal.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
+            return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
         levels = getattr(getattr(self.factors.get(self.preferred or ""), "report", None), "levels", None) or [{}]
         if nullity := levels[-1].get("nullity", 0):
             return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
@@ -513,8 +519,8 @@ class Ladder:
             return ""
         first, named = StructurallySingular.MOST, ", ".join(map(str, rows[: StructurallySingular.MOST]))
         return (
-            f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand side "
-            f"that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
+            f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
+            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
         )
 
     def _look_at_structure(self) -> None:

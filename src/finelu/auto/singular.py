@@ -73,14 +73,30 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """The span of orthonormal vectors, the columns of V (n, k)."""
+    """The span of orthonormal vectors, the columns of V (n, k), and of those of `pieces`, if any, to which they are
+    orthogonal."""
 
     V: Any
+    pieces: Pieces | None = None
+
+    @classmethod
+    def together(cls, V: Any, pieces: Pieces | None) -> Vectors:
+        """The span of the columns of V (n, k) and of `pieces`."""
+        if pieces is None:
+            return cls(V)
+        xp = namespace(V)
+        W = xp.stack([v - pieces.part(v) for v in V.T], axis=1)
+        W, sizes = W / xp.linalg.norm(W, axis=0), xp.linalg.norm(W, axis=0)
+        return cls(_orthonormal(W[:, sizes > CORRELATED]), pieces)
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
+        found = self._part(x)
+        return found + self._part(x - found)
+
+    def _part(self, x: Any) -> Any:
         found = self.V @ (self.V.conj().T @ x)
-        return found + self.V @ (self.V.conj().T @ (x - found))
+        return found if self.pieces is None else found + self.pieces.part(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +138,9 @@ class Constants:
         share = norm(outside) / norm(b)
         if share <= max(rtol, RANGE * eps):
             return None
-        rest, rounding, exact = _image(self.adjoint, outside)
-        exact = bool((rest <= exact).all())
-        if not exact and (small or self.right is None or not bool((rest <= rounding).all())):
+        rest, rounding, least = _image(self.adjoint, outside)
+        exact = bool((rest <= least).all())
+        if not exact and (small or not bool((rest <= rounding).all()) or not self._hides(outside, b, rtol)):
             return None
         precision = "twice the working precision" if exact else "the rounding of the sums in its rows"
         what = f"A v = 0 to {precision} for {self.right}" if self.right is not None else ""
@@ -136,6 +152,15 @@ class Constants:
             outside,
             self.right,
         )
+
+    def _hides(self, outside: Any, b: Any, rtol: float) -> bool:
+        """Whether c v, v a null vector but for rounding, is so long where A c v has the length of `outside`, the part
+        of b that nothing else reaches, that the rounding of its terms is far above the tolerance."""
+        if self.right is None or not norm(v := self.right.part(outside)) > 0:
+            return False
+        length, terms = norm(_product(self.A, v)), norm(abs(self.A.tosparse()) @ abs(v))
+        rounding = float(np.finfo(b.dtype).eps) * terms * norm(outside)
+        return rtol * norm(b) * length <= UNATTAINABLE * rounding
 
 
 def constants(A: CSR, *, hermitian: bool, thorough: bool) -> Constants | None:
@@ -196,14 +221,6 @@ def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
     return abs(_product(A, v)), entries * (eps / 2) * sizes, EXACT * (entries + 1) * eps**2 * sizes
 
 
-def along(A: CSR, u: Any, v: Any, x: Any, r: Any) -> Any:
-    """x + c v with u^H (b - A (x + c v)) = 0, where r = b - A x, and u^H A and A v are no more than rounding; None where
-    c is not finite: the one solution that there may be, if A is not singular."""
-    c = (u.conj() * r).sum() / (u.conj() * _product(A, v)).sum()
-    better = x + c * v
-    return better if bool(namespace(x).isfinite(better).all()) else None
-
-
 @dataclass(frozen=True)
 class NullVector:
     """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision, or with that
@@ -254,22 +271,22 @@ def verdict(
     wanted: float,
     *,
     good: bool,
-    singular: bool = False,
+    known: Constants | None = None,
 ) -> tuple[Status | None, str, Evidence | None]:
     """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
 
     size : the norm of b - A x.  wanted : the relative tolerance.  F : factors of about A, or None.
     good : whether F is expected to be close to A. Without such factors, only the limit of the precision is looked
     for, and a null vector only at that limit: there x itself, which has grown, leads to it.
-    singular : A is known to be singular. That x has grown then says nothing, unless good factors find nothing else.
+    known : null vectors of A. If there are some, that x has grown says nothing, unless good factors find nothing else.
     """
     limited = at_limit(residual, b, x, size, wanted)
     if not limited and not good:
         return None, "", None
-    found = evidence(A, F, b, wanted, x if limited else None)
+    found = evidence(A, F, b, wanted, x if limited else None, known)
     if found is not None:
         return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text, found
-    if limited and (good or not singular):
+    if limited and (good or known is None or known.right is None):
         return Status.PRECISION_LIMIT, limit_in_words(A, residual, F, b, x, size), None
     return None, "", None
 
@@ -278,13 +295,13 @@ def _rounding(residual: Criterion, b: Any, x: Any) -> float:
     return residual.rounding(b, x)
 
 
-def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence | None:
+def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Constants | None = None) -> Evidence | None:
     """The evidence that no x solves A x = b to rtol, or None.
 
     It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
     for all x. Both are found by inverse iteration with the factors F of about A, which finds none unless they are good
     ones; v from `begin` (n,), random numbers if None, and u from b itself, which leads to the part of b that is
-    outside of the range of A.
+    outside of the range of A.  known : null vectors that are known, to which others are added.
     """
     if F is None:
         return None
@@ -312,9 +329,20 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
         f"{length:.1e}, largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside of "
         f"A's range",
-        Vectors(U).part(b),
-        Vectors(V),
+        Vectors.together(U, None if known is None else known.left).part(b),
+        Vectors.together(V, None if known is None else known.right),
     )
+
+
+def _orthonormal(V: Any) -> Any:
+    """An orthonormal basis (n, k) of the span of unit vectors that are nearly so, or independent."""
+    xp, basis = namespace(V), V[:, :0]
+    for v in V.T:
+        for _ in range(2):
+            v = v - basis @ (basis.conj().T @ v)
+        if norm(v) > CORRELATED:
+            basis = xp.concatenate([basis, (v / norm(v))[:, None]], axis=1)
+    return basis
 
 
 def _span(A: CSR, F: Any, start: Any, trans: str, first: Any, enough: float) -> Any:
@@ -399,11 +427,11 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
 
 
 def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
-    """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F make
-    a large vector, whose rounding is as large as what is wanted.
+    """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F
+    make a large vector, whose rounding is as large as what is wanted.
 
-    Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is left
-    of A v in the end is the least that there can be, compared with these.
+    Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is
+    left of A v in the end is the least that there can be, compared with these.
     """
     xp = namespace(rest)
     for _ in range(MOST_VECTORS):

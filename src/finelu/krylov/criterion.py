@@ -95,9 +95,7 @@ class Criterion:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
-        r, size, rounding = self._resolved(
-            b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b
-        )
+        r, size, rounding = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
         self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
         return r, size * self._of_b
 
