@@ -366,7 +366,7 @@ def _metis_for(S: Any, fill: Fill) -> Any:
 
 def _metis_in_time(S: Any) -> bool:
     """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
-    return METIS_SECONDS * S.nnz <= deadline.remaining()
+    return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
 
 
 class Begun:
