@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
-from scipy.sparse.linalg import spilu
 
-from finelu import threads, validation
+from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
+from finelu.foreign import leavable, spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, without_zeros
 from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
+METIS_SECONDS = 1.5e-6  # that METIS takes for an entry of the graph
 SEED = 1  # of METIS: the same order in every run
 # Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
 # row beyond which an incomplete factorization takes no longer for it.
@@ -33,6 +33,7 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
 # Products of an elimination, for each entry of A and of all, beyond which dense rows go last; what that is to leave.
 COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
+LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +89,21 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    factors = spilu(
-        sp.csc_matrix(by_columns, shape=S.shape),
-        drop_tol=0.5,
-        fill_factor=1,
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0,
-        panel_size=1,
-        relax=1,
-        drop_rule="basic",
-    )
-    return np.argsort(factors.perm_c)  # perm_c says where a column goes
+    least: dict[str, Any] = {
+        "drop_tol": 0.5,
+        "fill_factor": 1,
+        "permc_spec": "MMD_AT_PLUS_A",
+        "diag_pivot_thresh": 0,
+        "panel_size": 1,
+        "relax": 1,
+        "drop_rule": "basic",
+    }
+    columns = sp.csc_matrix(by_columns, shape=S.shape)
+
+    def places() -> np.ndarray:  # the factors are dropped by the thread that has made them
+        return spilu(columns, **least).perm_c.copy()
+
+    return np.argsort(leavable(places) if S.nnz > LONG_GRAPH else places())  # perm_c says where a column goes
 
 
 def amd(A: Any) -> np.ndarray:
@@ -119,10 +124,11 @@ def _amd(S: Any, halt: Any = None) -> np.ndarray:
 
 def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
     n = indptr.size - 1
-    order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
+    order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
     kernels_for(order).minimum_degree.minimum_degree(
         indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
     )
+    deadline.check()
     return order.astype(np.int64)
 
 
@@ -190,6 +196,8 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
+    if not _metis_in_time(S):
+        raise OutOfTime
     order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
@@ -205,12 +213,12 @@ class Fill:
 def complete_fill(A: Any, order: Any = None) -> Fill:
     """The fill and the work of the complete L U of A by rows `order`, with pivots from the diagonal, without doing it.
 
-    A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts.
+    A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts, without stored zeros.
     order : (n,), None for A's own.
     A bound where A's pattern is not symmetric; pivots from elsewhere may fill in more. Cost: nearly O(nnz).
     Raises ParameterError for an order that is no permutation of the rows.
     """
-    S = _graph(as_csr(A, diagonal=False))
+    S = _graph(without_zeros(as_csr(A, diagonal=False)))
     if order is not None and not np.array_equal(np.sort(order), np.arange(S.shape[0])):
         raise ParameterError(f"order is no permutation of the {S.shape[0]} rows; each must appear once.")
     return _complete_fill(S, order)
@@ -225,6 +233,7 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
 
     Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
     """
+    deadline.check()
     _, post, count = _tree(S, order)
     below = (count - 1).astype(float)
     return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
@@ -287,6 +296,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     separators: list[list[Any]] = []
     longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
     for _ in range(cuts):
+        deadline.check()
         starts = np.cumsum([0, *(rows.size for rows in regions)])
 
         def halved(t: int, regions: list[Any] = regions, starts: Any = starts) -> tuple[Any, Any, Any]:
@@ -334,12 +344,12 @@ def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any,
 def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
-    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`; "auto"
-    is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
+    A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
     `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
     orderings.
     """
-    A = as_csr(A, diagonal=False)
+    A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
     S, order, fill = (begun or Begun(A, aside=False)).found()
@@ -351,8 +361,13 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, where it is installed, and takes less time than a factorization with that fill."""
-    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz else None
+    """METIS, where it is installed, takes less time than a factorization with that fill, and has that time."""
+    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
+
+
+def _metis_in_time(S: Any) -> bool:
+    """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
+    return METIS_SECONDS * S.nnz <= deadline.remaining()
 
 
 class Begun:
@@ -411,8 +426,8 @@ class Begun:
 
 
 def _begin(A: CSR, halt: Any = None) -> Any:
-    """(graph of A, an order by `amd`, its fill); None after a halt."""
-    S = _graph(A)
+    """(graph of A without stored zeros, an order by `amd`, its fill); None after a halt."""
+    S = _graph(without_zeros(A))
     order = _amd(S, halt)
     return None if halt is not None and halt[0] else (S, *_postordered(S, order))
 
@@ -491,7 +506,7 @@ def _graph(A: CSR) -> sp.csr_matrix:
 
 def _library(module: str, what: str, requirement: str, instead: str) -> Any:
     try:
-        return import_module(module)
+        return with_own_symbols(module)
     except ImportError as error:
         raise ParameterError(
             f"{what} needs {requirement}, which is not installed: pip install {requirement}, {instead}."
@@ -501,7 +516,7 @@ def _library(module: str, what: str, requirement: str, instead: str) -> Any:
 def _installed(module: str) -> Any:
     """The module, or None."""
     try:
-        return import_module(module)
+        return with_own_symbols(module)
     except ImportError:
         return None
 
@@ -523,6 +538,8 @@ def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
         return [rows], []
     left = count // 2
     if rows.size > 1:
+        if not _metis_in_time(S):
+            raise OutOfTime
         shares = [left / count, (count - left) / count]
         options = metis.Options(seed=SEED)
         cut = metis.part_graph(2, _adjacency(metis, S), tpwgts=shares, recursive=True, options=options)

@@ -58,16 +58,16 @@ def test_of_real_matrices(tmp_path, name, recipe):
 
 def test_superlu_is_never_given_a_structurally_singular_matrix(monkeypatch):
     from finelu import FineluError, SparseLU
-    from finelu.preconditioners import complete
+    from finelu import foreign
 
-    given, plain = [], complete.splu
+    given, plain = [], foreign.splu
 
     def splu(A, **how):
         given.append(structural_rank(A))
         assert given[-1] == A.shape[0]
         return plain(A, **how)
 
-    monkeypatch.setattr(complete, "splu", splu)
+    monkeypatch.setattr(foreign, "splu", splu)
     refused = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

@@ -13,7 +13,8 @@ from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix
 from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
-from finelu.preconditioners import complete, direct
+from finelu import foreign
+from finelu.preconditioners import direct
 from finelu.scaling import by_largest
 
 ORDERINGS = ("auto", "mmd", "rcm", None, "colamd")
@@ -89,6 +90,7 @@ def test_exchanges_in_few_rows_work_on_scaled_ones(dtype):
     assert SparseLU(shift=1e-6).factor(A).report.matched  # a shift is one of the matched diagonal
 
 
+@PATTERNS
 @given(A=dominant_matrices(), seed=st.integers(0, 99))
 def test_scales_by_the_largest_entries(A, seed):
     rng = np.random.default_rng(seed)
@@ -359,8 +361,8 @@ def test_fill_of_an_order():
 def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(monkeypatch):
     """Measured: up to 30% less time; the factors are the same to rounding, whatever the number."""
     seen = []
-    own = complete.splu
-    monkeypatch.setattr(complete, "splu", lambda A, **given: seen.append(given) or own(A, **given))
+    own = foreign.splu
+    monkeypatch.setattr(foreign, "splu", lambda A, **given: seen.append(given) or own(A, **given))
     chain, box = gallery.poisson5(1, 400), gallery.poisson7(16)
     cases = [
         (chain, "auto", 1),

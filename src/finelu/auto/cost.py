@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from time import perf_counter
@@ -12,8 +13,9 @@ import numpy as np
 
 from finelu.auto.choose import Rung
 from finelu.auto.rates import current, current_on_gpu
+from finelu.deadline import limited
 from finelu.device import free_memory
-from finelu.errors import SingularMatrix, StructurallySingular
+from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
@@ -93,12 +95,15 @@ class Costs:
             if self.traits.nnz <= BESIDES and Begun.possible():
                 self.begun = Begun(self.A)
             elif now:
-                self.begun = Begun(self.A, aside=False)
+                with suppress(OutOfTime), limited(self.deadline):
+                    self.begun = Begun(self.A, aside=False)
 
     @cached_property
     def light(self) -> Analysis | None:
         """KLU's, which it makes where A is like a circuit, if that shows that KLU takes the least."""
-        return light_by_klu(self.A) if self._automatic else None
+        with suppress(OutOfTime), limited(self.deadline):
+            return light_by_klu(self.A) if self._automatic else None
+        return None
 
     @property
     def _automatic(self) -> bool:
@@ -128,7 +133,7 @@ class Costs:
                 return math.inf
             try:
                 fill, more = self.begun.found()[2], self.begun.goes_on
-            except MemoryError:  # as `count_fill` will find
+            except (MemoryError, OutOfTime):  # as `count_fill` will find
                 return 0.0
             symmetric = is_mirrored(self.A)
             real = symmetric and not self.traits.complex
@@ -138,21 +143,25 @@ class Costs:
         return self.pace * seconds
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count what it takes."""
+        """Order A as the direct solve will, and count what it takes; nothing, where the time is over before."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
             self.by_columns = recipe.ordering == COLAMD
             try:
-                if self.by_columns:
-                    require_matching(self.A)
-                    return
-                self.analysis = self.__dict__.get("light") or analysed(recipe, self.A, counted=True, begun=self.begun)
+                with limited(self.deadline):
+                    if self.by_columns:
+                        require_matching(self.A)
+                        return
+                    known = self.__dict__.get("light")
+                    self.analysis = known or analysed(recipe, self.A, counted=True, begun=self.begun)
                 self._analysed_for = recipe
                 self.fill = self.analysis.fill
                 return
             except (StructurallySingular, SingularMatrix):
                 continue
+            except OutOfTime:
+                return
             except MemoryError:
                 self.no_room = True
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
@@ -42,6 +44,7 @@ class Factors:
     deflated: Any = None
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
+        deadline.check()
         self.recipe = recipe
         self.pattern = A
         self.dtype = np.dtype(A.dtype)
@@ -114,13 +117,19 @@ class Factors:
         return out
 
     @judged
-    def update(self, A: Any) -> Factors:
+    def update(self, A: Any, f: Any = None) -> Factors:
         """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
 
+        f : for SciPy's `newton_krylov(..., inner_M=F)`, which at each step calls update(x, f) with the point x it is at
+        and the function's value there: that holds no matrix, so these factors stay as they are. Give `inner_M` an
+        object with an `update(x, f)` of its own, which calls that of factors, to follow the Jacobian.
         Raises MatrixError if A stores entries elsewhere or is complex where the factors are real, ZeroPivot if the new
         values break the factorization (the old factors are then no longer valid, and solve says so until an update
         succeeds). Threads take turns at update; no other thread may solve meanwhile.
         """
+        if f is not None:
+            self._require_point(A, f)
+            return self
         given = as_large(A, self.pattern)
         if given is not None and given.dtype == self.dtype and self._updated_at_once(given):
             return self
@@ -135,6 +144,14 @@ class Factors:
             )
         self._update_values(A)
         return self
+
+    def _require_point(self, x: Any, f: Any) -> None:
+        """A ParameterError unless both are vectors of this size."""
+        shapes = [getattr(v, "shape", None) for v in (x, f)]
+        if any(shape is None or len(shape) == 0 or math.prod(shape) != self.shape[0] for shape in shapes):
+            raise ParameterError(
+                f"update(x, f) takes two arrays of {self.shape[0]} numbers, as newton_krylov gives; update(A) a matrix."
+            )
 
     def _update_values(self, A: Any) -> None:
         """`_refresh` for an A that fits; where it raises, these factors are no longer valid."""
@@ -240,6 +257,24 @@ def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bo
         return found if found < np.inf else np.inf, kernels.vectors.first_not_finite(x) < 0
 
 
+def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
+    """What part of A and b has to change, entry by entry, for x to solve A x = b: the largest of |b - A x|_i over
+    (|A| |x| + |b|)_i; the same in what rounding alone may bring into the sums of a row; and b - A x.
+
+    Inf where x is not finite. W. Oettli, W. Prager: Compatibility of approximate solution of linear equations with
+    given error bounds for coefficients and right-hand sides, 1964. Cost: one pass over the entries.
+    """
+    xp, kernels = namespace(A.data), kernels_for(A.data)
+    r, rounding = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
+    limits = np.finfo(rounding.dtype)
+    with np.errstate(all="ignore"):
+        kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
+        found = abs(r) / xp.maximum(rounding, limits.tiny)
+        lengths = (A.indptr[1:] - A.indptr[:-1] + 1).astype(rounding.dtype)
+        error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
+    return (error, roundings, r) if error < np.inf and roundings < np.inf else (np.inf, np.inf, r)
+
+
 def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
     """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `probe`.
 
@@ -258,6 +293,7 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
             return 0.0
         r, W = v / size, xp.empty((steps, A.n), A.dtype)
         for k in range(steps):
+            deadline.check()
             w = product(A, apply(W[k - 1] if k else r))
             incoming = norm(w)
             for _ in range(2):

@@ -13,6 +13,7 @@ from finelu.matrix.door import (
     full_csr,
     lower_triangle,
     on_pattern,
+    without_zeros,
 )
 from finelu.matrix.vectors import DTYPES, all_finite, dense_numbers, norm
 
@@ -30,4 +31,5 @@ __all__ = [
     "norm",
     "on_pattern",
     "sparse_module",
+    "without_zeros",
 ]

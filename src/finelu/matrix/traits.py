@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import on_gpu, to_host
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 
@@ -80,11 +80,13 @@ class MatrixTraits:
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
         if self.diagonal.missing or self.diagonal.zero:
-            on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
+            gaps = self.diagonal.missing + self.diagonal.zero
+            on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
             on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
         signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
-        return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
+        rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
+        return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 
 
 @judged
@@ -189,6 +191,19 @@ def require_hermitian(recipe: Any, A: CSR) -> str:
             f"{recipe!r} needs A = A^H, but A is complex symmetric, A = A^T: {where}; use MultilevelILU or ILU0."
         )
     raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
+
+
+def asymmetry_of(A: CSR, kind: str, *, transposed: bool) -> str:
+    """The entries that show that A = A^H does not hold, nor A = A^T if `transposed`; "" where it does, or nearly.
+
+    kind : as of `MatrixTraits`. Nearly: as `require_hermitian` accepts it. Cost: nothing where `kind` says it.
+    """
+    if kind == "hermitian" or (transposed and kind == "symmetric"):
+        return ""
+    _, _, _, *relative, _ = A.mirrored()
+    if min(relative[: 1 + transposed]) <= NEARLY[np.dtype(A.data.real.dtype).char]:
+        return ""
+    return differing(A.on(np).tosparse(), transposed=transposed)
 
 
 def differing(S: Any, *, transposed: bool = False) -> str:

@@ -157,13 +157,17 @@ class BlockFactors(Factors):
     pattern: Any
 
     @judged
-    def update(self, A: Any) -> BlockFactors:
+    def update(self, A: Any, f: Any = None) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
 
         A : as `factor` takes it; entries of a block that it does not store are zeros. Raises MatrixError for another
-        grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.
+        grid or pattern, and as `factor` does; after a SingularBlock, solve raises NoFactors.  f : as in
+        `finelu.Factors.update`.
         """
+        if f is not None:
+            self._require_point(A, f)
+            return self
         self._update_values(self._checked(A))
         return self
 

@@ -9,23 +9,20 @@ they were made with, after the matrix), `expected` (the fill, or None), `symmetr
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import cache
-from importlib import import_module
-from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import splu
 
+from finelu import foreign
 from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.foreign import Owner, leavable, require_time
 from finelu.kernels.operands import CSR
 from finelu.ordering import Fill
 from finelu.threads import get_num_threads, one_blas_thread
@@ -33,29 +30,52 @@ from finelu.threads import get_num_threads, one_blas_thread
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
+LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
+LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
+LONG_PATTERN = 50_000  # likewise, of what analyses a pattern
 _lock = threading.Lock()
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
+NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
 
 
 class SuperLU:
-    """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005."""
+    """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
+
+    SciPy gives the memory of factors back on the thread alone that has made them.
+    """
 
     replaced = 0
 
-    def __init__(self, columns: sp.csc_matrix, singular: str, **options: Any):
-        """singular : what the error says where A is."""
+    def __init__(self, columns: sp.csc_matrix, singular: str, work: float | None = None, **options: Any):
+        """singular : what the error says where A is.  work : flops that are expected, None where they are not counted.
+
+        Raises OutOfTime where the time of the caller is over, or too short for it."""
+        require_time(work or 0.0)
+        self._made: list[Any] = []
         try:
-            with self._alone(columns.nnz > BLAS_SHARES):
-                self._lu: Any = splu(columns, **options)
+            if foreign.heard() and (columns.nnz > LONG_ENTRIES if work is None else work > LONG_WORK):
+                with foreign.lent() as owner:
+                    self._made = owner.box()
+                    weakref.finalize(self, owner.drop, self._made).atexit = False
+                    owner.call(self._make, self._made, columns, options)
+            else:
+                self._make(self._made, columns, options)
+        except RecursionError:
+            raise
         except RuntimeError as error:
             if "singular" not in str(error):
                 raise FineluError(f"SparseLU: SuperLU gave up: {error}") from error
             raise SingularMatrix(singular) from error
-        self.nnz = int(self._lu.nnz) - columns.shape[0]
+        self.nnz = int(self._made[0].nnz) - columns.shape[0]
+
+    @classmethod
+    def _make(cls, made: list[Any], columns: sp.csc_matrix, options: dict[str, Any]) -> None:
+        with cls._alone(columns.nnz > BLAS_SHARES):
+            made.append(foreign.splu(columns, **options))
 
     def solve(self, r: Any, trans: str) -> Any:
-        with self._alone(r.ndim == 1 and self.nnz > BLAS_SHARES):
-            return self._lu.solve(r, trans)
+        with self._alone(self.nnz > BLAS_SHARES):
+            return self._made[0].solve(r, trans)
 
     @staticmethod
     def _alone(wanted: bool) -> Any:
@@ -77,7 +97,7 @@ def feral() -> Any:
 def installed(package: str, solver: str) -> Any:
     """The package, or None where it is not installed, or has no such solver."""
     try:
-        library = import_module(package)
+        library = foreign.with_own_symbols(package)
         return library if callable(getattr(library, solver)) else None
     except (ImportError, OSError, AttributeError):
         return None
@@ -111,11 +131,14 @@ class KLU:
             )
         self.how, self._complex = (ordering,), columns.dtype.kind == "c"
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
-        weakref.finalize(self, self._solver.close).atexit = False  # which frees analysis and factors: nothing else does
-        self._solver.common.ordering, self._solver.common.tol = ordering, PIVOT
+        self._freed = weakref.finalize(self, self._solver.close)  # analysis and factors: nothing else frees them
+        self._freed.atexit = False
+        common = self._solver.common
+        common.ordering, common.tol, common.scale = ordering, PIVOT, NO_SCALE
         self._pattern = columns.indptr, columns.indices
         self._turns = threading.Lock()  # a solve works in memory of the factors
         n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
+        self._long = columns.nnz > LONG_PATTERN
         self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
         found = self._solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # with an order that is given it is not set
@@ -123,6 +146,7 @@ class KLU:
         self.expected = None
         if ordering == AMD:
             self.expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
+            self._long = self.expected.flops > LONG_WORK
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
         """Whether the analysis is one of this pattern."""
@@ -132,6 +156,7 @@ class KLU:
     def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
         """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
+        require_time(0.0 if self.expected is None else self.expected.flops)
         with self._turns:
             self._called("numeric", singular, self._solver.factor, values)
         numeric = self._solver.numeric
@@ -141,7 +166,10 @@ class KLU:
     def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
         """Call nbklu. made : the attribute that it sets.  singular : what the error says where it finds A to be."""
         try:
-            function(*arguments)
+            if self._long:
+                leavable(function, *arguments, freed=self._freed)
+            else:
+                function(*arguments)
         except self._library.KLUException as error:
             setattr(self._solver, made, None)  # it is null, and to free that ends the process
             if isinstance(error, self._library.KLUSingularException):
@@ -157,55 +185,18 @@ class KLU:
         return x.T.astype(r.dtype, copy=False)
 
 
-class _Owner:
-    """The thread that makes, uses and drops the solvers of feral, as these want it: one call after the other.
-
-    Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="finelu-feral", daemon=True)
-        self._thread.start()
-        atexit.register(self.end)
-
-    def begin(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._calls.put((future, function, args))
-        return future
-
-    def end(self) -> None:
-        """Before the process ends: the thread does what it has been asked for, drops all solvers, and is no more."""
-        if self is LDL._owner:
-            LDL._owner = None
-            self._calls.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            future, function, args = call
-            try:
-                future.set_result(function(*args))
-            except BaseException as error:
-                future.set_exception(error)
-            del call, future, function, args  # nothing is kept while it waits
-        for solver in LDL._alive.values():
-            solver.clear()
-
-
 class LDL:
     """feral: L D L^T of a real symmetric matrix, with pivots of one or two rows, by dense fronts, on all cores.
 
     J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
     for calculating inertia and solving symmetric linear systems, 1977.
-    A solver of feral lives on one thread: all of them do on the same one, which also drops them.
+    A solver of feral lives on one thread: all of them do on the same one, as long as no call was left there.
     """
 
     name = "feral"
     expected = None
     symmetric, replaced = True, 0
-    _owner: _Owner | None = None
-    _alive: ClassVar[dict[int, list[Any]]] = {}  # by the place of each solver: in a forked child they stay for good
+    _shared: Owner | None = None
 
     def __init__(self, columns: sp.csc_matrix, ordering: str):
         """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
@@ -229,28 +220,20 @@ class LDL:
         self._begin()
 
     def _begin(self) -> None:
-        """A place for a solver."""
-        self._solver: list[Any] = []
-        self._process = os.getpid()
-        self._alive[id(self._solver)] = self._solver
-        weakref.finalize(self, self._drop, self._solver, self._process).atexit = False
-
-    @classmethod
-    def _drop(cls, solver: list[Any], process: int) -> None:
-        if cls._owner is not None and process == os.getpid():
-            cls._owner.begin(cls._forget, solver)
-
-    @classmethod
-    def _forget(cls, solver: list[Any]) -> None:
-        del cls._alive[id(solver)]
-        solver.clear()
-
-    @classmethod
-    def _call(cls, function: Callable[..., Any], *args: Any) -> Any:
-        """function(*args) on the thread of the solvers."""
+        """A place for a solver, on a thread that is there for it."""
         with _lock:
-            owner = cls._owner = cls._owner or _Owner()
-        return owner.begin(function, *args).result()
+            if LDL._shared is None or not LDL._shared.usable:
+                LDL._shared = Owner()
+            self._owner = LDL._shared
+        self._solver: list[Any] = self._owner.box()
+        weakref.finalize(self, self._owner.drop, self._solver).atexit = False
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """function(*args) on the thread of the solver; a solver that was made in another process, or waits there for a
+        call that was left, stays where it is."""
+        if not self._owner.usable:
+            self._begin()
+        return self._owner.call(function, *args)
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
         """Whether the analysis is one of this pattern."""
@@ -260,7 +243,6 @@ class LDL:
     def factor(self, columns: sp.csc_matrix, singular: str) -> LDL:
         """Factor a symmetric matrix of the pattern that was analysed. singular : what the error says where A is."""
         self._values = columns.data[self._lower].astype(np.float64)
-        self._is_forked()
         inertia, self.nnz = self._call(self._factored)
         if inertia is None or inertia.n_zero:
             raise SingularMatrix(singular)
@@ -278,17 +260,9 @@ class LDL:
         return solver.inertia, int(solver.factor_nnz or 0)
 
     def solve(self, r: Any, trans: str) -> Any:
-        self._is_forked()
         if r.dtype.kind == "c":
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
-
-    def _is_forked(self) -> None:
-        """A solver that was made in another process, whose thread is not in this one, is left where it is."""
-        if self._process != os.getpid():
-            with _lock:
-                if self._process != os.getpid():
-                    self._begin()
 
     def _of(self, r: Any) -> Any:
         if not self._solver:
@@ -301,7 +275,7 @@ class LDL:
 
 def _after_fork() -> None:
     global _lock
-    LDL._owner, _lock = None, threading.Lock()
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,21 +14,24 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import (
     FineluError,
     MatrixError,
+    OutOfTime,
     ParameterError,
     SingularMatrix,
     StructurallySingular,
     UnstableFactors,
 )
 from finelu.factors import Arrangement, Factors, Report
+from finelu.factors.base import USELESS, backward_error, probing, unstable
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.matrix import as_csr
+from finelu.matrix import norm, without_zeros
 from finelu.matrix.traits import MatrixTraits, dense_row, is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete, cudss, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU, is_mirrored
 from finelu.preconditioners.pardiso import DISSECTION, MINIMUM_DEGREE, Pardiso
 from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
-from finelu.scaling import by_largest, matching, require_matching
+from finelu.scaling import by_largest, equilibrate, matching, require_matching, times_power
 from finelu.validation import choice, flag
 
 COLAMD, MMD = "colamd", "mmd"
@@ -45,6 +48,10 @@ RELAX = 2  # columns of a subtree that are taken together though they differ: up
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
 MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
+ENOUGH = (
+    100.0  # roundings of the sums of a row, up to which residuals are taken as they are: refined ones have 1 or less
+)
+WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
 
@@ -135,8 +142,11 @@ class DirectReport(Report):
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
     of PARDISO are a part of numeric_seconds.  probe : see
-    `finelu.factors.probe`; a warning where it is beyond 10.  reason : why a matrix that is on a GPU was not factored
-    there by "auto".
+    `finelu.factors.probe`; a warning where it is beyond 10.  backward_error : of what `solve` gives for two random
+    right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond rounding.
+    refinements : steps of refinement that each solve takes, 1 where without it this would be.
+    tried : the backends whose factors "auto" has left for others, and why.
+    reason : why a matrix that is on a GPU was not factored there by "auto".
     """
 
     backend: str = "superlu"
@@ -145,7 +155,62 @@ class DirectReport(Report):
     matched: bool | None = None
     analysis_seconds: float | None = None
     probe: float | None = None
+    backward_error: float | None = None
+    refinements: int | None = None
+    tried: list[str] | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A as the libraries get it: `matrix`, on the host, without stored zeros; where A has magnitudes so far from 1 that
+    a library could meet numbers beyond its range, in double precision and scaled.
+
+    kept : the places of its entries among those of A, None for all.
+    row_scale, column_scale (n,) : powers of two, so that nothing is rounded; None without a scaling.
+    """
+
+    matrix: CSR
+    kept: np.ndarray | None
+    row_scale: np.ndarray | None = None
+    column_scale: np.ndarray | None = None
+
+    def like(self, other: Prepared) -> bool:
+        """Whether what was analysed of the other holds for this one."""
+        same = self.matrix.indices is other.matrix.indices or self.matrix.same_pattern(other.matrix)
+        return same and self.matrix.dtype == other.matrix.dtype
+
+
+def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
+    """before : of other values, whose entries are taken if there are no more.  scaled : in any case. Cost: some passes
+    over the values."""
+    A = A.on(np)
+    if before is not None and before.kept is not None and A.nnz >= before.kept.size:
+        data = A.data[before.kept]
+        if np.count_nonzero(data) == np.count_nonzero(A.data):
+            return _in_range(before.matrix.with_values(data), before.kept, scaled)
+    S = without_zeros(A)
+    if before is None or before.kept is not None or S is A:
+        return _in_range(S, None if S is A else np.flatnonzero(A.data), scaled)
+    return _in_range(A, None, scaled)  # more zeros than before are kept as entries
+
+
+def _in_range(S: CSR, kept: np.ndarray | None, scaled: bool) -> Prepared:
+    sizes = abs(S.data.view(S.data.real.dtype))
+    if S.dtype.kind == "c":
+        sizes = np.maximum(sizes[::2], sizes[1::2])
+    limits, least = np.finfo(S.dtype), sizes.min(initial=np.inf)
+    if least == 0:
+        least = sizes[sizes > 0].min(initial=np.inf)
+    low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
+    if not scaled and low <= least and sizes.max(initial=0.0) <= high:
+        return Prepared(S, kept)
+    symmetric = is_mirrored(S) or is_mirrored(S, conjugated=False)
+    S = S.with_values(S.data.astype(np.result_type(S.dtype, np.float64)))
+    row_scale, column_scale = equilibrate(S, symmetric=symmetric)
+    of_rows, of_columns = (np.log2(scale).astype(np.int32) for scale in (row_scale, column_scale))
+    exponents = np.repeat(of_rows, np.diff(S.indptr)) + of_columns[S.indices]
+    return Prepared(S.with_values(times_power(S.data, exponents)), kept, row_scale, column_scale)
 
 
 @dataclass(frozen=True)
@@ -174,6 +239,19 @@ class SparseLUFactors(Factors):
     """
 
     _bound = ("_lock", "_lu", "_library")
+    _made_of = (
+        "_by_itself",
+        "_arranged",
+        "_library",
+        "_how",
+        "_symmetric",
+        "_factored",
+        "_lu",
+        "_steps",
+        "_S",
+        "_prepared",
+        "_scaled",
+    )
     report: DirectReport
 
     def __init__(
@@ -187,11 +265,16 @@ class SparseLUFactors(Factors):
         """known : what `analysed` finds for A and this recipe.
 
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
-        probed : whether factors are probed, here and in `update`; needless where residuals are looked at anyway.
+        probed : whether factors are judged by solves, here and in `update`, refined, and made again by another library;
+        needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
         self._probed, self._most = probed, most
-        self._take(known or analysed(recipe, A))
+        self._steps = 0  # of refinement
+        self._S: CSR | None = None  # the matrix for it, as it is prepared
+        self._transposed: Any = None
+        self._prepared, self._scaled = prepared(A), False
+        self._take(known or _analysed(recipe, self._prepared.matrix))
         self._refresh(A)
 
     def _take(self, known: Analysis) -> None:
@@ -224,23 +307,137 @@ class SparseLUFactors(Factors):
         start = perf_counter()
         if self.recipe.backend == "feral" and not is_hermitian(A):
             raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
-        if self._symmetric and self.recipe.backend != "feral" and not is_mirrored(A.on(np)):
-            self._take(analysed(self.recipe, A))
-        self._compute(A)
+        if self.updates:
+            before, self._prepared = self._prepared, prepared(A, self._prepared, scaled=self._scaled)
+            if not self._prepared.like(before):
+                self._take(_analysed(self.recipe, self._prepared.matrix))
+        S = self._prepared.matrix
+        if self._symmetric and self.recipe.backend != "feral" and not is_mirrored(S):
+            self._take(_analysed(self.recipe, S))
+        report = self.report
+        report.warning = report.tried = report.backward_error = report.refinements = None
+        self._steps, self._S, self._transposed = 0, None, None
+        failed = self._failed(S)
+        if failed:
+            report.tried = [failed]
+            self._take(_analysed(replace(self.recipe, backend="superlu"), S))
+            self._compute(S)
+        report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
-            require_matching(A)
-            if self.recipe.backend == "auto":
-                self._take(analysed(replace(self.recipe, backend="superlu"), A))
-                self._compute(A)
-        self.report.numeric_seconds, self.report.warning = perf_counter() - start, None
+            report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
+        if self._probed and self.recipe.shift:  # these are factors of another matrix
+            self._probe(S, lambda v: self._solved(v, "N"))
+        elif self._probed:
+            self._judge(A)
+
+    def _failed(self, S: CSR) -> str:
+        """Compute the factors; "", or why others than those of a library that "auto" has chosen are to be computed."""
+        other = self.recipe.backend == "auto" and self._how is not None
+        try:
+            self._compute(S)
+        except (MemoryError, StructurallySingular, OutOfTime):
+            raise
+        except FineluError as error:
+            if not other or (self._how is not None and self._how[0] is KLU and isinstance(error, SingularMatrix)):
+                raise
+            return f"{self.report.backend}: {str(error).split(': ', 1)[-1].rstrip('.')}"
         if self._lu.replaced:
-            self.report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
-        if self._probed:
-            self._probe(A, lambda v: self._apply(v, "N"))
+            require_matching(S)
+            if other:
+                return f"{self.report.backend}: it replaced {self._lu.replaced} pivots"
+        return ""
+
+    def _judge(self, A: CSR) -> None:
+        """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
+        solves, scale A, or take other factors where "auto" allows for them, or warn."""
+        report = self.report
+        start, found = perf_counter(), self._judged()
+        best, others = (found, self._state()), [(report.backend, found)]
+        for recipe, scaled in self._others() if found[1] > ENOUGH else ():
+            try:
+                self._prepared, self._scaled = prepared(A, scaled=scaled), scaled
+                self._take(_analysed(recipe, self._prepared.matrix))
+                self._compute(self._prepared.matrix)
+                found = self._judged()
+            except (FineluError, MemoryError) as error:
+                if isinstance(error, OutOfTime):
+                    raise
+                continue
+            others.append((f"{report.backend}{', scaled' if scaled else ''}", found))
+            if found[1] < best[0][1]:
+                best = (found, self._state())
+            if found[1] <= ENOUGH:
+                break
+        if best[0] is not found:
+            found, (attributes, facts) = best
+            vars(self).update(attributes)
+            vars(report).update(facts)
+        if len(others) > 1:
+            left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
+            report.tried = [*(report.tried or ()), *left]
+            report.numeric_seconds = (report.numeric_seconds or 0.0) + perf_counter() - start
+        report.backward_error, roundings, report.probe = found
+        report.refinements = self._steps
+        if report.probe is not None and report.probe > USELESS:
+            report.warn(f"{unstable(report.probe)}; check A for dependent rows, try a shift, or another recipe")
+        elif roundings > ENOUGH:
+            refined = ", with a step of refinement" if self._steps else ""
+            advice = "A may be singular" if self.recipe.backend == "auto" else "backend='auto' tries others"
+            report.warn(f"solves have a backward error of {report.backward_error:.1e} by rows{refined}; {advice}")
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """These factors, and what the report says of them."""
+        facts = ("backend", "matched", "expected_nnz", "expected_flops", "analysis_seconds")
+        report = vars(self.report)
+        return {name: getattr(self, name) for name in self._made_of}, {name: report[name] for name in facts}
+
+    def _others(self) -> list[tuple[SparseLU, bool]]:
+        """Recipes for other factors, and whether A is scaled for them: by another library only where none was asked
+        for."""
+        recipe, first = self.recipe, replace(self.recipe, backend="superlu")
+        found = [] if self._scaled else [(recipe, True)]
+        if recipe.backend == "auto" and self._how is not None:
+            found.append((first, False))
+        if recipe.backend in ("auto", "superlu") and recipe.matching is None and recipe.ordering != COLAMD:
+            found += [] if self.report.matched else [(replace(first, matching=True), False)]
+        return found
+
+    def _judged(self) -> tuple[float, float, float]:
+        """The largest backward error, as in `backward_error`, twice, of solves with two right-hand sides S y, and what
+        `finelu.factors.probe` finds; S is what is prepared, y random, and in proportion to the columns' sizes, so that
+        all of them count.
+
+        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps.
+        Raises UnstableFactors where a solve is not finite.
+        """
+        S = self._prepared.matrix
+        product, y = kernels_for(S.data).products.subtract_product, probing(S)
+        largest = np.zeros(S.n, S.data.real.dtype)
+        np.maximum.at(largest, S.indices, abs(S.data))
+        y = np.stack([y, y / np.where(largest > 0, largest, 1)], axis=1).astype(S.dtype)
+        B = np.asfortranarray(product(S, y))
+        self._steps, self._S, self._transposed = 0, S, None
+        found: list[tuple[float, float, float]] = []
+        while True:
+            X = np.asfortranarray(self._refined(B, "N"))
+            if not np.isfinite(X).all():
+                if found:
+                    break
+                raise UnstableFactors(self.recipe)
+            (*one, r), (*two, _) = (backward_error(S, X[:, k], B[:, k]) for k in (0, 1))
+            size = abs(B[:, 0]).max()
+            probed = norm(r / size) / norm(B[:, 0] / size) if size > 0 else 0.0
+            found.append((max(one[0], two[0]), max(one[1], two[1]), probed if probed < np.inf else np.inf))
+            if self._steps or found[0][1] <= ENOUGH:
+                break
+            self._steps = 1
+        self._steps = int(len(found) > 1 and found[1][1] < found[0][1])
+        self._S = S.copy() if self._steps else None  # a caller may write to what A shares with it
+        return found[self._steps]
 
     def _compute(self, A: CSR) -> None:
         """The factors, with what is known of order and library."""
-        columns = _columns(self.recipe, self._arranged, A.on(np))
+        columns = _columns(self.recipe, self._arranged, A)
         if self._how is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
@@ -280,7 +477,7 @@ class SparseLUFactors(Factors):
             how = {"permc_spec": "COLAMD"}
             if columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
                 how |= {"relax": 1, "panel_size": 1}
-        return SuperLU(columns, self._singular(), **how)
+        return SuperLU(columns, self._singular(), self.report.expected_flops, **how)
 
     def _panel(self) -> int | None:
         """How many columns SuperLU works on at once, None for its default: few, where each entry takes little work."""
@@ -292,21 +489,53 @@ class SparseLUFactors(Factors):
         return self._lu.nnz
 
     def _apply(self, R: Any, trans: str) -> Any:
-        r = self._arranged.gather_scaled(to_host(R), trans)
-        return namespace(R).asarray(
-            self._arranged.scatter_scaled(self._lu.solve(np.ascontiguousarray(r), trans), trans)
-        )
+        r, known = to_host(R), self._prepared
+        if known.row_scale is None:
+            return namespace(R).asarray(self._refined(r, trans))
+        scales = known.row_scale, known.column_scale
+        before, after = scales if trans == "N" else scales[::-1]
+        x = _rows_times(after, self._refined(_rows_times(before, r), trans))
+        return namespace(R).asarray(x.astype(self.dtype, copy=False))
+
+    def _refined(self, r: Any, trans: str) -> Any:
+        """The solution with what is prepared, as many steps of refinement as these factors need taken."""
+        x = self._solved(r, trans)
+        for _ in range(self._steps):
+            x = x + self._solved(self._residual(r, x, trans), trans)
+        return x
+
+    def _solved(self, r: Any, trans: str) -> Any:
+        r = np.ascontiguousarray(self._arranged.gather_scaled(r, trans))
+        return self._arranged.scatter_scaled(self._lu.solve(r, trans), trans)
+
+    def _residual(self, r: Any, x: Any, trans: str) -> Any:
+        """r - S x, r - S^T x or r - S^H x, for the S that is prepared."""
+        subtract = kernels_for(r).products.subtract_product
+        if trans == "N":
+            return subtract(self._S, x, r)
+        if self._transposed is None and self._S is not None:
+            self._transposed = self._S.tosparse().T.tocsr()
+        if trans == "H" and r.dtype.kind == "c":
+            return subtract(self._transposed, x.conj(), r.conj()).conj()
+        return subtract(self._transposed, x, r)
+
+
+def _rows_times(scale: Any, v: Any) -> Any:
+    return (scale if v.ndim == 1 else scale[:, None]) * v
 
 
 def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
-    """Matching and ordering of A, wherever it is, and the fill that they lead to.
+    """Matching and ordering of A, wherever it is, and the fill that they lead to, as A is prepared for the libraries.
 
     counted : whether the fill of few rows, too, is counted.  begun : an order that was begun for A, for "auto".
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
+    return _analysed(recipe, prepared(A).matrix, counted=counted, begun=begun)
+
+
+def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
     start = perf_counter()
     _require_room(recipe, "A", A.nnz)
-    A = as_csr(A.on(np), diagonal=False)
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
@@ -399,9 +628,12 @@ def _library_if_better(
 def light_by_klu(A: CSR) -> Analysis | None:
     """The analysis of an A like a circuit or a network, whose rows are short and which is not symmetric: by KLU, where
     that takes less time than others, and is there."""
-    if complete.nbklu() is None or A.nnz > SHORT * A.n or is_mirrored(A):
+    if complete.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     start = perf_counter()
+    A = prepared(A).matrix
+    if is_mirrored(A):
+        return None
     library, fill, _ = _library_if_better(A, None, light=True)
     return None if library is None else Analysis(_plain(A), False, fill, perf_counter() - start, library)
 
@@ -428,7 +660,8 @@ def _has_border(A: CSR) -> bool:
 
 def _has_blocks(A: CSR) -> bool:
     """Whether rows and columns can be permuted to a block triangular form, by which KLU goes, with a full diagonal."""
-    return bool(connected_components(A.tosparse(), connection="strong")[0] > 1)
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes no complex numbers
+    return bool(connected_components(pattern, connection="strong")[0] > 1)
 
 
 def is_quick(A: CSR | MatrixTraits) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import copied, namespace, to_host
-from finelu.errors import ZeroPivot
+from finelu.errors import ZeroPivot, counted
 from finelu.factors import Arrangement
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
@@ -184,6 +185,7 @@ class FixedPoint:
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         for part, sums in (("upper", squares), ("lower", None)):
+            deadline.check()
             out = namespace(F.data).empty(F.nnz, F.dtype)
             kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
             F = F.with_values(out)
@@ -205,8 +207,9 @@ class FixedPoint:
         if count:
             report.refused_row = row = self._row(row)
             report.warn(
-                f"{count} updates were refused, the first in row {row}: they were not finite, or a pivot was not "
-                f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
+                f"{counted(count, 'update was', 'updates were')} refused, the first in row {row}: a value was not "
+                f"finite, or a pivot was not {'positive' if self.cholesky else 'usable'}; the values before them were "
+                f"kept. Try shift=1e-2."
             )
             self.forget_refused()
 

@@ -14,16 +14,34 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.device import free_memory
 from finelu.errors import FineluError, ParameterError, SingularMatrix
-from finelu.preconditioners.complete import installed
+from finelu.foreign import leavable
+from finelu.preconditioners.complete import LONG_ENTRIES, installed
 from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
-NO_MEMORY = (-2, -8, -9)  # its errors; -8: more than 32-bit integers count
+NO_MEMORY = (-2, -8, -9)  # its errors
 ZERO_PIVOT = (-4, -6, -7)
+ERRORS = {
+    -1: "its input is inconsistent",
+    -2: "it finds no memory",
+    -3: "it finds no order",
+    -4: "a pivot is zero",
+    -5: "an error of its own",
+    -6: "its matching fails",
+    -7: "a diagonal matrix is singular",
+    -8: "the factors have more entries than 32-bit integers count",
+    -9: "it finds no memory for its files",
+    -10: "it cannot open its files",
+    -11: "it cannot read or write its files",
+    -12: "it is called with integers of 64 bits where it takes 32",
+    -13: "it was interrupted",
+    -15: "it does not offer that",
+}
 DIRECTIONS = {"N": 0, "H": 1, "T": 2}
 OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
 REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
@@ -75,7 +93,9 @@ class Pardiso:
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
         dtype = np.dtype(np.complex128 if self._complex else np.float64)
         self._called = _Called(rows, dtype, ordering, order)
-        weakref.finalize(self, self._called.free).atexit = False
+        self._freed = weakref.finalize(self, self._called.free)
+        self._freed.atexit = False
+        self._long = rows.nnz > LONG_ENTRIES
         self._turns = threading.Lock()  # it keeps its state in memory of the factors
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
@@ -89,9 +109,9 @@ class Pardiso:
         values[self._gaps] = 0
         with self._turns:
             self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
-            if not any(
-                self._called.factor(OF_COMPLEX[kind] if self._complex else kind) for kind in self._kinds(columns)
-            ):
+            kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
+            made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
+            if not (self._called.factored_as(kinds) if made is None else made):
                 raise SingularMatrix(singular)
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
         return self
@@ -129,6 +149,10 @@ class _Called:
     @property
     def replaced(self) -> int:
         return int(self._parameters[13])
+
+    def factored_as(self, kinds: list[int]) -> bool:
+        """Whether there are factors of one of these kinds, the first that can be; see `factor`."""
+        return any(self.factor(kind) for kind in kinds)
 
     def factor(self, kind: int) -> bool:
         """Factor the values as those of such a matrix; False where a pivot is 0, or A is not of that kind.
@@ -176,11 +200,16 @@ class _Called:
 
     def _made(self, phase: int) -> bool:
         error = self._call(phase)
-        if error in NO_MEMORY:
-            raise MemoryError("SparseLU: PARDISO finds no room")
+        if error in NO_MEMORY and not self._is_small:
+            raise MemoryError(f"SparseLU: PARDISO finds no room: its error {error}, {ERRORS[error]}")
         if error and error not in ZERO_PIVOT:
-            raise FineluError(f"SparseLU: PARDISO gave up: its error {error}")
+            raise _gave_up(error)
         return not error
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether even dense factors find room: MKL says that there is none of other failures, too."""
+        return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
 
     def solve(self, b: Any, trans: str) -> Any:
         x = np.empty_like(b)
@@ -188,7 +217,7 @@ class _Called:
             return x
         self._parameters[11] = DIRECTIONS[trans]
         if error := self._call(SOLVE, b, x):
-            raise FineluError(f"SparseLU: PARDISO gave up: its error {error}")
+            raise _gave_up(error)
         return x
 
     def free(self) -> None:
@@ -212,6 +241,14 @@ class _Called:
                 _at(self._parameters), by(silent), _at(b), _at(x), by(error),
             )  # fmt: skip
         return error.value
+
+
+def _gave_up(error: int) -> FineluError:
+    """What MKL's number says."""
+    why = ERRORS.get(error, "which its manual does not name")
+    if error in NO_MEMORY:
+        why += ", though even dense factors would find room: so it speaks of other failures, too"
+    return FineluError(f"SparseLU: PARDISO gave up: its error {error}, {why}. Try backend='superlu'.")
 
 
 @contextmanager

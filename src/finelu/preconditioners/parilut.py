@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
@@ -361,6 +362,7 @@ class _Adaption(FixedPoint):
     def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[list[Any], float, float]:
         """The candidates [indptr, indices, values, how many were left out], the norm of the residual on F's pattern,
         and that of all of it, relative to B's; the report has the latter."""
+        deadline.check()
         columns, kernels = self.columns(F) if self.cholesky else None, kernels_for(B.data).candidates
         indptr, indices, values, squares, left_out = kernels.candidates(B, F, columns, most=self._most)
         here, others = (float(v) for v in to_host(squares.sum(axis=1)))

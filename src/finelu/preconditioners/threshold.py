@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
@@ -120,6 +121,7 @@ class Threshold:
         run = self._runs(recipe, given)
 
         def trial(drop_tol: float, most: int) -> Attempt:
+            deadline.check()
             limit = (most + A.n) // 2 if cholesky else most
             result = run(drop_tol, limit)
             good = result.rows == A.n

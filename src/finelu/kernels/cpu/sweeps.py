@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
@@ -12,6 +13,7 @@ from finelu.kernels.cpu.runtime.atomics import (
     store_relaxed,
 )
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
@@ -59,8 +61,10 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
         out,
         squares,
         refused,
+        deadline.halt(),
         threads=room.shape[0],
     )
+    deadline.check()
 
 
 @compiled
@@ -88,6 +92,7 @@ def _sweep(
     out,
     squares,
     refused,
+    halt,
 ):
     """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
 
@@ -103,6 +108,8 @@ def _sweep(
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0
@@ -204,7 +211,8 @@ def sweep_in_place(A, F, refused, columns=None):
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
     arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, has_long_rows(F, columns), refused
-    run_items(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
+    run_items(_sweep_in_place, blocks, *arguments, deadline.halt(), threads=room.shape[0])
+    deadline.check()
 
 
 @compiled
@@ -225,6 +233,7 @@ def _sweep_in_place(
     places,
     looked_up,
     refused,
+    halt,
 ):
     """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
     w = workspace[fetch_add(state, 1, 1)]
@@ -235,6 +244,8 @@ def _sweep_in_place(
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0

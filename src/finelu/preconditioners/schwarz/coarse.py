@@ -7,10 +7,10 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 
 from finelu.device import copied, namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import MatrixError
+from finelu.foreign import splu
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.threads import one_blas_thread
@@ -190,7 +190,7 @@ class _Sparse:
         self._S, self._weights, self._dtype = S, weights, dtype
         with one_blas_thread():
             options = {"SymmetricMode": True}
-            self._factors: Any = spla.splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.1, options=options)
+            self._factors: Any = splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.1, options=options)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._S, self._weights, self._dtype
@@ -266,6 +266,8 @@ def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype
     try:
         found: Any = _Sparse(S, weights, dtype)
         pivots = found.pivots()
+    except RecursionError:
+        raise
     except RuntimeError:  # exactly singular; SuperLU does not say which columns are to blame, but shows them so
         found, pivots = None, _Sparse(_moved(S, tolerance), weights, dtype).pivots()
         pivots[np.argmin(np.where(dropped, np.inf, pivots))] = 0

@@ -1,0 +1,485 @@
+"""What libraries of others are given, how they are found and left, and how their factors are judged."""
+
+import copy
+import ctypes
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from time import perf_counter
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import DTYPES, assert_close, one_line
+from scipy.optimize import newton_krylov
+
+import finelu as fl
+from finelu import deadline, foreign, gallery
+from finelu.auto.ladder import Ladder
+from finelu.errors import FineluError, MatrixError, OutOfTime, ParameterError, SingularMatrix
+from finelu.ordering import Begun, complete_fill, with_little_fill
+from finelu.preconditioners import complete, direct, pardiso
+
+LIBRARIES = {"superlu": lambda: True, "klu": complete.nbklu, "feral": complete.feral, "pardiso": pardiso.mkl}
+
+
+@pytest.fixture(params=["superlu", "klu", "pardiso"])
+def solver(request):
+    """The libraries that take any matrix, where they are installed."""
+    if not LIBRARIES[request.param]():
+        pytest.skip(f"{request.param} is not installed")
+    return request.param
+
+
+def run(text, *arguments, seconds=120):
+    """A process of its own, which is to end well."""
+    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=seconds)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout.split()
+
+
+def scaled(n=400, seed=0, decades=8, dtype="float64"):
+    """Unsymmetric, with rows and columns of very different size."""
+    rng = np.random.default_rng(seed)
+    A = sp.random(n, n, 3 / n, random_state=rng, data_rvs=rng.standard_normal) + sp.diags(rng.uniform(0.1, 1, n))
+    left, right = (sp.diags(10.0 ** rng.uniform(-decades, decades, n)) for _ in range(2))
+    return sp.csr_matrix(left @ A @ right).astype(dtype)
+
+
+def componentwise(op, x, b):
+    """The largest |b - op x|_i / (|op| |x| + |b|)_i, in extended precision."""
+    kind = np.clongdouble if np.iscomplexobj(op.data) else np.longdouble
+    r = b.astype(kind) - op.astype(kind) @ x.astype(kind)
+    sizes = abs(op) @ abs(x) + abs(b)
+    return float((abs(r) / np.where(sizes > 0, sizes, 1)).max())
+
+
+# what factors are worth
+
+
+def test_klu_takes_no_pivot_that_is_small_in_its_column_because_its_row_is(solver):
+    """Rows divided by their largest entries made the second one of this circuit the pivot: 2e-5 ||b|| was left."""
+    A = sp.csr_matrix(np.array([[-9.8e-12, 1.6e-20], [-6.4, -3.3e-17]]))
+    b = np.array([2.5e-25, 0.0])
+    x = fl.SparseLU(backend=solver).factor(A).solve(b)
+    assert np.linalg.norm(A @ x - b) <= 1e-11 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_solves_are_right_row_by_row_whatever_the_sizes_of_rows_and_columns(solver, dtype):
+    decades = 8 if np.finfo(dtype).eps < 1e-10 else 3
+    A = scaled(decades=decades, dtype=dtype)
+    if A.dtype.kind == "c":
+        A.data = A.data * np.exp(1j * np.arange(A.nnz)).astype(dtype)
+    F = fl.SparseLU(backend=solver).factor(A)
+    eps, rng = float(np.finfo(dtype).eps), np.random.default_rng(1)
+    assert F.report.backward_error <= 1e3 * eps and F.report.warning is None
+    for trans, op in (("N", A), ("T", A.T), ("H", A.conj().T)):
+        op = sp.csr_matrix(op)
+        Y = rng.standard_normal((A.shape[0], 3)).astype(dtype)
+        B = op @ Y
+        X = F.solve(B, trans)
+        assert X.dtype == A.dtype
+        one = F.solve(np.ascontiguousarray(B[:, 0]), trans)
+        assert max(componentwise(op, x, b) for x, b in zip([one, *X.T], [B[:, 0], *B.T], strict=True)) <= 1e4 * eps
+
+
+def test_a_step_of_refinement_is_taken_where_solves_need_one_and_only_there(solver):
+    seen = set()
+    for seed in range(12):
+        A, b = scaled(seed=seed), np.ones(400)
+        F = fl.SparseLU(backend=solver, matching=False if solver == "superlu" else None).factor(A)
+        seen.add(F.report.refinements)
+        if F.report.refinements:
+            rough = F._solved(b, "N")
+            assert componentwise(A, F.solve(b), b) < componentwise(A, rough, b)
+    assert solver == "pardiso" or 1 in seen  # PARDISO refines by itself
+    assert fl.SparseLU(backend=solver).factor(gallery.poisson5(40)).report.refinements == 0
+
+
+def test_what_is_written_to_A_later_does_not_change_refined_solves():
+    A = next(A for A in map(lambda seed: scaled(seed=seed), range(20)) if refined(A))
+    F, b = fl.SparseLU(matching=False, backend="superlu").factor(A), np.ones(400)
+    want = F.solve(b)
+    others = copy.copy(F), pickle.loads(pickle.dumps(F))
+    A.data[:] = 1
+    for G in (F, *others):
+        np.testing.assert_array_equal(G.solve(b), want)
+
+
+def refined(A):
+    return fl.SparseLU(matching=False, backend="superlu").factor(A).report.refinements == 1
+
+
+def off(solve, size):
+    """A solve that is wrong by this part, as pivots that are small would make it, whatever is refined."""
+    return lambda self, r, trans: (solve(self, r, trans).T * (1 + size * np.cos(np.arange(len(r))))).T.astype(r.dtype)
+
+
+@pytest.mark.skipif(complete.nbklu() is None, reason="nbklu is not installed")
+def test_bad_factors_are_made_again_by_another_library_or_warn(monkeypatch):
+    A, b = gallery.convection_diffusion(30, 30, 1), np.ones(900)
+    assert fl.SparseLU().factor(A).report.backend == "klu"
+    monkeypatch.setattr(complete.KLU, "solve", off(complete.KLU.solve, 1e-3))
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "superlu" and F.report.warning is None
+    first, second = F.report.tried
+    assert first.startswith("klu: backward error") and second.startswith("klu, scaled: backward error")
+    assert np.linalg.norm(A @ F.solve(b) - b) < 1e-9
+    G = fl.SparseLU(backend="klu").factor(A)
+    assert G.report.backend == "klu" and "backward error" in G.report.warning and len(G.report.tried) == 1
+    monkeypatch.setattr(complete.SuperLU, "solve", off(complete.SuperLU.solve, 1e-2))
+    H = fl.SparseLU().factor(A)  # the better of the two, and no word less
+    assert H.report.backend == "klu" and "backward error" in H.report.warning and len(H.report.tried) == 3
+    assert "refinement" in H.report.warning or H.report.refinements == 0
+    monkeypatch.undo()
+    assert H.update(A).report.warning is None and H.report.tried is None
+
+
+def test_factors_of_a_shifted_matrix_are_not_taken_for_those_of_A():
+    A = gallery.poisson5(20)
+    F = fl.SparseLU(shift=0.5).factor(A)
+    assert F.report.refinements is None and F.report.tried is None and F.report.probe > 0.1
+
+
+def test_what_a_library_gives_up_goes_to_superlu(monkeypatch):
+    if pardiso.mkl() is None:
+        pytest.skip("pypardiso is not installed")
+    A, b = gallery.poisson7(16), np.ones(4096)
+    call = pardiso._Called._call
+    monkeypatch.setattr(pardiso._Called, "_call", lambda C, phase, *r: -3 if phase > 0 else call(C, phase, *r))
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "superlu" and "pardiso" in F.report.tried[0] and "no order" in F.report.tried[0]
+    assert np.linalg.norm(A @ F.solve(b) - b) < 1e-8
+    for code, kind, words in (
+        (-1, FineluError, "inconsistent"),
+        (-2, FineluError, "other failures"),
+        (-4, SingularMatrix, ""),
+    ):
+        monkeypatch.setattr(
+            pardiso._Called, "_call", lambda C, phase, *r, c=code: c if phase > 0 else call(C, phase, *r)
+        )
+        with pytest.raises(kind, match=words) as error:
+            fl.SparseLU(backend="pardiso").factor(A)
+        assert "no room" not in one_line(error)
+    monkeypatch.setattr(pardiso, "free_memory", lambda _: 1000)
+    monkeypatch.setattr(pardiso._Called, "_call", lambda C, phase, *r: -2 if phase > 0 else call(C, phase, *r))
+    with pytest.raises(MemoryError, match="no room"):
+        fl.SparseLU(backend="pardiso").factor(A)
+
+
+# what they are given
+
+
+def saddle(n=16):
+    """Stokes' equations, and the same with the zeros of the pressure's block and of other places stored."""
+    K = sp.csr_matrix(gallery.stokes(n) + sp.diags(np.r_[np.zeros(gallery.stokes(n).shape[0] - 1), 1e-3]))
+    K.eliminate_zeros()
+    i, j = np.arange(K.shape[0]), np.roll(np.arange(K.shape[0]), 7)
+    K = K.tocoo()
+    places = np.r_[K.row, i, i, j], np.r_[K.col, i, j, i]
+    Z = sp.csr_matrix((np.r_[K.data, np.zeros(3 * i.size)], places), shape=K.shape)
+    assert Z.nnz > K.nnz + 2 * i.size
+    return sp.csr_matrix(K), Z
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_stored_zeros_are_no_entries_of_complete_factors(solver, dtype):
+    K, Z = (A.astype(dtype) for A in saddle())
+    for recipe in (fl.SparseLU(backend=solver), fl.SparseLU()):
+        F, G = recipe.factor(K), recipe.factor(Z)
+        assert (F.nnz, F.report.backend, F.report.expected_nnz) == (G.nnz, G.report.backend, G.report.expected_nnz)
+        b = np.ones(K.shape[0], dtype)
+        assert_close(G.solve(b), F.solve(b), ulps=1e5)
+    assert fl.ILU0(shift=1.0).factor(Z).nnz > K.nnz  # of an incomplete one they are, by its definition
+
+
+def test_stored_zeros_are_in_no_count():
+    K, Z = saddle()
+    assert complete_fill(K) == complete_fill(Z)
+    for ordering in ("auto", "mmd", "amd"):
+        (order, fill), (other, same) = with_little_fill(K, ordering), with_little_fill(Z, ordering)
+        np.testing.assert_array_equal(order, other)
+        assert fill == same
+    begun = [Begun(fl.as_csr(A, diagonal=False), aside=False) for A in (K, Z)]
+    assert begun[0].found()[2] == begun[1].found()[2]
+    costs = [Ladder(fl.as_csr(A, diagonal=False), 1e-8).costs for A in (K, Z)]
+    for one in costs:
+        one.counted = one.quick = False
+        one.count_fill()
+    assert costs[0].fill == costs[1].fill
+
+
+def test_updates_where_zeros_are_stored(solver):
+    K, Z = saddle()
+    rng, b = np.random.default_rng(3), np.ones(K.shape[0])
+    F = fl.SparseLU(backend=solver).factor(Z)
+    few = F.nnz
+    F.update(2 * Z)  # the same zeros
+    assert F.nnz == few
+    assert np.linalg.norm(2 * (Z @ F.solve(b)) - b) < 1e-8 * np.linalg.norm(b)
+    full = Z.copy()
+    full.data = np.where(full.data == 0, 1e-2 * rng.standard_normal(full.nnz), full.data)
+    F.update(full)  # which was analysed as if they would stay so
+    assert np.linalg.norm(full @ F.solve(b) - b) < 1e-8 * np.linalg.norm(b) and F.nnz > few
+    F.update(Z)  # more zeros than were analysed
+    assert np.linalg.norm(Z @ F.solve(b) - b) < 1e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_libraries_see_no_numbers_from_the_ends_of_their_range(monkeypatch, dtype):
+    """SuperLU has ended processes over a float32 system with subnormal entries and a range of 80 decades."""
+    seen, own = [], foreign.splu
+
+    def looked_at(A, **how):
+        parts = abs(A.data.view(A.data.real.dtype))
+        parts = parts[parts > 0]
+        seen.append((A.dtype, parts.min(), parts.max()))
+        return own(A, **how)
+
+    monkeypatch.setattr(foreign, "splu", looked_at)
+    limits, rng, n = np.finfo(dtype), np.random.default_rng(5), 60
+    ends = np.log2(float(limits.smallest_subnormal)) + 2, float(limits.maxexp) - 4
+    T = sp.csr_matrix(gallery.tridiagonal(n)).astype(np.float64)
+    left = right = rng.permutation(np.linspace(ends[0] / 2, ends[1] / 2, n))
+    rows = np.repeat(np.arange(n), np.diff(T.indptr))
+    A = T.astype(dtype)
+    A.data = np.ldexp(T.data, np.rint(left[rows] + right[T.indices]).astype(int)).astype(dtype)
+    sizes = abs(A.data)
+    assert sizes.min() < limits.tiny * 16 and sizes.max() > limits.max / 1e3
+    for given in ({}, {"ordering": "colamd"}, {"matching": True}, {"shift": 1e-30}):
+        F = fl.SparseLU(backend="superlu", **given).factor(A)
+        x = np.ldexp(1.0, -np.rint(right).astype(int)).astype(dtype)
+        b = sp.csr_matrix(A).astype(np.result_type(dtype, np.float64)) @ x.astype(np.result_type(dtype, np.float64))
+        found = F.solve(b.astype(dtype))
+        assert found.dtype == dtype
+        assert componentwise(A, found, b.astype(dtype)) < 1e3 * limits.eps
+    assert len(seen) == 4 and all(kind.itemsize == A.dtype.itemsize * (1 + (limits.eps > 1e-10)) for kind, *_ in seen)
+    assert all(low > 2.0**-511 and high < 2.0**512 for _, low, high in seen)
+    plain = gallery.tridiagonal(n).astype(dtype)
+    fl.SparseLU(backend="superlu").factor(plain)
+    assert seen[-1][0] == dtype  # what is in range is left as it is
+
+
+def test_updates_in_and_out_of_range():
+    A, b = sp.csr_matrix(gallery.convection_diffusion(6).astype(np.float32)), np.ones(216, np.float32)
+    wide = A.copy()
+    wide.data[wide.indptr[5] : wide.indptr[6]] *= np.float32(1e-30)
+    c = b.copy()
+    c[5] = 1e-30
+    F = fl.SparseLU().factor(A)
+    for S, v in ((wide, c), (A, b), (wide, c), (2 * wide, c)):
+        x = F.update(S).solve(v)
+        assert x.dtype == np.float32 and componentwise(sp.csr_matrix(S), x, v) < 1e-5
+        y = F.solve(v, "T")
+        assert componentwise(sp.csr_matrix(S.T), y, v) < 1e-3
+
+
+def test_a_complex_matrix_raises_no_warning():
+    rng = np.random.default_rng(0)
+    A = sp.csr_matrix(sp.random(3000, 3000, 2e-3, random_state=rng) + 10 * sp.identity(3000)).astype(complex)
+    A.data *= np.exp(1j * rng.random(A.nnz))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        direct._has_blocks(fl.as_csr(A))
+        assert direct.analysed(fl.SparseLU(), fl.as_csr(A), counted=True).fill is not None
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">c8", ">c16", ">i4", ">f2"])
+def test_numbers_in_the_other_order_of_bytes(dtype):
+    D = gallery.tridiagonal(8).toarray() * 4
+    A, b = D.astype(dtype), np.arange(1.0, 9).astype(dtype)
+    want = np.linalg.solve(D, np.arange(1.0, 9))
+    S = sp.csr_matrix(D.astype(np.dtype(dtype).newbyteorder("=").type if dtype != ">f2" else "f4"))
+    C, coordinates, diagonals = sp.csc_matrix(S), sp.coo_array(S), sp.dia_array(S)
+    for sparse in (S, C, coordinates, diagonals):
+        sparse.data = sparse.data.astype(dtype if dtype != ">f2" else ">f4")
+    for sparse in (S, C):
+        sparse.indices, sparse.indptr = sparse.indices.astype(">i4"), sparse.indptr.astype(">i4")
+    tolerance = 1e-5 if dtype in (">f4", ">c8", ">f2") else 1e-8
+    for M in (A, S, C, coordinates, diagonals):
+        for x in (
+            fl.solve(M, b, x0=b).x,
+            fl.gmres(M, b, x0=b, rtol=tolerance).x,
+            fl.ILU0().factor(M).solve(b),
+            fl.SparseLU().factor(D).update(M).solve(b) if np.dtype(dtype).kind != "c" else want,
+            fl.SparseLU().factor(M) @ b,
+        ):
+            assert x.dtype.isnative and np.allclose(x, want, rtol=100 * tolerance)
+
+
+def test_newton_krylov_takes_factors():
+    J = gallery.poisson5(8)
+
+    def f(x):
+        return (J @ x.ravel() + x.ravel() ** 3 - 0.1).reshape(x.shape)
+
+    for M in (fl.ILU0().factor(J), fl.SparseLU().factor(J), fl.IC0().factor(J)):
+        before = M.updates
+        x = newton_krylov(f, np.zeros((8, 8)), inner_M=M, f_tol=1e-7)
+        assert abs(f(x)).max() < 1e-7 and M.updates == before
+        for wrong in ((J, J), (np.ones(3), np.ones(64)), (1.0, np.ones(64))):
+            with pytest.raises(ParameterError, match=r"update\(x, f\)") as error:
+                M.update(*wrong)
+            one_line(error)
+    blocks = fl.BlockILU0().factor(fl.BlockMatrix.from_sparse(J, 2)) if hasattr(fl.BlockMatrix, "from_sparse") else None
+    if blocks is not None:
+        assert blocks.update(np.ones(64), np.ones(64)) is blocks
+
+
+# how they are found
+
+
+STAND_IN = """
+#include <stdlib.h>
+#define NO(name) void name(void) { abort(); }
+"""
+NAMES = [f"klu_{kind}{what}" for kind in ("", "z_", "l_", "zl_") for what in ("factor", "solve", "tsolve", "refactor")]
+NAMES += [f"klu_{kind}{what}" for kind in ("", "l_") for what in ("analyze", "defaults", "malloc", "free", "realloc")]
+NAMES += ["amd_order", "amd_1", "amd_2", "btf_order", "btf_maxtrans", "btf_strongcomp", "SuiteSparse_malloc"]
+
+
+@pytest.mark.skipif(complete.nbklu() is None, reason="nbklu is not installed")
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="a library is made by gcc on Linux")
+def test_klu_calls_its_own_functions_where_another_library_has_the_same_for_all(tmp_path):
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text(STAND_IN + "\n".join(f"NO({name})" for name in NAMES))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    text = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+before = sys.getdlopenflags()
+import numpy as np, finelu as fl
+A = fl.gallery.convection_diffusion(30, 30, 1)
+F = fl.SparseLU(backend="klu").factor(A)
+print(abs(A @ F.update(A).solve(np.ones(900)) - 1).max() < 1e-8, sys.getdlopenflags() == before)
+"""
+    assert run(text, str(library)) == ["True", "True"]
+
+
+def test_finelu_in_the_place_of_scipys_functions_calls_scipys():
+    text = """
+import scipy.sparse.linalg as sla
+import finelu as fl, numpy as np
+sla.splu = lambda A, **how: fl.SparseLU(backend="superlu").factor(A)
+sla.spilu = lambda A, **how: fl.ILUT().factor(A)
+A, b = fl.gallery.poisson5(20), np.ones(400)
+print(abs(A @ sla.splu(A).solve(b) - b).max() < 1e-9, fl.solve(A, b, recipe=fl.SparseLU(ordering="mmd")).converged)
+"""
+    assert run(text) == ["True", "True"]
+
+
+def test_no_depth_of_recursion_is_taken_for_a_matrix(monkeypatch):
+    def deep(*_, **__):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(foreign, "splu", deep)
+    with pytest.raises(RecursionError):
+        fl.SparseLU(backend="superlu").factor(gallery.poisson5(5))
+
+
+def test_blas_has_one_thread_for_any_number_of_columns(monkeypatch):
+    A, wanted, own = gallery.poisson5(40), [], complete.SuperLU._alone
+    F = fl.SparseLU(backend="superlu").factor(A)
+    assert F.nnz > complete.BLAS_SHARES
+    monkeypatch.setattr(complete.SuperLU, "_alone", staticmethod(lambda alone: wanted.append(alone) or own(alone)))
+    F.solve(np.ones(1600))
+    F.solve(np.ones((1600, 16)))
+    assert wanted == [True, True]
+
+
+# how they are left
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """SuperLU does not come back before it is let go."""
+    go, own, left = threading.Event(), foreign.splu, []
+
+    def waits(*args, **how):
+        go.wait(60)
+        left.append(threading.current_thread())
+        return own(*args, **how)
+
+    monkeypatch.setattr(foreign, "splu", waits)
+    yield go, left
+    go.set()
+
+
+def test_a_factorization_that_takes_too_long_is_left(stuck):
+    go, left = stuck
+    A, b = gallery.convection_diffusion(30), np.ones(27000)
+    recipe = fl.SparseLU(backend="superlu")
+    with pytest.raises(OutOfTime) as error, deadline.limited(perf_counter() + 0.2):
+        recipe.factor(A)
+    one_line(error)
+    assert not left  # it is at it still
+    go.set()
+    F = recipe.factor(A)  # on another thread
+    assert np.linalg.norm(A @ F.solve(b) - b) < 1e-8 and left[-1] is not threading.main_thread()
+
+
+def test_what_cannot_end_in_time_is_not_begun(monkeypatch):
+    monkeypatch.setattr(foreign, "splu", lambda *_, **__: pytest.fail("it was begun"))
+    monkeypatch.setattr(foreign, "FASTEST", 1e-3)
+    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 60):
+        fl.SparseLU(backend="superlu").factor(gallery.convection_diffusion(14))
+
+
+def test_small_factorizations_start_no_thread(monkeypatch):
+    monkeypatch.setattr(foreign, "lent", lambda: pytest.fail("a thread was asked for"))
+    for A in (gallery.poisson5(20), gallery.convection_diffusion(8)):
+        fl.SparseLU(backend="superlu").factor(A)
+
+
+@pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="no CPython")
+def test_factors_of_another_thread_are_given_back_there():
+    """SciPy leaks the memory of factors that another thread drops than has made them."""
+    text = """
+import resource, finelu as fl
+A = fl.gallery.convection_diffusion(14)
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+recipe = fl.SparseLU(backend="superlu")
+from finelu.preconditioners import complete
+complete.LONG_WORK = 0
+one = recipe.factor(A).nnz * 12
+for _ in range(5): recipe.factor(A)
+before = used()
+for _ in range(40): recipe.factor(A)
+print((used() - before) / one < 10)
+"""
+    assert run(text) == ["True"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_interrupt_is_heard_at_once_and_the_process_ends_well(library):
+    if not LIBRARIES[library]():
+        pytest.skip(f"{library} is not installed")
+    text = """
+import finelu as fl, numpy as np, os, signal, sys, threading, time
+from finelu import foreign
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+backend = sys.argv[1]
+A = fl.gallery.poisson7(40) if backend != "klu" else fl.gallery.poisson7(26)
+fl.SparseLU(backend=backend).factor(fl.gallery.poisson7(4))
+call = foreign.Owner.call
+def interrupted(self, function, *args):
+    if "long" in sys.argv:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        sys.argv.remove("long")
+    return call(self, function, *args)
+sys.argv.append("long")
+foreign.Owner.call = interrupted
+ordering = None if backend == "superlu" else "auto"
+try:
+    fl.SparseLU(backend=backend, ordering=ordering).factor(A)
+except KeyboardInterrupt:
+    print("interrupted")
+B = fl.gallery.poisson7(8)
+F = fl.SparseLU(backend=backend).factor(B)
+print(abs(B @ F.solve(np.ones(512)) - 1).max() < 1e-8)
+"""
+    assert run(text, library) == ["interrupted", "True"]
