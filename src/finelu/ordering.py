@@ -345,9 +345,9 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
-    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
-    `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
-    orderings.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS
+    does, the better of that and `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto"
+    for this A. Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
