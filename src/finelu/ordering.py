@@ -31,7 +31,8 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
+# Products of an elimination, for each entry of A and of all, beyond which dense rows go last; what that is to leave.
+COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
 LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
 
 
@@ -135,8 +136,8 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
 
     A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
-    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
-    products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
+    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than a
+    million products l_ik u_kj, and 32 for each entry of A, before any fill, and the new order leaves half at most.
     Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
     """
     dense = dense_row(A.n)
@@ -146,7 +147,7 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     below, behind = _neighbours(rows, columns, A.n)
     moved = (below > dense) & (behind > dense)
     before = float(below @ behind)
-    if not moved.any() or before <= COSTLY * A.nnz:
+    if not moved.any() or before <= max(COSTLY * A.nnz, LEAST_COSTLY):
         return None
     order = np.argsort(moved, kind="stable")
     below, behind = _reordered(rows, columns, order)
@@ -344,9 +345,9 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
-    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
-    `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
-    orderings.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS
+    does, the better of that and `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto"
+    for this A. Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
