@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import leavable, spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
@@ -22,6 +22,7 @@ from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
+METIS_SECONDS = 1.5e-6  # that METIS takes for an entry of the graph
 SEED = 1  # of METIS: the same order in every run
 # Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
 # row beyond which an incomplete factorization takes no longer for it.
@@ -87,7 +88,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least = {
+    least: dict[str, Any] = {
         "drop_tol": 0.5,
         "fill_factor": 1,
         "permc_spec": "MMD_AT_PLUS_A",
@@ -141,17 +142,39 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     dense = dense_row(A.n)
     if A.longest[2] <= dense:
         return None
-    rows, columns = np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+    rows, columns = _places(A)
     below, behind = _neighbours(rows, columns, A.n)
     moved = (below > dense) & (behind > dense)
     before = float(below @ behind)
     if not moved.any() or before <= COSTLY * A.nnz:
         return None
     order = np.argsort(moved, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(A.n)
-    below, behind = _neighbours(place[rows], place[columns], A.n)
+    below, behind = _reordered(rows, columns, order)
     return (order, int(moved.sum())) if float(below @ behind) <= CHEAPER * before else None
+
+
+def products(A: CSR) -> float:
+    """The products l_ik u_kj that elimination of A makes before any fill, with dense rows last.
+
+    It is the sum over the entries below the diagonal of the lengths of the rows of U that they meet.
+    Cost: a few passes over the entries.
+    """
+    rows, columns = _places(A)
+    dense = np.bincount(rows, minlength=A.n) > dense_row(A.n)
+    below, behind = _reordered(rows, columns, np.argsort(dense, kind="stable"))
+    return float(below @ behind)
+
+
+def _places(A: CSR) -> tuple[Any, Any]:
+    """Row and column of each entry, on the host."""
+    return np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+
+
+def _reordered(rows: Any, columns: Any, order: Any) -> tuple[Any, Any]:
+    """`_neighbours` of the matrix by rows `order`."""
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    return _neighbours(place[rows], place[columns], order.size)
 
 
 def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:
@@ -172,12 +195,9 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
-    graph, options = _adjacency(metis, S), metis.Options(seed=SEED)
-
-    def dissected() -> Any:
-        return metis.nested_dissection(graph, options=options)
-
-    order, _ = leavable(dissected) if S.nnz > LONG_GRAPH else dissected()
+    if not _metis_in_time(S):
+        raise OutOfTime
+    order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
 
@@ -340,8 +360,13 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, where it is installed, and takes less time than a factorization with that fill."""
-    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz else None
+    """METIS, where it is installed, takes less time than a factorization with that fill, and has that time."""
+    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
+
+
+def _metis_in_time(S: Any) -> bool:
+    """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
+    return METIS_SECONDS * S.nnz <= deadline.remaining()
 
 
 class Begun:
@@ -512,6 +537,8 @@ def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
         return [rows], []
     left = count // 2
     if rows.size > 1:
+        if not _metis_in_time(S):
+            raise OutOfTime
         shares = [left / count, (count - left) / count]
         options = metis.Options(seed=SEED)
         cut = metis.part_graph(2, _adjacency(metis, S), tpwgts=shares, recursive=True, options=options)

@@ -93,6 +93,24 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     return Matching(columns, row_scale, column_scale, order, first)
 
 
+def dual_exponents(A: Any, *, symmetric: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Whole u, v (n,) such that 2^(u_i + v_j) |a_ij| is at most 1, and above 1/8 in the matching of largest product.
+
+    As `matching`, but of all entries, rounding or not, and of any size: no power of two that scales is asked for.
+    """
+    A = as_csr(A, diagonal=False)
+    rows, indices, logs = _logarithms(A)
+    if symmetric:
+        rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(A.data.real.dtype).eps)
+    _, v = _matched(A.n, rows, indices, -logs)
+    u = -_largest(logs + v[indices], rows, A.n)
+    v = -_largest(logs + u[rows], indices, A.n)
+    if symmetric:
+        u = v = (u + v) / 2
+    u, v = (np.floor(x).astype(np.int64) for x in (u, v))
+    return u, v
+
+
 def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float) -> Any:
     """Which entries are more than rounding of their row and column; None where all matched ones are.
 

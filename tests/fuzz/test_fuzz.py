@@ -204,10 +204,12 @@ def test_rows_of_different_size_are_looked_at_each():
     A, b = sp.csr_matrix(np.diag([1e12, 1.0])), np.array([1e12, 1.0])
     x = np.array([1.0, 0.9])
     found = judge.Measured(A, b, x)
-    assert found.meets(1e-8, 0.0, 0.0) and not judge.meets_by_rows(A, b, found, 1e-8, 0.0, 0.0)
-    assert judge.meets_by_rows(A, b, found, 0.1, 0.0, 0.0) and judge.meets_by_rows(A, b, found, 1e-8, 1e12, 0.0)
+    assert found.meets(1e-8, 0.0, 0.0) and not judge.meets_by_rows(A, b, found, float, 1e-8, 0.0, 0.0)
+    assert judge.meets_by_rows(A, b, found, float, 0.1, 0.0, 0.0) and judge.meets_by_rows(
+        A, b, found, float, 1e-8, 1e12, 0.0
+    )
     exact = judge.Measured(A, b, np.ones(2))
-    assert judge.meets_by_rows(A, b, exact, 1e-8, 0.0, 0.0)
+    assert judge.meets_by_rows(A, b, exact, float, 1e-8, 0.0, 0.0)
 
 
 # The processes

@@ -241,6 +241,23 @@ def test_a_small_right_hand_side_in_single_precision():
     assert np.array_equal(guess.x, s.x)
 
 
+def test_every_step_of_a_sequence_looks_at_the_smallest_numbers():
+    A = np.array([[3.0, 1, 0], [1, 2, 0.3], [0, 0.7, 4]])
+    b, sequence = np.array([1e-319, 3e-318, -2e-318]), fl.Sequence()
+    for factor in (1.0, 1.0, 1.1, 1e200):
+        solution = sequence.step(sp.csr_matrix(A), factor * b)
+        assert solution.converged == (exact_residual(A, factor * b, solution.x) <= 1e-8)
+        assert solution.converged if factor > 2 else "b is so small" in solution.explain()
+
+
+def test_the_residual_norm_of_a_guess_that_does_is_not_its_backward_error():
+    A, b = fl.gallery.poisson5(5), np.ones(25)
+    x = fl.solve(A, b).x * (1 + 1e-3)
+    solution = fl.solve(A, b, x0=x, rtol=1e-2, criterion="backward")
+    assert solution.converged and solution.iterations == 0
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b - A @ x))
+
+
 @pytest.mark.parametrize("name", ["solve", *METHODS])
 def test_a_first_guess_that_makes_a_small_right_hand_side_negligible(name):
     A, b = fl.gallery.problem("poisson5:4"), np.full(16, 1e-308)

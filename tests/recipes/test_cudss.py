@@ -325,11 +325,26 @@ def test_gaps_of_the_diagonal(where, kind):
     assert np.isfinite(x).all() and F.report.probe <= 1e-8
 
 
+def test_stored_zeros_are_no_entries(where):
+    A, b = sp.csr_matrix(of_kind("general")), np.ones(210)
+    zeros = np.arange(210), (np.arange(210) + 17) % 210
+    Z = sp.coo_matrix(A)
+    Z = sp.csr_matrix((np.r_[Z.data, np.zeros(210)], (np.r_[Z.row, zeros[0]], np.r_[Z.col, zeros[1]])), A.shape)
+    assert Z.nnz > A.nnz
+    F, G = (SparseLU(backend="cudss").factor(where.move(M)) for M in (A, Z))
+    assert F._S.nnz == G._S.nnz
+    full = Z.copy()
+    full.data = np.where(full.data == 0, 0.25, full.data)
+    for M in (Z, 2 * Z, full, Z):
+        G.update(where.move(M))
+        assert close(M, where.fetch(G.solve(where.move(b))), b)
+
+
 def test_gaps_are_filled_where_they_are():
     A = sp.random(30, 30, 0.1, format="csr", random_state=np.random.default_rng(0))
     C = fl.as_csr(A, diagonal=False)
     S, places = cudss.with_diagonal(C)
-    cudss._take_values(S, places, C, 0.0)
+    cudss._take_values(S, places, C.data, 0.0)
     assert S.missing == 0 and S.nnz == A.nnz + C.missing > A.nnz
     np.testing.assert_array_equal(S.tosparse().toarray(), A.toarray())
     np.testing.assert_array_equal(S.indices[S.diag], np.arange(30))

@@ -175,7 +175,8 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
             found[name] = rung
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
-    permuted = not traits.diagonal.usable and traits.mean_row <= SHORT and not traits.dense
+    sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few fill in little
+    permuted = not traits.diagonal.usable and sparse
     if (by_columns or permuted) and complete.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and not (by_columns or permuted)

@@ -19,7 +19,7 @@ from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
-from finelu.ordering import Begun, Fill
+from finelu.ordering import COSTLY, Begun, Fill, products
 from finelu.preconditioners import Schwarz
 from finelu.preconditioners.complete import is_mirrored
 from finelu.preconditioners.direct import (
@@ -195,8 +195,13 @@ class Costs:
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
-        return typical.get(rung, 0.0) * nnz * self.pace
+        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
+        return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz * self.pace
+
+    @cached_property
+    def filling(self) -> float:
+        """How much longer than entries alone show factors with fill take, since dense rows of A meet many others."""
+        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz)) if self.traits.dense else 1.0
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are, for an A there: of others the host's work is what takes time."""

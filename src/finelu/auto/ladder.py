@@ -81,6 +81,7 @@ class Ladder:
         criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
         each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
+        self.wanted = rtol  # the relative tolerance of the right-hand side that is solved for
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
         self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
@@ -121,7 +122,7 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
-        if self.rtol < EXACT and (rung := self._complete(left)):
+        if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
@@ -157,7 +158,7 @@ class Ladder:
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
+        self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
@@ -168,7 +169,7 @@ class Ladder:
             if size < scale:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+                    return replace(self.nothing(b, Status.CONVERGED, column.residual.norm), x=column.x)
         if differing := self._unfit_for_method():
             unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
             return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))

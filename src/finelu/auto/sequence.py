@@ -22,7 +22,7 @@ from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.criterion import Criterion, criterion_asked
+from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -123,7 +123,12 @@ class Sequence:
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self.rtol)
         with compile_clock() as compiling:
-            solution, decision, why, on_host = self._solved(A, v)
+            power = power_for(v)  # of the smallest numbers: see `finelu.krylov.criterion`
+            larger = times_power(v, power) if power else v
+            solution, decision, why, on_host = self._solved(A, larger)
+            if power:
+                found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
+                solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
         self._taken = perf_counter() - start - compiling()
         self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []

@@ -14,11 +14,12 @@ import numpy as np
 from finelu.device import namespace, on_gpu, synchronize
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
 from finelu.factors import Factors, Report
-from finelu.factors.base import probe, probing, unstable
+from finelu.factors.base import backward_error, probing, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
 from finelu.kernels.operands import CSR
+from finelu.matrix import norm, without_zeros
 from finelu.preconditioners.complete import is_mirrored
 from finelu.scaling import require_matching
 from finelu.threads import get_num_threads
@@ -34,6 +35,7 @@ KINDS = {
 }
 REFINED = 2  # most steps of refinement in a solve
 ROUNDING = 1e3  # roundings up to which `probe` asks for no more refinement
+BY_ROWS = 100.0  # likewise, of the sums of a row, up to which its residual does
 ALIKE = 10.0  # times by which `probe` may find more than when its steps were looked for, with as many
 GAINED = 0.1  # part of `probe` that a step of refinement leaves at most, if it is worth its time
 
@@ -58,6 +60,7 @@ class CudssReport(Report):
 
     analysis_seconds : of the plan, mostly on the host.  plans : how often one was made.  replaced : pivots that
     were too small.  refinements : steps that each solve takes.  probe : see `finelu.factors.probe`, with them.
+    backward_error : the largest |b - A x|_i / (|A| |x| + |b|)_i of the same solve.
     """
 
     backend: str = "cudss"
@@ -68,6 +71,7 @@ class CudssReport(Report):
     replaced: int | None = None
     refinements: int | None = None
     probe: float | None = None
+    backward_error: float | None = None
 
 
 class CudssFactors(Factors):
@@ -106,10 +110,17 @@ class CudssFactors(Factors):
         self._unbound()
         self._made: How | None = None  # what the factors were made by
         self._steps, self._nnz = 0, 0
-        self._least = 0.0  # what `probe` found when the steps were last looked for
-        self._S, self._places = with_diagonal(A)
+        self._least = 0.0  # what `_probed` found when the steps were last looked for
+        self._seen = 0.0, 0.0  # probe and backward error of the factors that there are
+        self._lay_out(A)
         self._refresh(A)
         self._most = math.inf
+
+    def _lay_out(self, A: CSR) -> None:
+        """Room for A's values without stored zeros; for others later where these are the only ones that are not."""
+        some = without_zeros(A)
+        self._kept = None if some is A else namespace(A.data).flatnonzero(A.data)
+        self._S, self._places = with_diagonal(some.on(namespace(A.data)))
 
     def _unbound(self) -> None:
         self._library = _library()
@@ -137,7 +148,15 @@ class CudssFactors(Factors):
         start, self._planned = perf_counter(), 0.0  # seconds of all plans that are made here
         self.report.warning = None
         try:
-            _take_values(self._S, self._places, A, self.recipe.shift)
+            values = A.data if self._kept is None else A.data[self._kept]
+            if self._kept is not None and int(namespace(values).count_nonzero(values)) < int(
+                namespace(values).count_nonzero(A.data)
+            ):
+                self._drop()
+                self._lay_out(A)
+                self._made, self._y = None, None
+                values = A.data if self._kept is None else A.data[self._kept]
+            _take_values(self._S, self._places, values, self.recipe.shift)
             self._transposed = None
             size = self._compute(A)
             if self.report.replaced:  # as where A is 0, of which the probe sees nothing
@@ -262,34 +281,50 @@ class CudssFactors(Factors):
         as they can; Inf where not even one solve is finite.
 
         as_before : the steps of the last factors are taken first, and no others where these do about as well."""
-        enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0)
+        enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0, (np.inf, np.inf))
         if as_before:
-            size, finite = self._probed()
-            if finite and size <= max(enough, ALIKE * self._least):
+            size, seen = self._probed()
+            if size <= max(enough, ALIKE * self._least):
+                self._seen = seen
                 return size
         for self._steps in range(REFINED + 1):
-            size, finite = self._probed()
-            size, before = (size if finite else np.inf), best[0]
-            best = min(best, (size, self._steps))
+            (size, seen), before = self._probed(), best[0]
+            best = min(best, (size, self._steps, seen))
             if size <= enough or (self._steps and size > GAINED * before):
                 break
-        self._least, self._steps = best
+        self._least, self._steps, self._seen = best
         return self._least
 
-    def _probed(self) -> tuple[float, bool]:
+    def _probed(self) -> tuple[float, tuple[float, float]]:
+        """How far off these factors are: what `probe` finds, but more than is good where a row's residual is far beyond
+        rounding, and Inf where a solve is not finite. And both figures, the second as `backward_error` has it."""
         if self._y is None:
             self._y = probing(self._S)
-        return probe(self._S, lambda v: self._apply(v, "N"), self._y)
+        kernels = kernels_for(self._S.data)
+        with np.errstate(all="ignore"):
+            v = kernels.products.subtract_product(self._S, self._y)
+            largest = float(abs(v).max())
+            if not largest > 0:
+                return 0.0, (0.0, 0.0)
+            x = self._apply(v, "N")
+            error, roundings, r = backward_error(self._S, x, v)
+            size = float(norm(r / largest) / norm(v / largest))
+        if not size < np.inf or kernels.vectors.first_not_finite(x) >= 0:
+            return np.inf, (np.inf, np.inf)
+        return max(size, self._good * roundings / BY_ROWS if roundings > BY_ROWS else 0.0), (size, error)
 
     def _say(self, size: float) -> None:
         report = self.report
-        report.refinements, report.probe = self._steps, size
+        report.refinements, (report.probe, report.backward_error) = self._steps, self._seen
         if report.replaced:
             report.warn(
                 f"cuDSS replaced {report.replaced} pivots that were too small; backend='superlu' exchanges rows"
             )
         if size > self._good:
-            report.warn(f"{unstable(size)}; check A for dependent rows, try a shift, or backend='superlu'")
+            what = unstable(report.probe)
+            if report.probe <= self._good:
+                what = f"solves have a backward error of {report.backward_error:.1e} by rows"
+            report.warn(f"{what}; check A for dependent rows, try a shift, or backend='superlu'")
 
     # solves
 
@@ -380,14 +415,14 @@ def with_diagonal(A: CSR) -> tuple[CSR, Any]:
     return CSR(indptr, columns[order], xp.empty(order.size, A.dtype), diag), places[: A.nnz]
 
 
-def _take_values(S: CSR, places: Any, A: CSR, shift: float) -> None:
-    """A's values into S, the diagonal moved by `shift` of itself, or a zero one to `shift` of the largest entry."""
-    xp = namespace(A.data)
+def _take_values(S: CSR, places: Any, values: Any, shift: float) -> None:
+    """A's `values` into S, the diagonal moved by `shift` of itself, or a zero one to `shift` of the largest entry."""
+    xp = namespace(values)
     if places is None:
-        S.data[:] = A.data
+        S.data[:] = values
     else:
         S.data[:] = 0
-        S.data[places] = A.data
+        S.data[places] = values
     if shift:
         d, largest = S.data[S.diag], abs(S.data).max()
         S.data[S.diag] = d + shift * xp.where(d == 0, xp.where(largest == 0, 1, largest).astype(S.dtype), d)

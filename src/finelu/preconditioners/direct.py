@@ -270,7 +270,8 @@ class SparseLUFactors(Factors):
         """
         super().__init__(recipe, A, report=DirectReport())
         self._probed, self._most = probed, most
-        self._steps, self._S = 0, None  # of refinement, and the matrix for it, in what is prepared
+        self._steps = 0  # of refinement
+        self._S: CSR | None = None  # the matrix for it, as it is prepared
         self._transposed: Any = None
         self._prepared, self._scaled = prepared(A), False
         self._take(known or _analysed(recipe, self._prepared.matrix))
@@ -415,7 +416,8 @@ class SparseLUFactors(Factors):
         np.maximum.at(largest, S.indices, abs(S.data))
         y = np.stack([y, y / np.where(largest > 0, largest, 1)], axis=1).astype(S.dtype)
         B = np.asfortranarray(product(S, y))
-        self._steps, self._S, self._transposed, found = 0, S, None, []
+        self._steps, self._S, self._transposed = 0, S, None
+        found: list[tuple[float, float, float]] = []
         while True:
             X = np.asfortranarray(self._refined(B, "N"))
             if not np.isfinite(X).all():
@@ -490,9 +492,8 @@ class SparseLUFactors(Factors):
         r, known = to_host(R), self._prepared
         if known.row_scale is None:
             return namespace(R).asarray(self._refined(r, trans))
-        before, after = known.row_scale, known.column_scale
-        if trans != "N":
-            before, after = after, before
+        scales = known.row_scale, known.column_scale
+        before, after = scales if trans == "N" else scales[::-1]
         x = _rows_times(after, self._refined(_rows_times(before, r), trans))
         return namespace(R).asarray(x.astype(self.dtype, copy=False))
 
@@ -512,7 +513,7 @@ class SparseLUFactors(Factors):
         subtract = kernels_for(r).products.subtract_product
         if trans == "N":
             return subtract(self._S, x, r)
-        if self._transposed is None:
+        if self._transposed is None and self._S is not None:
             self._transposed = self._S.tosparse().T.tocsr()
         if trans == "H" and r.dtype.kind == "c":
             return subtract(self._transposed, x.conj(), r.conj()).conj()
@@ -646,8 +647,15 @@ def _plain(A: CSR) -> Arrangement:
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
     """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
     another library takes less time for that."""
+    if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
+        return False
     light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
     return light or (not symmetric and _has_blocks(A))
+
+
+def _has_border(A: CSR) -> bool:
+    """Whether dense rows of A have no entry on the diagonal."""
+    return A.missing > 0 and (scale := _dense_rows_scaled(A)) is not None and bool((A.diag[scale != 1] < 0).any())
 
 
 def _has_blocks(A: CSR) -> bool:

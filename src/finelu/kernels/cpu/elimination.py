@@ -25,7 +25,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
 from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
-from finelu.kernels.cpu.runtime.search import LONGER, place_of
+from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.operands import Triangle
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
@@ -404,7 +404,6 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
 
 
 MILU0_VARIANTS = ILU0_VARIANTS
-SUMMED = 128  # entries of a row of U beyond which its sum is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +446,7 @@ def _cost(indptr, indices, diag, cost):
         updates = 0
         for p in range(indptr[i], diag[i]):
             k = indices[p]
-            updates += min(indptr[k + ONE] - diag[k] - 1, SUMMED + LONGER * (indptr[i + 1] - p))
+            updates += min(indptr[k + ONE] - diag[k] - 1, LONG + LONGER * (indptr[i + 1] - p))
         cost[i] = ROW + ENTRY * (indptr[i + 1] - indptr[i]) + UPDATE * updates
 
 
@@ -455,7 +454,7 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
-    sums = np.empty(A.n if A.longest[2] > SUMMED else 0, a.dtype)
+    sums = np.empty(A.n if A.longest[2] > LONG else 0, a.dtype)
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
     run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, sums, lu, deadline.halt())
     deadline.check()
@@ -468,11 +467,12 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
 
     What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
     than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of row k of U,
-    which sums[k] has of rows of more than SUMMED entries, without what is met. sums (n,), or (0,) without such rows.
+    which sums[k] has of rows of more than LONG entries, without what is met. sums (n,), or (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
     zero = relax - relax  # of a's dtype
+    looked_up = sums.size > 0
     known, t = 0, claim(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
@@ -492,7 +492,7 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
                 lu[p] = factor
                 good &= np.isfinite(factor)
                 first, last = np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])
-                if last > first + np.uint64(SUMMED) and last > first + np.uint64(LONGER) * (hi - p):
+                if looked_up and last > first + np.uint64(LONG) and last > first + np.uint64(LONGER) * (hi - p):
                     others = sums[k]
                     for e in range(p + ONE, hi):
                         first = place_of(indices, first, last, indices[e])
@@ -512,7 +512,7 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
-            if hi - pivot > np.uint64(SUMMED) + ONE:
+            if looked_up and hi - pivot > np.uint64(LONG) + ONE:
                 total = zero
                 for p in range(pivot + ONE, hi):
                     total += lu[p]

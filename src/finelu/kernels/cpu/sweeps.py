@@ -18,6 +18,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
+    has_long_rows,
     pattern_arrays,
     row_blocks,
     squared_size,
@@ -53,6 +54,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
         *pattern_arrays(F),
         F.data,
         *by_columns,
+        has_long_rows(F, columns),
         damping != 1,
         *factors,
         *{"whole": (True, True), "lower": (True, False), "upper": (False, True)}[part],
@@ -81,6 +83,7 @@ def _sweep(
     c_indptr,
     rows,
     places,
+    looked_up,
     damped,
     new_part,
     old_part,
@@ -94,7 +97,8 @@ def _sweep(
     """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
 
     What lands in w outside of the pattern, finite or not, is never read: each row first writes all of its own places.
-    Where u_k is far longer than what is left of row i, the columns of that are looked up in it.
+    Where u_k is far longer than what is left of row i, the columns of that are looked up in it, if looked_up says that
+    there are such rows.
     """
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
@@ -132,7 +136,7 @@ def _sweep(
                         first = place_of(indices, first, last, i)
                     elif squares is None and not upper:
                         last = place_of(indices, first, last, i)
-                    if last > first + many * (hi - p):
+                    if looked_up and last > first + many * (hi - p):
                         for e in range(p + ONE, hi):
                             first = place_of(indices, first, last, indices[e])
                             if first < last and indices[first] == indices[e]:
@@ -144,7 +148,7 @@ def _sweep(
                     w[i] -= old * np.conj(old)
                 else:
                     q, last = np.uint64(c_indptr[k]), np.uint64(c_indptr[k + ONE])
-                    if last > q + many * (hi - p):
+                    if looked_up and last > q + many * (hi - p):
                         for e in range(p + ONE, hi):
                             q = place_of(rows, q, last, indices[e])
                             if q < last and rows[q] == indices[e]:
@@ -206,7 +210,7 @@ def sweep_in_place(A, F, refused, columns=None):
     a = unsigned(A.indptr), unsigned(A.indices), A.data
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
-    arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, refused
+    arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, has_long_rows(F, columns), refused
     run_items(_sweep_in_place, blocks, *arguments, deadline.halt(), threads=room.shape[0])
     deadline.check()
 
@@ -227,6 +231,7 @@ def _sweep_in_place(
     c_indptr,
     rows,
     places,
+    looked_up,
     refused,
     halt,
 ):
@@ -258,7 +263,7 @@ def _sweep_in_place(
                     store_relaxed(f, p, new)
                 if rows is None:
                     first, last = d + ONE, np.uint64(indptr[k + ONE])
-                    if last > first + many * (hi - p):
+                    if looked_up and last > first + many * (hi - p):
                         for e in range(p + ONE, hi):
                             first = place_of(indices, first, last, indices[e])
                             if first < last and indices[first] == indices[e]:
@@ -268,7 +273,7 @@ def _sweep_in_place(
                         w[indices[q]] -= new * load_relaxed(f, q)
                 else:
                     q, last = np.uint64(c_indptr[k]), np.uint64(c_indptr[k + ONE])
-                    if last > q + many * (hi - p):
+                    if looked_up and last > q + many * (hi - p):
                         for e in range(p + ONE, hi):
                             q = place_of(rows, q, last, indices[e])
                             if q < last and rows[q] == indices[e]:

@@ -10,9 +10,10 @@ import scipy.linalg
 from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
+from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.multilevel.order import advice, exponents, transposed
-from finelu.scaling import matching, times_power
+from finelu.preconditioners.multilevel.order import advice, transposed
+from finelu.scaling import dual_exponents, times_power
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,7 @@ NOISE = 8  # roundings, up to which a singular value counts as 0
 POWERS = 12  # steps of a power iteration whose result is looked at for its size
 HOST_MOST = 1000  # rows that LAPACK is given for a matrix on a GPU
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
+LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
 def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
@@ -118,16 +120,14 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
 
 
 def _by_lapack(function: Any, dense: Any) -> Any:
-    """function(dense), which is left behind where the time is over."""
+    """function(dense), which is left where the time is over, if it takes long."""
 
     def quietly() -> Any:
         with np.errstate(all="ignore"):  # a thread has its own
             return function(dense)
 
-    if namespace(dense) is np:
-        return deadline.left_behind(quietly)
     deadline.check()
-    return quietly()
+    return leavable(quietly) if namespace(dense) is np and dense.shape[0] > LONG else quietly()
 
 
 def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) -> CSR:
@@ -163,7 +163,7 @@ def _small(n: int, rows: Any, columns: Any, size: Any) -> Any:
 
 
 def to_matching(S: CSR, kind: str, powers: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, Any]:
-    """What the exponents of the scales of a matching of S exceed `powers` by, in `rows` and `columns`; 0 without a
+    """`more` of `without_rounding`, for S with exponents `powers` of scales, in `rows` and `columns`; 0 without a
     matching."""
     found = _scales(S, kind, np)
     if found is None:
@@ -203,10 +203,9 @@ def _distance(dense: Any, inverse: Any) -> float:
 def _scales(S: CSR, kind: str, xp: Any) -> tuple[Any, Any] | None:
     """Exponents of scales for which no entry of S is above 1, and those of a matching are about 1; None without one."""
     try:
-        found = matching(S.on(np), symmetric=kind != "general", power_of_two=True)
+        r, c = dual_exponents(S.on(np), symmetric=kind != "general")
     except MatrixError:  # structurally singular
         return None
-    r, c = exponents((found.row_scale, found.column_scale))
     return xp.asarray(r), xp.asarray(c)
 
 

@@ -361,7 +361,7 @@ class MultilevelFactors(Factors):
                 S, scale = S.on(np), to_host(scale)
             kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
             try:
-                order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
             except ZeroPivot:
                 if S.n > max(HOST_MOST, recipe.dense_size):
                     raise
@@ -373,8 +373,7 @@ class MultilevelFactors(Factors):
             if level is None:
                 break
             places = order.rows[left], order.columns[left]
-            unmatched = not recipe.matching and scale is None
-            more = partial(to_matching, S, kind, scales, *places) if unmatched else None
+            more = None if matched else partial(to_matching, S, kind, scales, *places)
             rows, S = rows[places[0]], without_rounding(rest, more)
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2

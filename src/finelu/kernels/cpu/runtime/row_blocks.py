@@ -7,7 +7,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.search import LONGER
+from finelu.kernels.cpu.runtime.search import LONG, LONGER
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -85,6 +85,11 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work)
             work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+def has_long_rows(F, columns):
+    """Whether a row of U, or a column of L, has more than LONG entries, see `search`."""
+    return bool((F.longest[2] if columns is None else np.diff(columns[0]).max()) > LONG)
 
 
 def even_blocks(indptr):

@@ -8,6 +8,7 @@ from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 
 LONGER = 8  # times as long as another a row is searched in, not looked through
+LONG = 128  # entries of a row up to which nothing is gained by a search
 
 
 @compiled
