@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 from finelu import threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
-from finelu.foreign import leavable, spilu, with_own_symbols
+from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
@@ -29,7 +29,6 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
 DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
 
 
@@ -86,21 +85,17 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least: dict[str, Any] = {
-        "drop_tol": 0.5,
-        "fill_factor": 1,
-        "permc_spec": "MMD_AT_PLUS_A",
-        "diag_pivot_thresh": 0,
-        "panel_size": 1,
-        "relax": 1,
-        "drop_rule": "basic",
-    }
-    columns = sp.csc_matrix(by_columns, shape=S.shape)
-
-    def places() -> np.ndarray:  # the factors are dropped by the thread that has made them
-        return spilu(columns, **least).perm_c.copy()
-
-    return np.argsort(leavable(places) if S.nnz > LONG_GRAPH else places())  # perm_c says where a column goes
+    factors = spilu(
+        sp.csc_matrix(by_columns, shape=S.shape),
+        drop_tol=0.5,
+        fill_factor=1,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0,
+        panel_size=1,
+        relax=1,
+        drop_rule="basic",
+    )
+    return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
 
 def amd(A: Any) -> np.ndarray:
@@ -140,12 +135,7 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
-    graph, options = _adjacency(metis, S), metis.Options(seed=SEED)
-
-    def dissected() -> Any:
-        return metis.nested_dissection(graph, options=options)
-
-    order, _ = leavable(dissected) if S.nnz > LONG_GRAPH else dissected()
+    order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
 
@@ -290,9 +280,10 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
-    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
-    `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
-    orderings.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does,
+    the better of that and `nested_dissection`, if pymetis is installed.
+    begun : what has been begun of "auto" for this A.
+    Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":

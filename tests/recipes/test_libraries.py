@@ -19,7 +19,7 @@ from scipy.optimize import newton_krylov
 import finelu as fl
 from finelu import deadline, foreign, gallery
 from finelu.auto.ladder import Ladder
-from finelu.errors import FineluError, MatrixError, OutOfTime, ParameterError, SingularMatrix
+from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix
 from finelu.ordering import Begun, complete_fill, with_little_fill
 from finelu.preconditioners import complete, direct, pardiso
 
@@ -101,7 +101,7 @@ def test_a_step_of_refinement_is_taken_where_solves_need_one_and_only_there(solv
 
 
 def test_what_is_written_to_A_later_does_not_change_refined_solves():
-    A = next(A for A in map(lambda seed: scaled(seed=seed), range(20)) if refined(A))
+    A = next(A for A in (scaled(seed=seed) for seed in range(20)) if refined(A))
     F, b = fl.SparseLU(matching=False, backend="superlu").factor(A), np.ones(400)
     want = F.solve(b)
     others = copy.copy(F), pickle.loads(pickle.dumps(F))
@@ -157,7 +157,7 @@ def test_what_a_library_gives_up_goes_to_superlu(monkeypatch):
     for code, kind, words in (
         (-1, FineluError, "inconsistent"),
         (-2, FineluError, "other failures"),
-        (-4, SingularMatrix, ""),
+        (-4, SingularMatrix, "singular"),
     ):
         monkeypatch.setattr(
             pardiso._Called, "_call", lambda C, phase, *r, c=code: c if phase > 0 else call(C, phase, *r)

@@ -77,6 +77,10 @@ class SparseLU(Recipe):
         without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report` warns
         if PARDISO was asked for. cuDSS takes "auto", its own nested dissection, "nd", "amd" or None, and any
         `matching`, None being its own choice.
+    No library gets stored zeros, nor numbers so large or small that products of two may be none: of such A, in double
+    precision and scaled by powers of two, factors are made. `factor` and `update` look at solves with them: where these
+    leave more than rounding in a row, each solve takes a step of refinement; where that does not help, factors are made
+    again of a scaled A, then, with "auto", by SuperLU, at last with a matching; `F.report` says so, or warns.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -112,7 +116,8 @@ class SparseLU(Recipe):
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
-        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
+        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room,
+        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
