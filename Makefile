@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-interop | test-petsc | lint | format | cuda | kernels | wheel | bench | docs | clean:
+# make demo | test | test-all | fuzz | test-interop | test-petsc | lint | format | cuda | kernels | wheel | bench | docs | clean:
 # each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-interop test-petsc lint format cuda kernels wheel bench docs clean
+.PHONY: help demo test test-all fuzz test-interop test-petsc lint format cuda kernels wheel bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
+	@echo "make fuzz   throw random systems, damaged files and unusual calls at finelu (MINUTES=10), on all cores"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff), types (mypy), the floors of imports and the words"
@@ -42,6 +43,10 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+MINUTES ?= 10
+fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) --out build
 
 # A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
 INTEROP_VENV ?= build/interop

@@ -177,6 +177,28 @@ def patient(everywhere, monkeypatch):
 
 
 @pytest.fixture
+def looks(monkeypatch):
+    """looks(k): the time is over at the k-th look at it, and from then on. Returns [how many looks there were]."""
+    from finelu import deadline
+
+    count = [0]
+
+    def at(k):
+        count[0] = 0
+
+        def over(limit):
+            count[0] += 1
+            if count[0] >= k:
+                limit.expire()
+            return count[0] >= k
+
+        monkeypatch.setattr(deadline.Limit, "over", over)
+        return count
+
+    return at
+
+
+@pytest.fixture
 def own_recipes(monkeypatch):
     """Registers recipes that are gone after the test."""
     from finelu.preconditioners import registry

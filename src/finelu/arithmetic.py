@@ -1,12 +1,17 @@
-"""How finelu's own arithmetic treats overflow, underflow and division by zero: never as an exception or a warning."""
+"""The public doors: overflow, underflow and division by zero are never an exception or a warning behind them, and a
+keyword that a function does not have is answered with the one that was meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from inspect import Parameter, signature
+from traceback import walk_tb
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from finelu.errors import DecompositionError, UnknownParameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,11 +28,38 @@ def judged(function: Callable[P, R]) -> Callable[P, R]:
     one behaviour of two. The doors have it, not each expression, since every expression behind them may be met by
     numbers as small or large as A holds. A function that the caller gives (a LinearOperator, a callback, a watch) is
     called within it. Cost: less than a microsecond.
+    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError
+    in place of a LinAlgError that finelu's own calls of LAPACK or cuSOLVER have met.
     """
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
-        with np.errstate(all="ignore"):
-            return function(*args, **kwargs)
+        try:
+            with np.errstate(all="ignore"):
+                return function(*args, **kwargs)
+        except np.linalg.LinAlgError as error:
+            if _is_of_finelu(error):
+                raise DecompositionError(f"a small dense matrix has no such decomposition: {error}.") from error
+            raise
+        except TypeError:
+            require_known(function, function.__qualname__.removesuffix(".__init__"), kwargs)
+            raise
 
     return door
+
+
+def _is_of_finelu(error: BaseException) -> bool:
+    """Whether finelu called what raised the error, not a function of the caller's."""
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    names = [name for name in names if name.partition(".")[0] not in ("numpy", "scipy", "cupy")]
+    return names[-1].partition(".")[0] == "finelu"
+
+
+def require_known(function: Callable[..., Any], name: str, keywords: Iterable[str]) -> None:
+    """Raise UnknownParameter for the first of the keywords that `function`, shown as `name`, does not have."""
+    known = signature(function).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for keyword in keywords:
+        if keyword not in known:
+            raise UnknownParameter(name, keyword, (other for other in known if other != "self")) from None

@@ -1,18 +1,18 @@
 """The time that a call may take: whoever sets it says so here, and whatever takes long asks.
 
 `with limited(end)` sets a limit for the calling thread, and for what finelu's own threads do for it. Python code calls
-`check` between steps, which raises OutOfTime once the time is over. A compiled kernel is given the array `halt()`, looks
-at its number each row or so, and returns early where it is no longer 0; whoever called it calls `check` then. What cannot
-be ended (LAPACK) is called by `left_behind`.
+`check` between steps, which raises OutOfTime once the time is over. A compiled kernel is given the array `halt()`,
+looks at its number each row or so, and returns early where that is no longer 0; whoever called it calls `check` then.
+What cannot be ended, as calls of LAPACK, is called by `finelu.foreign.leavable`.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 from weakref import ref
 
@@ -21,7 +21,6 @@ import numpy as np
 from finelu.errors import OutOfTime
 
 NEVER = np.zeros(1, np.int64)  # what kernels look at where there is no limit; never written
-PAUSES = 20e-6, 2e-3  # s between two looks at what may be left behind: the first, and the longest
 
 _here = threading.local()
 
@@ -35,8 +34,11 @@ class Limit:
         self._watchdog: threading.Timer | None = None
         self._lock = threading.Lock()
 
+    def remaining(self) -> float:
+        return 0.0 if self._halt[0] else max(self.end - perf_counter(), 0.0)
+
     def over(self) -> bool:
-        return bool(self._halt[0]) or perf_counter() >= self.end
+        return self.remaining() == 0
 
     def halt(self) -> Any:
         """(1,) int64, with a thread that sets it in time, from the first call on."""
@@ -93,9 +95,7 @@ def limited(end: float) -> Iterator[None]:
 def remaining() -> float:
     """Seconds until the limit, 0 beyond it; Inf without one."""
     limit = current()
-    if limit is None:
-        return math.inf
-    return 0.0 if limit.over() else limit.end - perf_counter()
+    return math.inf if limit is None else limit.remaining()
 
 
 def check() -> None:
@@ -109,34 +109,3 @@ def halt() -> Any:
     """(1,) int64 : what a kernel looks at; no longer 0 once the time is over."""
     limit = current()
     return NEVER if limit is None else limit.halt()
-
-
-def left_behind(function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args), which cannot be ended: where there is a limit, on a thread of its own, which is left then.
-
-    Such a thread goes on until the function returns; what it finds, and its exception, are dropped. So the function must
-    not write to what the caller has back after OutOfTime, and must let other threads run.
-    """
-    if current() is None:
-        return function(*args)
-    check()
-    found: list[Any] = []
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(function(*args))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work, name="finelu_left_behind", daemon=True)
-    thread.start()
-    pause, longest = PAUSES
-    while thread.is_alive():
-        sleep(pause)
-        pause = min(2 * pause, longest)
-        if thread.is_alive():
-            check()
-    if failed:
-        raise failed[0]
-    return found[0]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
+SYNONYMS = {
+    **{"gpu": "cuda", "nvidia": "cuda", "host": "cpu"},
+    **{"tol": "rtol", "maxiterations": "maxiter", "iterations": "maxiter", "preconditioner": "m"},
+}
 MOST = 3  # names that are suggested
 
 
@@ -30,6 +33,11 @@ def meant(word: object, known: Iterable[object]) -> str:
 def plain(name: str) -> str:
     """`name` in small letters, without "_" and "-": what is compared where spelling is to matter less."""
     return name.lower().replace("_", "").replace("-", "")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """ "1 row" or "3 rows", as the count asks; `many` where the plural is not `one` with an "s"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 class FineluError(Exception):
@@ -64,11 +72,10 @@ class StructurallySingular(MatrixError):
     def __init__(self, rows: Iterable[Any]):
         self.rows = tuple(int(row) for row in rows)
         self.row, self.count = self.rows[0], len(self.rows)
-        find = "row finds" if self.count == 1 else "rows find"
         named = ", ".join(map(str, self.rows[: self.MOST])) + (", ..." if self.count > self.MOST else "")
         super().__init__(
-            f"A is structurally singular: {self.count} {find} no column left in a matching of rows with columns, "
-            f"row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
+            f"A is structurally singular: {counted(self.count, 'row finds', 'rows find')} no column left in a matching "
+            f"of rows with columns, row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
         )
 
 
@@ -86,6 +93,24 @@ class DeviceError(FineluError, RuntimeError):
 
 class ParameterError(FineluError, ValueError):
     """A parameter value that has no meaning, or that the device at hand does not offer."""
+
+
+class UnknownParameter(ParameterError, TypeError):
+    """A keyword that a function or a recipe does not have. A TypeError, too, as Python raises it.
+
+    what : the function or class.  name : the keyword.  known : those that it has.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]):
+        super().__init__(f"{what}() got an unexpected keyword argument {name!r}." + meant(name, known))
+
+
+class WrongType(FineluError, TypeError):
+    """An object that was used as something else than it is."""
+
+
+class DecompositionError(SingularMatrix):
+    """LAPACK, or cuSOLVER, found no inverse, eigenvalues or singular values of a small dense matrix."""
 
 
 class ZeroPivot(FineluError, ArithmeticError):
@@ -123,6 +148,18 @@ class UnstableFactors(FineluError, ArithmeticError):
         )
 
 
+class TooManyEntries(FineluError, MemoryError):
+    """Factors that would have more entries than they may.
+
+    most : how many they may have.
+    """
+
+    def __init__(self, most: int, recipe: object = None, advice: str = ""):
+        self.most = int(most)
+        text = f"the factors would have more than {self.most} entries{advice}"
+        super().__init__(text if recipe is None else f"{recipe!r}: {text}")
+
+
 class NoFactors(FineluError, RuntimeError):
     """Factors whose last update failed were asked to solve."""
 
@@ -147,6 +184,6 @@ class NotConverged(FineluError, ArithmeticError):
         self.solution = solution
         name = f"{solution.method} with {solution.recipe}" if solution.recipe else solution.method
         super().__init__(
-            f"{what} did not converge to rtol={rtol:g}: {name} ended after {solution.iterations} iterations with "
-            f"residual norm {solution.residual_norm:.3e}; it {solution.status.value}."
+            f"{what} did not converge to rtol={rtol:g}: {name} ended after {counted(solution.iterations, 'iteration')} "
+            f"with residual norm {solution.residual_norm:.3e}; it {solution.status.value}."
         )

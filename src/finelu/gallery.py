@@ -10,7 +10,6 @@ its docstring says what agrees. On grids, x runs fastest: node (i, j, k) is row 
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable
@@ -25,7 +24,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.spatial import Delaunay
 
 from finelu.device import Array, Dtype, Sparse
-from finelu.errors import ParameterError, meant
+from finelu.errors import ParameterError, counted, meant
 from finelu.matrix import DTYPES
 
 
@@ -40,7 +39,8 @@ class Problem:
         return self.name
 
     def __repr__(self) -> str:
-        return f"Problem({self.name!r}, {self.A.shape[0]} rows, {self.A.nnz} entries, {self.A.dtype})"
+        size = f"{counted(self.A.shape[0], 'row')}, {counted(self.A.nnz, 'entry', 'entries')}"
+        return f"Problem({self.name!r}, {size}, {self.A.dtype})"
 
 
 # Grids ---------------------------------------------------------------------------------------------------------------
@@ -503,9 +503,9 @@ def problem(text: str) -> sp.csr_matrix:
     name, _, given = PAPER_SIZES.get(text, text).partition(":")
     if name not in PROBLEMS:
         known = [*PROBLEMS, *PAPER_SIZES]
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ParameterError(f"no test problem is called {name!r}; {hint}The names are {', '.join(known)}.")
+        raise ParameterError(
+            f"no test problem is called {name!r}; one of {', '.join(known)} is needed." + meant(name, known)
+        )
     function = PROBLEMS[name]
     try:
         call = ast.parse(f"f({given})", mode="eval").body

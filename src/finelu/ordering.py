@@ -11,16 +11,18 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
-from finelu import threads, validation
+from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
+from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
+METIS_SECONDS = 1.5e-6  # that METIS takes for an entry of the graph
 SEED = 1  # of METIS: the same order in every run
 # Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
 # row beyond which an incomplete factorization takes no longer for it.
@@ -29,7 +31,7 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-DENSE, DENSE_ROOTS = 16, 10  # neighbours, at least, and times sqrt(n), beyond which minimum degree puts a row last
+COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +118,65 @@ def _amd(S: Any, halt: Any = None) -> np.ndarray:
 
 def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
     n = indptr.size - 1
-    order, halt = np.empty(n, indices.dtype), np.zeros(1, np.int64) if halt is None else halt
-    dense = max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
+    order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
     kernels_for(order).minimum_degree.minimum_degree(
-        indptr.astype(indices.dtype, copy=False), indices, dense, halt, order
+        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
     )
+    deadline.check()
     return order.astype(np.int64)
+
+
+def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
+    """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
+
+    A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
+    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
+    products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
+    Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
+    """
+    dense = dense_row(A.n)
+    if A.longest[2] <= dense:
+        return None
+    rows, columns = _places(A)
+    below, behind = _neighbours(rows, columns, A.n)
+    moved = (below > dense) & (behind > dense)
+    before = float(below @ behind)
+    if not moved.any() or before <= COSTLY * A.nnz:
+        return None
+    order = np.argsort(moved, kind="stable")
+    below, behind = _reordered(rows, columns, order)
+    return (order, int(moved.sum())) if float(below @ behind) <= CHEAPER * before else None
+
+
+def products(A: CSR) -> float:
+    """The products l_ik u_kj that elimination of A makes before any fill, with dense rows last.
+
+    It is the sum over the entries below the diagonal of the lengths of the rows of U that they meet.
+    Cost: a few passes over the entries.
+    """
+    rows, columns = _places(A)
+    dense = np.bincount(rows, minlength=A.n) > dense_row(A.n)
+    below, behind = _reordered(rows, columns, np.argsort(dense, kind="stable"))
+    return float(below @ behind)
+
+
+def _places(A: CSR) -> tuple[Any, Any]:
+    """Row and column of each entry, on the host."""
+    return np.repeat(np.arange(A.n), np.diff(to_host(A.indptr))), to_host(A.indices)
+
+
+def _reordered(rows: Any, columns: Any, order: Any) -> tuple[Any, Any]:
+    """`_neighbours` of the matrix by rows `order`."""
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    return _neighbours(place[rows], place[columns], order.size)
+
+
+def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:
+    """Entries below the diagonal of each column, and behind that of each row; their products are what elimination of
+    an unknown takes, before any fill."""
+    below = columns < rows
+    return np.bincount(columns[below], minlength=n), np.bincount(rows[columns > rows], minlength=n)
 
 
 def nested_dissection(A: Any) -> np.ndarray:
@@ -135,6 +190,8 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
+    if not _metis_in_time(S):
+        raise OutOfTime
     order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
 
@@ -170,6 +227,7 @@ def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
 
     Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
     """
+    deadline.check()
     _, post, count = _tree(S, order)
     below = (count - 1).astype(float)
     return order[post], Fill(nnz=int(2 * count.sum() - count.size), flops=float((below + 2 * below**2).sum()))
@@ -232,6 +290,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     separators: list[list[Any]] = []
     longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
     for _ in range(cuts):
+        deadline.check()
         starts = np.cumsum([0, *(rows.size for rows in regions)])
 
         def halved(t: int, regions: list[Any] = regions, starts: Any = starts) -> tuple[Any, Any, Any]:
@@ -297,8 +356,13 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, where it is installed, and takes less time than a factorization with that fill."""
-    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz else None
+    """METIS, where it is installed, takes less time than a factorization with that fill, and has that time."""
+    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
+
+
+def _metis_in_time(S: Any) -> bool:
+    """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
+    return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
 
 
 class Begun:
@@ -393,10 +457,12 @@ def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Per
     The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
     """
     validation.choice("ordering", ordering, ORDERINGS)
-    if ordering is None:
-        return None
+    return None if ordering is None else permuted(A, ORDERS[ordering](A), hermitian=hermitian)
+
+
+def permuted(A: CSR, order: Any, *, hermitian: bool = False) -> Permutation:
+    """As `permutation`, by an order (n,) on the host."""
     xp, index = namespace(A.data), A.indices.dtype
-    order = ORDERS[ordering](A)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(A.n)
     rows, columns = inverse[np.repeat(np.arange(A.n), np.diff(to_host(A.indptr)))], inverse[to_host(A.indices)]
@@ -467,6 +533,8 @@ def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
         return [rows], []
     left = count // 2
     if rows.size > 1:
+        if not _metis_in_time(S):
+            raise OutOfTime
         shares = [left / count, (count - left) / count]
         options = metis.Options(seed=SEED)
         cut = metis.part_graph(2, _adjacency(metis, S), tpwgts=shares, recursive=True, options=options)

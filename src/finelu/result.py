@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+
+from finelu.errors import WrongType, counted
 
 
 class Status(Enum):
     """Why a solve ended; the text says what to try next."""
 
     CONVERGED = "reached the wanted tolerance"
-    MAX_ITERATIONS = "reached maxiter; raise it, or use a stronger preconditioner"
+    MAX_ITERATIONS = (
+        "reached the largest number of iterations, maxiter or that of an attempt; use a stronger preconditioner, or "
+        "raise maxiter"
+    )
     STAGNATED = (
         "the recurrence went on but the true residual does not follow; the tolerance is below what this precision and "
         "conditioning allow, or A is singular and b outside its range: relax rtol, or use a better scaled A or a "
@@ -42,7 +48,7 @@ class Status(Enum):
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     PRECISION_LIMIT = (
         "the precision ends before the tolerance: b - A x is rounding already, or A is conditioned too badly for its "
-        "digits; relax rtol, rescale A, or use a higher precision; x is the best iterate known"
+        "digits; rescale A, or use a higher precision; x is the best iterate known"
     )
     SINGULAR = (
         "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
@@ -74,8 +80,53 @@ class Attempt:
     residual: float
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """How good an x is, as `finelu.solve(..., certify=True)` has found: of many columns, the largest of each figure.
+
+    Norms are those of the largest element and sum of a row; complex numbers count as |real| + |imaginary|.
+    normwise : ||b - A x|| / (||A|| ||x|| + ||b||): x solves exactly a system that differs from A x = b by that.
+    componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, likewise with each entry by itself.
+    condition : ||A|| ||A^-1||, estimated from below; Inf where a solve that this takes did not end.
+    error : a bound of max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf likewise.
+    least_residual : about ||b - A x||_2 / ||b||_2 of the solution itself, rounded to this precision: no rtol below it
+        can be asked for.
+    """
+
+    normwise: float
+    componentwise: float
+    condition: float
+    error: float
+    least_residual: float
+
+    def sentence(self) -> str:
+        return (
+            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; condition number about "
+            f"{self.condition:.1e}; x is wrong by at most {self.error:.1e} of its largest element; rounding x alone "
+            f"leaves a relative residual of about {self.least_residual:.1e}"
+        )
+
+
+class NoArray:
+    """What is no array but has one as x: where it is used as one, the error says so."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise WrongType(f"a {type(self).__name__} is no array; use solution.x, as in x = finelu.solve(A, b).x")
+
+    def __getattr__(self, name: str) -> Any:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        hint = "" if name.startswith("_") or not hasattr(np.ndarray, name) else f"; use solution.x.{name}"
+        raise AttributeError(text + hint, name=name, obj=None)
+
+    __array__: Callable[..., Any] = _refuse
+    __array_ufunc__: Callable[..., Any] = _refuse
+    __getitem__ = __len__ = __float__ = __complex__ = __neg__ = __pos__ = __abs__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(NoArray):
     """The outcome of a Krylov solve; `x, info = solution` unpacks as SciPy's solvers return it.
 
     x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one known; never NaN.
@@ -88,8 +139,13 @@ class Solution:
     timings : seconds; "solve" is the whole call; of `finelu.solve`, "compile" is the part of it, 0 in later calls, that
         went into compiling kernels at their first use, or into loading compiled ones.
     seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
+    bool(solution) is `converged`. It is no array, and says so where it is used as one: x is.
     recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
         never computes b - A x anew would have reported.
+    row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
+        ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
+        componentwise backward error; else None.
+    certificate : of `finelu.solve(..., certify=True)`.
     """
 
     x: Any
@@ -103,6 +159,8 @@ class Solution:
     seen: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recurrence: Any = None
+    row_residual: float | None = None
+    certificate: Certificate | None = None
 
     @property
     def converged(self) -> bool:
@@ -136,18 +194,21 @@ class Solution:
     def explain(self) -> str:
         """What was seen, what was tried and why, and how it ended, line by line."""
         lines = [f"Seen: {sentence}" for sentence in self.seen]
-        for number, a in enumerate(self.attempts, 1):
-            with_what = f"{a.method} with {a.recipe}" if a.method else a.recipe
-            lines.append(
-                f"{number}. {with_what}, because {a.why}: {a.outcome}, "
-                f"{a.iterations} iterations, {a.setup_seconds:.3g} s of set-up and {a.seconds:.3g} s of iterations, "
-                f"relative residual {a.residual:.2e}"
-            )
+        number = 1
+        for _, group in groupby(self.attempts, lambda a: (a.recipe, a.method, a.why, a.outcome)):
+            alike = list(group)
+            lines.append(_in_words(number, alike))
+            number += len(alike)
         if not self.attempts:
-            lines.append(f"{self._name}, {self.iterations} iterations")
+            lines.append(f"{self._name}, {counted(self.iterations, 'iteration')}")
+        if self.certificate is not None:
+            lines.append(f"Certified: {self.certificate.sentence()}.")
         if (compiling := self.timings.get("compile", 0.0)) > 0:
             lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
+
+    def __bool__(self) -> bool:
+        return self.converged
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
@@ -159,6 +220,22 @@ class Solution:
 
     def __repr__(self) -> str:
         return (
-            f"Solution({self._name}: {self.status.name.lower()}, {self.iterations} iterations, "
+            f"Solution({self._name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )
+
+
+def _in_words(number: int, alike: list[Attempt]) -> str:
+    """A line for attempts that differ in their figures alone, the first of which has this number: one, or those of
+    several right-hand sides."""
+    a, k = alike[0], len(alike)
+    with_what = f"{a.method} with {a.recipe}" if a.method else a.recipe
+    setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
+    iterations, together, largest = sum(b.iterations for b in alike), "", ""
+    if k > 1:
+        together, largest = " together", "largest "
+    return (
+        f"{number if k == 1 else f'{number} to {number + k - 1}'}. {with_what}, because {a.why}: {a.outcome}, "
+        f"{counted(iterations, 'iteration')}{together}, {setup:.3g} s of set-up and {seconds:.3g} s of iterations, "
+        f"{largest}relative residual {max(b.residual for b in alike):.2e}"
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu import deadline
 from finelu.arithmetic import judged
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, StructurallySingular
@@ -69,6 +70,7 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     if symmetric:
         rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(dtype).eps)
     columns, v = _matched(A.n, rows, indices, -logs)
+    deadline.check()
     sound = _sound(A.n, rows, indices, logs, columns, np.finfo(dtype).eps)
     if sound is not None:
         with suppress(StructurallySingular):  # there is none without them
@@ -89,6 +91,24 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     order, first = np.empty(A.n, np.int64), np.empty(A.n, bool)
     kernels_for(columns).matching.cut_cycles(columns, diagonal, order, first)
     return Matching(columns, row_scale, column_scale, order, first)
+
+
+def dual_exponents(A: Any, *, symmetric: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Whole u, v (n,) such that 2^(u_i + v_j) |a_ij| is at most 1, and above 1/8 in the matching of largest product.
+
+    As `matching`, but of all entries, rounding or not, and of any size: no power of two that scales is asked for.
+    """
+    A = as_csr(A, diagonal=False)
+    rows, indices, logs = _logarithms(A)
+    if symmetric:
+        rows, indices, logs = _symmetrized(A.n, rows, indices, logs, np.finfo(A.data.real.dtype).eps)
+    _, v = _matched(A.n, rows, indices, -logs)
+    u = -_largest(logs + v[indices], rows, A.n)
+    v = -_largest(logs + u[rows], indices, A.n)
+    if symmetric:
+        u = v = (u + v) / 2
+    u, v = (np.floor(x).astype(np.int64) for x in (u, v))
+    return u, v
 
 
 def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float) -> Any:
@@ -164,6 +184,7 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
     """u, v (n,) for which the largest logs + u + v of each row and column are about 0; see `equilibrate`."""
     u, v = np.zeros(n), np.zeros(n)
     for _ in range(sweeps):
+        deadline.check()
         scaled = logs + u[rows] + v[indices]
         by_row, by_column = _largest(scaled, rows, n), _largest(scaled, indices, n)
         if symmetric:

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 from weakref import ref
 
+from finelu import deadline
 from finelu.errors import ParameterError
 
 MOST_THREADS = 2**15  # more than any one machine runs; what is beyond is a slip of the pen
@@ -207,6 +208,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
+        self._limit = deadline.current()  # of who asks
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
@@ -223,7 +225,8 @@ class Task:
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
             try:
-                self._result = function(*args)
+                with deadline.under(self._limit):
+                    self._result = function(*args)
             except BaseException as error:
                 self._error = error
             del function, args
@@ -240,15 +243,19 @@ class Task:
         """Whether it is over, or cancelled."""
         return self._over or not self._taken.get("by a thread", True)
 
-    def wait(self) -> None:
+    def wait(self, *, limited: bool = False) -> None:
+        """Until it is over; with `limited` OutOfTime is raised where the time of the caller is over before."""
         pause, longest = PAUSES
         while not self.done():
+            if limited:
+                deadline.check()
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
     def result(self) -> Any:
-        """Of a task that is not cancelled, once it is over. Raises what it raised."""
-        self.wait()
+        """Of a task that is not cancelled, once it is over. Raises what it raised; OutOfTime, while the task goes on,
+        where the time of the caller is over before."""
+        self.wait(limited=True)
         if self._error is not None:
             raise self._error
         return self._result

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import as_any_other, namespace, on_gpu, same_gpu
-from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, meant
+from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, counted, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import Triangle
 from finelu.matrix import CSR, as_csr
@@ -104,7 +104,13 @@ class TriangularSolver:
         sweeps: int | None = None,
         check: bool = True,
     ) -> None:
-        given, A = A, as_csr(A, diagonal=not unit)
+        given, A = A, as_csr(A, diagonal=False)
+        if A.missing and not unit:
+            row = int(namespace(A.data).flatnonzero(A.diag < 0)[0])
+            raise MatrixError(
+                f"A stores no diagonal entry in row {row} ({counted(A.missing, 'such row')}), and a triangular solve "
+                "divides by it. Store it, or pass unit=True for a diagonal of ones."
+            )
         if given is not A and not on_gpu(A.data):
             A = A.copy()  # what the caller does to the arrays of `given` changes no solve
         kernels = kernels_for(A.data)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import gallery
 from finelu.auto.choose import rungs
+from finelu.auto.cost import Costs
 from finelu.auto.ladder import Ladder
 from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
@@ -200,7 +201,9 @@ def test_an_analysis_is_taken_by_the_recipe_that_it_was_made_for_alone():
     empty.eliminate_zeros()
     costs = Ladder(fl.as_csr(empty, diagonal=False), 1e-8).costs
     costs.count_fill()
-    assert costs.by_columns and costs.counted and costs.analysis is None
+    *others, last = costs.rungs["direct"].recipes  # which takes a matching that is not complete
+    assert costs.counted and not costs.by_columns and costs.known(last) is costs.analysis is not None
+    assert [costs.known(other) for other in others] == [None, None]
 
 
 @klu
@@ -664,3 +667,48 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
         costs.end_count()
+
+
+# Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there
+
+
+def _bordered(side):
+    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
+    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
+    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
+    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
+
+
+@klu
+def test_klu_is_not_asked_first_for_a_system_with_a_dense_border():
+    A = _bordered(60)
+    first, *_ = rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes
+    F = first.factor(A)
+    assert first == fl.SparseLU() and F.nnz <= 1.05 * F.report.expected_nnz
+    assert fl.SparseLU(backend="klu").factor(A).nnz > 1.5 * F.report.expected_nnz  # its rows are exchanged
+    solution = fl.solve(A, np.random.default_rng(0).standard_normal(A.shape[0]))
+    assert solution.converged and "klu" not in solution.recipe
+
+
+@blocks
+def test_pardiso_takes_the_order_that_was_counted_for_a_system_with_a_dense_border():
+    A = _bordered(120)
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "pardiso" and F.nnz <= F.report.expected_nnz
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    assert np.linalg.norm(A @ F.solve(b) - b) <= 1e-9 * np.linalg.norm(b)
+
+
+@klu
+def test_the_count_goes_on_after_klu_has_found_no_full_structural_rank():
+    n, rng = 2000, np.random.default_rng(21)
+    i, j = rng.integers(2, n, 10 * n), rng.integers(0, n, 10 * n)
+    A = sp.csr_matrix((np.r_[rng.random(i.size), 1.0, 1.0], (np.r_[i, 0, 1], np.r_[j, 5, 5])), shape=(n, n))
+    matrix = fl.as_csr(A, diagonal=False)
+    found = traits(matrix)
+    costs = Costs(matrix, found, rungs(found), None, np.inf)
+    assert costs.rungs["direct"].recipes[0].backend == "klu"
+    costs.count_fill()
+    assert costs.known(costs.rungs["direct"].recipes[-1]) is costs.analysis is not None
+    assert costs.fill.nnz > 20 * A.nnz and costs.seconds("direct") > costs.seconds("multilevel")
+    assert fl.solve(A, A @ np.ones(n)).converged

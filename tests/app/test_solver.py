@@ -398,6 +398,7 @@ def test_worth_demands_more_the_less_has_been_spent():
 def hopeful(everywhere):
     """No residual counts as that of rounding, so that rtol=0 asks for every rung."""
     everywhere("at_limit", lambda *_: False)
+    everywhere("settled", lambda *_: np.nan)
 
 
 def test_no_rung_twice(hopeful):
@@ -786,7 +787,7 @@ def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):
     threads.set_num_threads(2)
     try:
         A = gallery.poisson5(60)
-        solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-12)
+        solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-10)
     finally:
         threads.set_num_threads(threads.available_cores())
     assert solution.converged and [a.outcome for a in solution.attempts] == ["solved"] and ended == [True]

@@ -13,7 +13,7 @@ from finelu import MatrixError, ParameterError, gallery, io
 from finelu.errors import StructurallySingular
 from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
 from finelu.matrix import as_csr
-from finelu.scaling import equilibrate, matching
+from finelu.scaling import dual_exponents, equilibrate, matching
 
 
 @st.composite
@@ -130,6 +130,27 @@ def test_entries_over_300_decades_are_bounded_by_1_and_scales_are_numbers(A):
         if inside and max(M.row_scale.max(), M.column_scale.max()) < 2.0**1023:
             matched = scaled(A, M)[np.arange(A.shape[0]), M.columns]
             assert matched.min() > (-2 - 1e-9 if power_of_two else -1e-9)
+
+
+@PATTERNS
+@given(data=st.data(), symmetric=st.booleans())
+def test_dual_exponents_bring_the_largest_product_to_1_in_any_range(data, symmetric):
+    A = data.draw(matrices(symmetric=symmetric, decades=150, largest=8))
+    best = optimum(A)
+    if best is None:
+        with pytest.raises(StructurallySingular):
+            dual_exponents(A, symmetric=symmetric)
+        return
+    u, v = dual_exponents(A, symmetric=symmetric)
+    assert (logarithms(A) + u[:, None] + v).max() <= 1e-9
+    assert best + u.sum() + v.sum() >= -2 * A.shape[0] - 1e-9
+    assert not symmetric or (u == v).all()
+
+
+def test_dual_exponents_are_no_numbers_that_scale():
+    A = sp.csr_matrix(sp.diags([np.ones(400), np.full(399, -1000.0)], [0, -1]))
+    u, v = dual_exponents(A)
+    assert np.ptp(v) > 3000 and (u + v >= -2).all() and (u[1:] + v[:-1] + 10 <= 1).all()
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

@@ -109,6 +109,16 @@ def test_other_real_numbers_become_float64(dtype):
     np.testing.assert_array_equal(got.data, np.ones(4))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "float16", "int32"])
+def test_dense_matrices_in_the_byte_order_of_other_machines(dtype):
+    dense = example().toarray().astype(dtype)
+    other = dense.astype(dense.dtype.newbyteorder(">"))
+    np.testing.assert_array_equal(as_csr(other).tosparse().toarray(), dense)
+    assert as_csr(other).dtype == as_csr(dense).dtype
+    b = (dense @ np.ones(len(dense))).astype(other.dtype)
+    assert finelu.solve(other, b).converged and finelu.gmres(other, b, M=finelu.Jacobi().factor(other)).converged
+
+
 def test_the_dtype_asked_for_is_given(backend):
     A = as_csr(backend.move(example()), dtype="float32")
     assert A.dtype == np.float32

@@ -89,6 +89,7 @@ def test_exchanges_in_few_rows_work_on_scaled_ones(dtype):
     assert SparseLU(shift=1e-6).factor(A).report.matched  # a shift is one of the matched diagonal
 
 
+@PATTERNS
 @given(A=dominant_matrices(), seed=st.integers(0, 99))
 def test_scales_by_the_largest_entries(A, seed):
     rng = np.random.default_rng(seed)

@@ -11,8 +11,10 @@ import numpy as np
 
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
+from finelu.auto.singular import Evidence
 from finelu.device import namespace
 from finelu.kernels import kernels_for
+from finelu.krylov.criterion import Criterion
 from finelu.krylov.operators import Identity, Operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -30,19 +32,22 @@ class Column:
 
     A : as an operator on vectors of the dtype of b.  scale : ||b||.
     wanted : the relative tolerance, target : the absolute one.
-    x, size, best : the best x so far, ||b - A x||, and the attempt that x is of.  tried : whether a rung had factors.
+    x, size, best : the best x so far, what `criterion` says of it, in units of ||b||, and the attempt that x is of.
+    tried : whether a rung had factors.
     indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
+    evidence : of a singular A, what shows that b is outside of its range.
     """
 
-    def __init__(self, A: CSR, b: Any, scale: float, wanted: float):
+    def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
         self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
-        self.residual = Residual(self.A.matrix, self.A.__matmul__, b.dtype)
+        self.residual = Criterion(criterion, Residual(self.A.matrix, self.A.__matmul__, b.dtype), b)
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
+        self.evidence: Evidence | None = None
         self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
 
 
@@ -52,7 +57,8 @@ class Way:
 
     factors : None for no preconditioner; M : as an operator.  recipe : their name.
     methods : one, and another for where it breaks down.  complete : the factors are those of A up to rounding.
-    refine : whether refinement comes before the methods.  begins(method) : the monitor of a method's iterations.
+    refine : whether refinement comes before the methods.
+    begins(method, target) : the monitor of a method's iterations to that norm.
     most : iterations.  ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
     """
@@ -63,7 +69,7 @@ class Way:
     methods: tuple[str, ...]
     complete: bool
     refine: bool
-    begins: Callable[[str], SwitchMonitor]
+    begins: Callable[[str, float], SwitchMonitor]
     most: float = math.inf
     ended: tuple[Status, ...] = field(default=BROKEN)
     callback: Listener = None
@@ -73,27 +79,32 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
     """What the iterations find, from the column's x; that x where they find nothing better."""
     b, x, size, target = column.b, column.x, column.size, column.target
     r = b if size == column.scale else column.residual(b, x, target)[0]
-    monitor, method, status, iterations = way.begins("refinement"), "refinement", Status.CONVERGED, 0
+    monitor, method, status, iterations = way.begins("refinement", target), "refinement", Status.CONVERGED, 0
     history = recurrence = np.array([size])
     if way.refine:
         x, r, size, history = _refine(column, way, r, monitor)
         iterations, recurrence = len(history) - 1, history
     for method in way.methods if size > target and monitor.status is None else ():
-        most = min(way.most - iterations, REFINEMENTS**2 if way.complete else MAXITER)
-        if most <= 0:
-            break
-        monitor = way.begins(method)
-        found = _correct(column, way, method, x, r, monitor, int(most))
-        iterations, status = iterations + found.iterations, found.status
-        x = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
-        r, size = column.residual(b, x, target)
-        history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
-        if found.iterations and math.isfinite(size):
-            history[-1] = size
-        column.indefinite |= status is Status.INDEFINITE
-        claimed = status is Status.CONVERGED and size > target  # by rounding: from here, r is a better one
-        if monitor.status or (status not in way.ended and not claimed):
-            break
+        goes_on = True
+        while goes_on:  # once, unless rows differ in size, so that one norm does not lead to what is asked
+            most = min(way.most - iterations, REFINEMENTS**2 if way.complete else MAXITER)
+            if most <= 0:
+                break
+            before, (rest, tolerance) = size, column.residual.correction(x, r, size, target)
+            monitor = way.begins(method, tolerance)
+            found = _correct(column, way, method, x, rest, tolerance, monitor, int(most))
+            iterations, status = iterations + found.iterations, found.status
+            better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
+            rest, reached = column.residual(b, better, target)
+            history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
+            if found.iterations and math.isfinite(reached):
+                history[-1] = reached
+            column.indefinite |= status is Status.INDEFINITE
+            x, r, size = better, rest, reached
+            claimed = status is Status.CONVERGED and size > target
+            goes_on = claimed and column.residual.by_rows and size <= before / 2 and monitor.status is None
+        if most <= 0 or monitor.status or (status not in way.ended and not claimed):
+            break  # what was claimed by rounding goes on, as from here r is a better one
     if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
         x, size = column.x, column.size
     if size > target and status is Status.CONVERGED:
@@ -103,14 +114,16 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
     return found, monitor
 
 
-def _correct(column: Column, way: Way, method: str, x: Any, r: Any, monitor: SwitchMonitor, most: int) -> Solution:
-    """A correction of x, whose residual is r."""
+def _correct(
+    column: Column, way: Way, method: str, x: Any, r: Any, tolerance: float, monitor: SwitchMonitor, most: int
+) -> Solution:
+    """A correction of x, whose residual is r, to a norm below the tolerance."""
     callback, restart = way.callback, REFINEMENTS if way.complete else krylov.CYCLE
     return krylov.iterate(
         method,
         System(column.A, r, way.M),
         rtol=0.0,
-        atol=column.target,
+        atol=tolerance,
         maxiter=most,
         callback=None if callback is None else lambda correction: callback(x + correction),
         watch=monitor,

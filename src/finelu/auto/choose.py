@@ -80,8 +80,15 @@ class Choice:
 
 
 def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
-    first = SparseLU(ordering=ordering)
-    return first, SparseLU(ordering=ordering, matching=not usable, shift=NUDGE)
+    """The last one takes a singular A, too; where no matching is complete columns alone would fill in far more."""
+    last = SparseLU(ordering=ordering if usable else "auto", matching=not usable, shift=NUDGE)
+    return SparseLU(ordering=ordering), last
+
+
+def _by_columns(A: MatrixTraits) -> bool:
+    """Whether a direct solve of A orders columns alone: not where rows are dense, as it may fill in all that these
+    touch."""
+    return A.paired < SYMMETRIC_PATTERN and not A.dense
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
@@ -117,10 +124,9 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
-    ("direct", lambda A: A.paired < SYMMETRIC_PATTERN and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
-    ("direct", lambda A: A.paired < SYMMETRIC_PATTERN, Rung(_direct(COLAMD, False), ESTIMATED)),
+    ("direct", lambda A: _by_columns(A) and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
+    ("direct", _by_columns, Rung(_direct(COLAMD, False), ESTIMATED)),
     ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
-    ("direct", lambda A: A.mean_row <= SHORT, Rung(_direct(COLAMD, False), ESTIMATED)),  # rows are to be permuted
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
     ("multilevel", lambda A: not A.diagonal.usable, Rung((MultilevelILU(),), GAPS)),
     ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
@@ -169,9 +175,11 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
             found[name] = rung
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
-    if by_columns and complete.nbklu() is not None:
+    sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few fill in little
+    permuted = not traits.diagonal.usable and sparse
+    if (by_columns or permuted) and complete.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
-    quick = is_quick(traits) and not by_columns
+    quick = is_quick(traits) and not (by_columns or permuted)
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
     if traits.gpu and not is_small and not cudss.missing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from time import perf_counter
@@ -12,12 +13,13 @@ import numpy as np
 
 from finelu.auto.choose import Rung
 from finelu.auto.rates import current, current_on_gpu
+from finelu.deadline import limited
 from finelu.device import free_memory
-from finelu.errors import SingularMatrix, StructurallySingular
+from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
-from finelu.ordering import Begun, Fill
+from finelu.ordering import COSTLY, Begun, Fill, products
 from finelu.preconditioners import Schwarz
 from finelu.preconditioners.complete import is_mirrored
 from finelu.preconditioners.direct import (
@@ -33,6 +35,7 @@ from finelu.preconditioners.direct import (
 )
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
+from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
 RATES = current()
@@ -73,7 +76,7 @@ class Costs:
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = self.by_columns or self.quick
+        self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
         self.no_room = False
         self.begun: Begun | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -92,12 +95,15 @@ class Costs:
             if self.traits.nnz <= BESIDES and Begun.possible():
                 self.begun = Begun(self.A)
             elif now:
-                self.begun = Begun(self.A, aside=False)
+                with suppress(OutOfTime), limited(self.deadline):
+                    self.begun = Begun(self.A, aside=False)
 
     @cached_property
     def light(self) -> Analysis | None:
         """KLU's, which it makes where A is like a circuit, if that shows that KLU takes the least."""
-        return light_by_klu(self.A) if self._automatic else None
+        with suppress(OutOfTime), limited(self.deadline):
+            return light_by_klu(self.A) if self._automatic else None
+        return None
 
     @property
     def _automatic(self) -> bool:
@@ -127,7 +133,7 @@ class Costs:
                 return math.inf
             try:
                 fill, more = self.begun.found()[2], self.begun.goes_on
-            except MemoryError:  # as `count_fill` will find
+            except (MemoryError, OutOfTime):  # as `count_fill` will find
                 return 0.0
             symmetric = is_mirrored(self.A)
             real = symmetric and not self.traits.complex
@@ -137,20 +143,25 @@ class Costs:
         return self.pace * seconds
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count what it takes."""
+        """Order A as the direct solve will, and count what it takes; nothing, where the time is over before."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
             self.by_columns = recipe.ordering == COLAMD
-            if self.by_columns:
-                return
             try:
-                self.analysis = self.__dict__.get("light") or analysed(recipe, self.A, counted=True, begun=self.begun)
+                with limited(self.deadline):
+                    if self.by_columns:
+                        require_matching(self.A)
+                        return
+                    known = self.__dict__.get("light")
+                    self.analysis = known or analysed(recipe, self.A, counted=True, begun=self.begun)
                 self._analysed_for = recipe
                 self.fill = self.analysis.fill
                 return
             except (StructurallySingular, SingularMatrix):
                 continue
+            except OutOfTime:
+                return
             except MemoryError:
                 self.no_room = True
                 return
@@ -184,8 +195,13 @@ class Costs:
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
-        return typical.get(rung, 0.0) * nnz * self.pace
+        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
+        return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz * self.pace
+
+    @cached_property
+    def filling(self) -> float:
+        """How much longer than entries alone show factors with fill take, since dense rows of A meet many others."""
+        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz)) if self.traits.dense else 1.0
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are, for an A there: of others the host's work is what takes time."""

@@ -17,20 +17,31 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
-from finelu.auto.choose import ASKED, IS_SMALL, Rung, methods, rungs
+from finelu.auto.certify import certificate
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
-from finelu.auto.singular import UNRESOLVED, condition, verdict
-from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, MatrixError, StructurallySingular
+from finelu.auto.singular import (
+    UNRESOLVED,
+    Constants,
+    Evidence,
+    condition,
+    condition_in_words,
+    constants,
+    verdict,
+)
+from finelu.deadline import limited
+from finelu.device import namespace, synchronize, to_host
+from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
 from finelu.kernels.compiling import compile_clock
-from finelu.krylov.operators import as_operator
+from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
+from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, traits
-from finelu.preconditioners import SparseLU, cudss
+from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
+from finelu.preconditioners import MILU0, SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.result import Attempt, Solution, Status
+from finelu.result import Attempt, Certificate, Solution, Status
 from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
@@ -38,6 +49,11 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
+NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
+SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
+EXACT = 1e-10  # rtol below which complete factors and their refinement come first
+LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -58,12 +74,16 @@ class Ladder:
         norm_callback: Listener = None,
         most: float = math.inf,
         known: MatrixTraits | None = None,
+        criterion: str = "auto",
     ):
         """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
         the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
-        watch, norm_callback : see `SwitchMonitor`.  callback : called with each new x."""
+        criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
+        each new x."""
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
+        self.wanted = rtol  # the relative tolerance of the right-hand side that is solved for
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
+        self.criterion = criterion
         self.traits = known or traits(A)  # `definite` until a curvature says otherwise
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -71,6 +91,13 @@ class Ladder:
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
         self.structure = ""  # what a recipe says of a structural singularity
+        # Whether the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
+        sum_of_all = abs(complex(self.A.data.sum()))
+        self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
+        self.constants: Constants | None = None  # null vectors, once looked for
+        self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
+        self.least = False  # whether the last x for such a b was of the least residual
+        self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
         self.preferred: str | None = None  # the rung that solved the column before
@@ -95,6 +122,8 @@ class Ladder:
             return left[0] if left else None
         if "direct" in left and self.rungs["direct"].reason == IS_SMALL and costs.fits(costs.entry * self.traits.n**2):
             return "direct"
+        if self.wanted < EXACT and (rung := self._complete(left)):
+            return rung
         if "cheap" in left and costs.fits(costs.room("cheap")):
             return "cheap"
         left = compared(left)
@@ -105,51 +134,198 @@ class Ladder:
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
+    def _complete(self, left: list[str]) -> str | None:
+        """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
+        ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
+        rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
+        if rung == "direct" and costs.fits(costs.room(rung)):
+            costs.count_fill()
+        if rung is None or not costs.fits(costs.room(rung)):
+            return None
+        seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
+        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
+
     # a right-hand side
 
-    def solve(self, b: Any, x0: Any = None, atol: float = 0.0) -> Solution:
-        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's."""
+    def solve(self, b: Any, x0: Any = None, atol: float = 0.0, *, rung: str | None = None, why: str = "") -> Solution:
+        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's.
+
+        rung : the only one that is tried.  why : the reason for the first attempt, where the caller knows it.
+        """
         b = namespace(b).ascontiguousarray(b)
+        if power := power_for(b):
+            return self._magnified(b, x0, atol, power)
         scale = norm(b)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
+        self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        column = Column(self.A, b, scale, wanted)
+        column = Column(self.A, b, scale, wanted, self.criterion)
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
                 if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, size), x=column.x)
+                    return replace(self.nothing(b, Status.CONVERGED, column.residual.norm), x=column.x)
+        if differing := self._unfit_for_method():
+            unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
+            return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
-        left = [rung for rung in self.rungs if rung not in self.broken]
-        rung = self.preferred or self.next_rung(left)
-        why = "it solved the column before" if self.preferred else self.rungs[rung].reason if rung else ""
+        left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
+        with limited(self.costs.deadline):
+            try:
+                if self.may_be_singular and (evidence := self._off_range(column)) is not None:
+                    return self._least_squares(column, evidence, guess=column.x if column.size < scale else None)
+                rung = self._climb(column, left, rung, why)
+                if column.evidence is not None:
+                    return self._least_squares(column, column.evidence, rung)
+                ended = column.status is not Status.PRECISION_LIMIT and column.status in OVER
+                if not ended and column.iterations < self.most:
+                    evidence = self._off_range(column, thorough=True)
+                    if evidence is not None:
+                        return self._least_squares(column, evidence)
+            except OutOfTime:
+                column.status = Status.OUT_OF_TIME
+            return self._solution(column, left)
+
+    def _climb(self, column: Column, left: list[str], rung: str | None, why: str) -> str | None:
+        """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
+        returns the last. rung, why : as of `solve`."""
         try:
+            rung = rung or self.preferred or self.next_rung(left)
+            why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
                 if column.status in OVER or column.iterations >= self.most:
                     break
+                if self.may_be_singular:
+                    self._without_constants(column)
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         finally:
             if self.costs.begun is not None:
                 self.costs.end_count()
-        return self._solution(column, left)
+        return rung
+
+    def _look_for_constants(self, *, thorough: bool) -> None:
+        """Look for null vectors that are constant on sets of unknowns: quickly once, and thoroughly once."""
+        if self.looked < 1 + thorough:
+            self.looked = 1 + thorough
+            hermitian = self.traits.mirrored[1] == 0
+            self.constants = constants(self.A, hermitian=hermitian, thorough=thorough) or self.constants
+            cheap = self.rungs.get("cheap")
+            if (
+                cheap is not None
+                and self.constants is not None
+                and self.constants.right is not None
+                and "cheap" not in self.factors
+            ):
+                kept = tuple(
+                    recipe for recipe in cheap.recipes if not isinstance(recipe, MILU0) or not self.traits.definite
+                )
+                self.rungs["cheap"] = cheap if kept == cheap.recipes else Rung(kept, WITHOUT_PIVOT)
+
+    def _off_range(self, column: Column, *, thorough: bool = False) -> Evidence | None:
+        """What shows, from null vectors that A's pattern leads to, that no x solves for this column."""
+        if self.criterion == "backward" or not (thorough or self.may_be_singular):
+            return None
+        self._look_for_constants(thorough=thorough)
+        if self.constants is None:
+            return None
+        return self.constants.evidence(column.b, column.wanted, small=self.traits.n <= SMALL and not thorough)
+
+    def _without_constants(self, column: Column) -> None:
+        """Take the part of x out of it along null vectors that are known: it may have grown, and only adds rounding."""
+        if self.constants is not None and self.constants.right is not None:
+            x = column.x - self.constants.right.part(column.x)
+            _, size = column.residual(column.b, x, column.target)
+            if size <= column.size:
+                column.x, column.size = x, size
+
+    def _least_squares(
+        self, column: Column, evidence: Evidence, rung: str | None = None, guess: Any = None
+    ) -> Solution:
+        """The answer for a column that is outside of A's range: x of the least residual and, as far as null vectors are
+        known, of the least norm.  rung : that of good factors, if there are some.  guess : of x, None for 0: what
+        iterations with b have left has grown along null vectors."""
+        b, null, within = column.b, evidence.null, column.b - evidence.outside
+        inner = self.nothing(b, Status.CONVERGED, norm(within))
+        if inner.residual_norm > column.target and self.nested < NESTED:
+            before, why = (self.most, self.given_up), "it is for the part of b in A's range"
+            self.most, self.given_up = max(self.most - column.iterations, 0), set()
+            self.nested, self.least = self.nested + 1, False
+            try:
+                inner = self.solve(within, guess, column.target, rung=rung, why=why)
+            finally:
+                self.most, self.given_up = before
+                self.nested -= 1
+        if inner.status is Status.PRECISION_LIMIT and b.real.dtype == np.float32:
+            return inner  # double precision finds out
+        x = inner.x if null is None else inner.x - null.part(inner.x)
+        _, size = column.residual(b, x, column.target)
+        if rung is not None:
+            self._look_at_structure()
+        status = Status.SINGULAR if evidence.exact or self.structure else Status.NUMERICALLY_SINGULAR
+        if not inner.converged and column.size < size:
+            x = column.x
+        if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and status is not Status.CONVERGED:
+            status = inner.status
+        column.residual(b, x, column.target)
+        least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
+        self.least = inner.converged or self.least
+        if not self.least:
+            least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
+        empty = self._empty_rows(b) if self.structure else ""
+        words = (empty, evidence.text, least + (", without a part along v" if null is not None else ""), self.structure)
+        seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
+        return self._combined(column, evidence, inner, replace(inner, x=x, status=status, seen=seen))
+
+    def _combined(self, column: Column, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
+        """What was found, with the attempts that came before, and norms that are those of b, not of its part."""
+        within, outside = norm(column.b - evidence.outside), norm(evidence.outside)
+        history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
+        history = np.append(column.history, history)
+        history[-1] = column.residual.norm
+        return replace(
+            found,
+            iterations=column.iterations + inner.iterations,
+            residual_norm=column.residual.norm,
+            history=history,
+            recurrence=np.append(column.recurrence, recurrence),
+            attempts=(
+                *column.attempts,
+                *(replace(a, residual=math.hypot(a.residual * within, outside) / column.scale) for a in inner.attempts),
+            ),
+        )
+
+    def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
+        """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
+        x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
+        given = self.callback, self.watch
+        self.callback, self.watch = reduced(*given, power)
+        try:
+            found = self.solve(times_power(b, power), x0, atol)
+        finally:
+            self.callback, self.watch = given
+        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(self.A.data.astype(b.dtype)))
+        target = max(self.rtol * norm(times_power(b, power)), atol)
+        return diminished(found, A, b, self.criterion, power, target)
 
     def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
             with compile_clock() as compiling:
-                outcome = self._factor(rung)
+                try:
+                    outcome = self._factor(rung)
+                except OutOfTime as error:
+                    outcome, column.status = str(error), Status.OUT_OF_TIME
             made = perf_counter() - start
             compiled = compiling()
             if outcome:
@@ -196,20 +372,55 @@ class Ladder:
             column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
-        elif column.iterations < self.most:
+        else:
             good = not given_up and rung not in ("cheap", "threshold")
-            F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-            status, column.verdict = verdict(self.A, column.residual, F, *known, good=good)
-            if status is not None:
-                column.status = status
-            elif good:
-                self.condition = max(self.condition, condition(self.A, F, column.b))
+            if column.iterations < self.most:
+                F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
+                status, column.verdict, column.evidence = verdict(
+                    self.A, column.residual, F, *known, good=good, known=self.constants
+                )
+                column.status = status or column.status
+            complete = not given_up and (rung in COMPLETE or self.asked)
+            if column.evidence is None and complete and self._is_settled(column, rung):
+                column.status, column.best = Status.PRECISION_LIMIT, attempt
+            elif good and column.status not in HOPELESS and column.iterations < self.most:
+                self.condition = max(self.condition, condition(self.A, self.factors[rung], column.b))
+
+    def _is_settled(self, column: Column, rung: str) -> bool:
+        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
+        column has it."""
+        F, residual = self.factors[rung], column.residual.residual
+        if F is None:
+            return False
+        x, xp = column.b * 0, namespace(column.b)
+        for _ in range(2):  # the second refines
+            x = x + F.solve(residual.twice(column.b, x)[0])
+            if not bool(xp.isfinite(x).all()):
+                return False
+        error = settled(residual, F.solve, column.b, x)
+        if math.isnan(error):
+            return False
+        _, column.size = column.residual(column.b, x, column.target)
+        column.x = x
+        column.verdict = (
+            f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
+            "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+        )
+        return True
 
     def _solution(self, column: Column, left: list[str]) -> Solution:
         """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
-        status, seen = column.status, self.traits.sentences()
+        status, seen, check = column.status, self.traits.sentences(), column.residual
+        reached, history, of_rows = column.size, np.array(column.history), ""
+        if check.looks_at_rows:
+            check(column.b, column.x, column.target)
+            reached = history[-1] = check.norm
+            of_rows = check.sentence()
         if status in HOPELESS:
             self._look_at_structure()
+        of_attempt = (
+            status is Status.MAX_ITERATIONS and column.iterations < self.most
+        )  # a limit that is not the caller's
         if status not in OVER:
             in_memory = [rung for rung in left if self.asked or self.costs.seconds(rung) < math.inf]
             if column.iterations >= self.most:
@@ -218,18 +429,28 @@ class Ladder:
                 status = Status.OUT_OF_TIME
             elif not left and self.condition * float(np.finfo(column.b.dtype).eps) > UNRESOLVED:
                 status = Status.PRECISION_LIMIT
-                column.verdict = (
-                    f"the condition number of A is {self.condition:.0e} or more, which no digit of x survives"
-                )
+                column.verdict = f"{condition_in_words(self.condition)}, which no digit of x survives"
             elif left and not column.tried:
                 status = Status.OUT_OF_MEMORY
-            if status not in LIMITS:
+            of_attempt = of_attempt and status is Status.MAX_ITERATIONS
+            if status not in LIMITS or of_attempt:
                 self._look_at_structure()
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.structure and status not in LIMITS:
+        if self.structure and (status not in LIMITS or of_attempt):
             status = Status.SINGULAR
+            column.verdict = column.verdict or ("" if self.nested else self._empty_rows(column.b))
+        elif of_attempt:
+            column.verdict = (
+                f"the limit of {counted(column.attempts[-1].iterations, 'iteration')} is that of an attempt"
+            )
+        elif (
+            status is Status.CONVERGED
+            and not self.nested
+            and (self.constants or self.structure or self.traits.diagonal.missing or self.preferred == "multilevel")
+        ):
+            column.verdict = self._not_unique()
         on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
         if self.traits.gpu and on_host and (why := cudss.missing()):
             seen += (f"complete factors were made on the CPU: {why}",)
@@ -237,19 +458,70 @@ class Ladder:
             x=column.x,
             status=status,
             iterations=column.iterations,
-            residual_norm=column.size,
-            history=np.array(column.history),
+            residual_norm=reached,
+            history=history,
+            row_residual=check.rows if check.looks_at_rows else None,
             recurrence=np.array(column.recurrence),
             method=column.best.method if column.best else "",
             recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (column.verdict, self.structure) if text),
+            seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
             attempts=tuple(column.attempts),
         )
+
+    def certificate(self, b: Any, x: Any) -> Certificate:
+        """What is known of an x that this ladder has found for b."""
+        made = [
+            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
+        ]
+        F = self.factors[made[0]] if made else None
+        complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
+
+    def _unfit_for_method(self) -> str:
+        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
+        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
+        if not needed:
+            return ""
+        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
+        return differing and f"{self.method} needs {needed}, but {differing}"
+
+    def _not_unique(self) -> str:
+        """What is known of null vectors of A, which make x one of many; "" if nothing."""
+        if self.constants is not None and (right := self.constants.right) is not None:
+            if right.exact:
+                return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
+            return (
+                f"A is singular to working precision (A v = 0 but for rounding, for {right}): x is not unique in this "
+                "precision, as x + c v solves A x = b about as well"
+            )
+        if self.structure:
+            return "x is not unique, as A is singular"
+        if self.traits.diagonal.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
+            return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
+        levels = getattr(getattr(self.factors.get(self.preferred or ""), "report", None), "levels", None) or [{}]
+        if nullity := levels[-1].get("nullity", 0):
+            return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
+                f"{'depends' if nullity == 1 else 'depend'} on others): x may not be unique"
+            )
+        return ""
+
+    def _empty_rows(self, b: Any) -> str:
+        """The rows without an entry where b is not 0, in words; "" if there are none."""
+        xp = namespace(b)
+        empty = abs(self.A.tosparse()) @ xp.ones(self.A.n, b.real.dtype) == 0
+        rows = to_host(xp.flatnonzero(empty & (b != 0)))
+        if not rows.size:
+            return ""
+        first, named = StructurallySingular.MOST, ", ".join(map(str, rows[: StructurallySingular.MOST]))
+        return (
+            f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
+            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
+        )
 
     def _look_at_structure(self) -> None:
         """Whether the pattern alone shows that A is singular."""
@@ -258,6 +530,8 @@ class Ladder:
                 require_matching(self.A)
             except StructurallySingular as error:
                 self.structure = str(error)
+            except OutOfTime:
+                pass  # it stays unknown
 
     # a rung
 
@@ -276,12 +550,14 @@ class Ladder:
                 else:
                     with self.A.unchanged(self.traits.mirrored):  # until solve returns
                         self.factors[rung] = recipe.factor(self.A)
+            except OutOfTime:
+                raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
-                if isinstance(error, StructurallySingular):
-                    self.structure = str(error)
+                if isinstance(error, StructurallySingular):  # of A, or of what a recipe has made of it
+                    self._look_at_structure()
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
@@ -303,8 +579,8 @@ class Ladder:
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=column.target, start=start, **calls
+            begins=lambda method, target: SwitchMonitor(
+                self.costs, rung, method, left, scale=column.scale, target=target, start=start, **calls
             ),
             most=self.most - column.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

@@ -9,12 +9,14 @@ from time import perf_counter
 from typing import Any
 
 from finelu.auto.cost import Costs
+from finelu.krylov import CYCLE, RESTARTED
 from finelu.result import Status
 
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
 BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
 PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
+STILL, CYCLES = 1e-3, 3  # part of the residual that this many cycles of a restarted method must take away
 
 Listener = Callable[..., Any] | None
 
@@ -26,7 +28,8 @@ class SwitchMonitor:
     scale : ||b||.  target : the residual norm that is wanted.  start : of the attempt, by
         `perf_counter`; None: now.
     watch(iteration, residual norm), norm_callback(relative residual norm) : the caller's, None for none.
-    After the end: status, where the caller or the time limit ended it; change, the rung to change to; why, in words.
+    After the end: status, where the caller or the time limit ended it, or where the cycles of a restarted method take
+    next to nothing away, and so never will; change, the rung to change to; why, in words.
     """
 
     looks_at_claims = True  # the ladder forms b - A x of what a method has found
@@ -51,6 +54,8 @@ class SwitchMonitor:
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
+        self.restarted = method in RESTARTED
+        self.seen = 0, math.inf  # the iteration of the last look at what cycles take away, and the smallest then
         self.began, self.start = 0, 0.0  # the first iteration, and when it was over: it may include compiling kernels
         self.next = 0.0  # seconds of the iteration before the next comparison
         self.apart = 0.0  # seconds that comparisons took
@@ -68,9 +73,14 @@ class SwitchMonitor:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True
         if self.first is None:
-            self.first = norm
+            self.first, self.seen = norm, (iteration, norm)
         if norm < self.smallest:  # never so of NaN
             self.smallest = norm
+        if self.restarted and iteration >= self.seen[0] + CYCLES * CYCLE:
+            if self.smallest > (1 - STILL) * self.seen[1]:
+                self.status, self.why = Status.STAGNATED, f"{CYCLES} cycles took nothing off the residual"
+                return True
+            self.seen = iteration, self.smallest
         if not self.began and iteration > 0:
             self.began, self.start = iteration, now
         if iteration < LEAST or iteration == self.began or not self.left or self.target == 0:

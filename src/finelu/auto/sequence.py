@@ -19,9 +19,10 @@ from finelu.auto.ladder import Ladder, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError
+from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -45,7 +46,7 @@ INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is belo
 class Sequence:
     """Solves A_k x_k = b_k one after the other, as in time steps and Newton's method, and keeps factors while they pay.
 
-    A : the first matrix, or None to take that of the first step.  rtol, recipe, method : as in `solve`.
+    A : the first matrix, or None to take that of the first step.  rtol, recipe, method, criterion : as in `solve`.
     The first step solves as `solve` does, and keeps what worked. Each later one decides first:
     - reuse the factors, if A has the pattern that was factored, and the iterations that were taken beyond those of the
       first solve with these factors cost, all together, less time than an update, and the first reuse after the last
@@ -66,7 +67,17 @@ class Sequence:
     decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
     """
 
-    def __init__(self, A: Any = None, *, rtol: float = 1e-8, recipe: Any = "auto", method: Any = "auto"):
+    @judged
+    def __init__(
+        self,
+        A: Any = None,
+        *,
+        rtol: float = 1e-8,
+        recipe: Any = "auto",
+        method: Any = "auto",
+        criterion: str = "auto",
+    ):
+        self.criterion = criterion_asked(criterion)
         self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
         self.decisions: list[str] = []
         self._A: Any = A
@@ -82,6 +93,10 @@ class Sequence:
         self._count: Begun | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
+
+    def __repr__(self) -> str:
+        steps = counted(len(self.decisions), "step")
+        return f"Sequence(rtol={self.rtol:g}, recipe={self.recipe!r}, method={self.method!r}; {steps} done)"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_count": None}  # which is another thread's
@@ -108,7 +123,12 @@ class Sequence:
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self.rtol)
         with compile_clock() as compiling:
-            solution, decision, why, on_host = self._solved(A, v)
+            power = power_for(v)  # of the smallest numbers: see `finelu.krylov.criterion`
+            larger = times_power(v, power) if power else v
+            solution, decision, why, on_host = self._solved(A, larger)
+            if power:
+                found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
+                solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
         self._taken = perf_counter() - start - compiling()
         self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
@@ -251,7 +271,10 @@ class Sequence:
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
         """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
         product, scale = as_operator(A, "A", b, b.dtype), norm(b)
-        residual = Residual(product.matrix, product.__matmul__, b.dtype)
+        residual, target = (
+            Criterion(self.criterion, Residual(product.matrix, product.__matmul__, b.dtype), b),
+            self.rtol * scale,
+        )
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
         worth = GUESSES * self._guessing <= self._account.last * self._account.pace
@@ -272,22 +295,38 @@ class Sequence:
             return bool(began) and perf_counter() - began[0][1] > patience
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        system = System(product, r, as_operator(self._F, "M", b, b.dtype))
         options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
-        options |= {"rtol": 0.0, "atol": self.rtol * scale, "maxiter": MAXITER}
-        solution = krylov.iterate(self._method, system, watch=too_long, **options)
+        M, history, recurrence, goes_on, iterations = as_operator(self._F, "M", b, b.dtype), [least], [least], True, 0
+        while goes_on:  # once, unless rows of A differ much in size
+            before, (rest, tolerance) = least, residual.correction(x, r, least, target)
+            system, options["atol"] = System(product, rest, M), tolerance
+            solution = krylov.iterate(
+                self._method, system, rtol=0.0, maxiter=MAXITER - iterations, watch=too_long, **options
+            )
+            iterations += solution.iterations
+            x = kernels_for(b).vectors.added(x, solution.x)
+            r, least = residual(b, x, target)
+            history, recurrence = [*history, *solution.history[1:]], [*recurrence, *solution.recurrence[1:]]
+            goes_on = residual.by_rows and solution.converged and target < least <= before / 2 and iterations < MAXITER
         end = perf_counter()
-        x = kernels_for(b).vectors.added(x, solution.x)
-        _, size = residual(b, x, self.rtol * scale)
         status = solution.status
-        if status is Status.CONVERGED and not size <= self.rtol * scale:
+        if status is Status.CONVERGED and not least <= target:
             status = Status.STAGNATED
-        self._account.last = solution.iterations
-        if began and solution.iterations > began[0][0]:
-            self._account.pace = (end - began[0][1]) / (solution.iterations - began[0][0])
-        history = solution.history.copy()
-        history[-1] = size
-        return replace(solution, x=x, status=status, residual_norm=size, history=history)
+        self._account.last = iterations
+        if began and iterations > began[0][0]:
+            self._account.pace = (end - began[0][1]) / (iterations - began[0][0])
+        history[-1] = residual.norm
+        return replace(
+            solution,
+            x=x,
+            status=status,
+            iterations=iterations,
+            residual_norm=residual.norm,
+            history=np.array(history),
+            recurrence=np.array(recurrence),
+            row_residual=residual.rows,
+            seen=(residual.sentence(),) if residual.rows is not None else (),
+        )
 
     def _known(self, b: Any) -> list[Any]:
         """The last solutions that fit b, the last first."""
@@ -296,7 +335,7 @@ class Sequence:
 
     def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
         self._F = self._pattern = None
-        ladder = Ladder(A, self.rtol, self.recipe, self.method)
+        ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
         with compile_clock() as compiling:
             solution = ladder.solve(b)
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
@@ -318,13 +357,17 @@ class Sequence:
 
 
 def _combined(product: Any, known: list[Any], b: Any) -> Any:
-    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow."""
+    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the
+    eigenvalues of their products are not found."""
     xp = namespace(b)
     V, W = xp.stack(known), xp.stack([product @ x for x in known])
     gram, right = to_host(W.conj() @ W.T), to_host(W.conj() @ b)
     if not (np.isfinite(gram).all() and np.isfinite(right).all()):
         return xp.full_like(b, np.nan)
-    values, vectors = np.linalg.eigh(gram)
+    try:
+        values, vectors = np.linalg.eigh(gram)
+    except np.linalg.LinAlgError:
+        return xp.full_like(b, np.nan)
     kept = values > max(INDEPENDENT, 10 * float(np.finfo(gram.dtype).eps)) * abs(values[-1])
     y = vectors[:, kept] @ ((vectors[:, kept].conj().T @ right) / values[kept])
     return xp.asarray(y.astype(b.dtype)) @ V

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
+from finelu import deadline
 from finelu.device import namespace, to_host
+from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
-from finelu.krylov.residual import Residual
+from finelu.krylov.criterion import Criterion
 from finelu.matrix import CSR, as_csr, norm
+from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
 
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
@@ -23,81 +28,280 @@ EXACT = 32  # roundings in twice the precision, per entry of a row of A v, up to
 STEPS = 5  # of a refinement
 LEVEL = 64  # roundings within which magnitudes are taken for equal, as those of a constant null vector are
 SMALL_ENTRY = 1e-9  # relative to the largest entry of a null vector: what a shift of the diagonal may have brought in
+MOST_VECTORS = 6  # null vectors that are looked for: the rigid motions of a body
+KINDS = (6, 3, 2)  # unknowns of a node, one after the other: vectors that are constant for one kind are tried
+GROWN = 1e-4  # length of a correction of a unit vector, from which on it is not one but the null vector itself
+CORRELATED = 0.1  # length of what is new in a null vector, below which it is taken for one of those that are known
+SENSIBLE = 0.1  # the largest rtol that is recommended: with more, x says nothing
 MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The span of the vectors that are constant on one set of unknowns and 0 elsewhere.
+
+    labels (n,) : the set that an unknown belongs to, -1 for none.  count : how many sets there are.
+    exact : A takes the sum of these vectors to 0 to twice the precision.
+    """
+
+    labels: Any
+    count: int
+    exact: bool
+
+    def part(self, x: Any) -> Any:
+        """The orthogonal projection of x (n,) onto the span."""
+        found = self._means(x)
+        return found + self._means(x - found)  # twice, against the rounding of long sums
+
+    def _means(self, x: Any) -> Any:
+        xp, labels = namespace(x), namespace(x).where(self.labels < 0, self.count, self.labels)
+        sums = xp.bincount(labels, x.real, self.count + 1)
+        if x.dtype.kind == "c":
+            sums = sums + 1j * xp.bincount(labels, x.imag, self.count + 1)
+        means = sums / xp.maximum(xp.bincount(labels, minlength=self.count + 1), 1)
+        means[self.count] = 0
+        return means[labels].astype(x.dtype)
+
+    def __str__(self) -> str:
+        if self.count == 1 and not bool((self.labels < 0).any()):
+            return "the constant vector v"
+        return (
+            f"{counted(self.count, 'vector')} v that {'is' if self.count == 1 else 'are'} constant on a set of unknowns"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The span of orthonormal vectors, the columns of V (n, k), and of those of `pieces`, if any, to which they are
+    orthogonal."""
+
+    V: Any
+    pieces: Pieces | None = None
+
+    @classmethod
+    def together(cls, V: Any, pieces: Pieces | None) -> Vectors:
+        """The span of the columns of V (n, k) and of `pieces`."""
+        if pieces is None:
+            return cls(V)
+        xp = namespace(V)
+        W = xp.stack([v - pieces.part(v) for v in V.T], axis=1)
+        W, sizes = W / xp.linalg.norm(W, axis=0), xp.linalg.norm(W, axis=0)
+        return cls(_orthonormal(W[:, sizes > CORRELATED]), pieces)
+
+    def part(self, x: Any) -> Any:
+        """The orthogonal projection of x (n,) onto the span."""
+        found = self._part(x)
+        return found + self._part(x - found)
+
+    def _part(self, x: Any) -> Any:
+        found = self.V @ (self.V.conj().T @ x)
+        return found if self.pieces is None else found + self.pieces.part(x)
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """exact : A is singular as it is stored, of which det A = 0, or A v = 0 to twice the precision where A is large,
-    is the sign; else it is so to the rounding of its entries only.  text : what was found."""
+    is the sign; else it is so to the rounding of its entries only.  text : what was found.
+    outside (n,) : the part of b outside of A's range, as far as it is known.
+    null : the span of vectors v with A v = 0, as far as it is known.
+    """
 
     exact: bool
     text: str
+    outside: Any
+    null: Pieces | Vectors | None
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """Null vectors that the pattern of A leads to.
+
+    adjoint : A^H.  right, left : the span of vectors v with A v = 0, and of u with u^H A = 0; None where there are
+    none. Both to the rounding of the sums in the rows, and columns, of A.
+    """
+
+    A: CSR
+    adjoint: CSR
+    right: Pieces | None
+    left: Pieces | None
+
+    def evidence(self, b: Any, rtol: float, *, small: bool) -> Evidence | None:
+        """The evidence that no x solves A x = b to rtol, or None.
+
+        small : whether exact evidence alone counts, since a solution may be one of the few x that this precision holds
+        without rounding.
+        """
+        if self.left is None:
+            return None
+        eps, outside = float(np.finfo(b.dtype).eps), self.left.part(b)
+        share = norm(outside) / norm(b)
+        if share <= max(rtol, RANGE * eps):
+            return None
+        rest, rounding, least = _image(self.adjoint, outside)
+        exact = bool((rest <= least).all())
+        if not exact and (small or not bool((rest <= rounding).all()) or not self._hides(outside, b, rtol)):
+            return None
+        precision = "twice the working precision" if exact else "the rounding of the sums in its rows"
+        what = f"A v = 0 to {precision} for {self.right}" if self.right is not None else ""
+        if self.right is None:
+            what = f"u^H A = 0 to {precision} for {str(self.left).replace(' v', ' u')}"
+        return Evidence(
+            exact,
+            f"A is singular: {what}, and b has a part of {share:.1e} of its length outside of A's range",
+            outside,
+            self.right,
+        )
+
+    def _hides(self, outside: Any, b: Any, rtol: float) -> bool:
+        """Whether c v, v a null vector but for rounding, is so long where A c v has the length of `outside`, the part
+        of b that nothing else reaches, that the rounding of its terms is far above the tolerance."""
+        if self.right is None or not norm(v := self.right.part(outside)) > 0:
+            return False
+        length, terms = norm(_product(self.A, v)), norm(abs(self.A.tosparse()) @ abs(v))
+        rounding = float(np.finfo(b.dtype).eps) * terms * norm(outside)
+        return rtol * norm(b) * length <= UNATTAINABLE * rounding
+
+
+def constants(A: CSR, *, hermitian: bool, thorough: bool) -> Constants | None:
+    """The null vectors of A and A^H that are constant on sets of unknowns; None if none is found.
+
+    Such sets are the connected parts of A, whole or of one kind of unknown, of 6, 3 or 2 that follow each other, or of
+    the rows without a diagonal entry.  hermitian : A = A^H to the last bit.  thorough : also look for kinds of unknowns
+    where the sums of whole rows are not 0. Cost: 4 products in twice the precision, 15 if thorough, for each of A and
+    A^H; the connected parts are found on the host.
+    """
+    adjoint = A if hermitian else as_csr(A.tosparse().conj().T.tocsr(), diagonal=False)
+    right = _pieces(A, thorough)
+    left = right if hermitian else _pieces(adjoint, thorough)
+    return None if right is None and left is None else Constants(A, adjoint, right, left)
+
+
+def _pieces(A: CSR, thorough: bool) -> Pieces | None:
+    """The vectors v with A v = 0 of which `constants` tells."""
+    xp = namespace(A.data)
+    indptr, indices = to_host(A.indptr), to_host(A.indices)
+    pattern = sp.csr_matrix((np.ones(indices.size, np.int8), indices, indptr), shape=(A.n, A.n))
+    parts = xp.asarray(connected_components(pattern, directed=False)[1])
+    number, unknowns = int(parts.max()) + 1, xp.arange(A.n)
+
+    def null(mask: Any) -> Any:
+        """Which unknowns of the mask are in connected parts in which A takes its indicator to 0."""
+        rest, rounding, _ = _image(A, mask.astype(A.dtype))
+        bad = xp.bincount(parts[~(rest <= rounding)], minlength=number) > 0
+        return mask & ~bad[parts]
+
+    whole = null(xp.ones(A.n, bool))
+    found, labels = whole, parts
+    if bool(whole.any()) or thorough:
+        for k in (k for k in KINDS if A.n % k == 0):
+            first = null(unknowns % k == 0)
+            if bool(whole.any()) and not bool((first == (whole & (unknowns % k == 0))).all()):
+                continue
+            kinds = first | sum(null(unknowns % k == c) for c in range(1, k)).astype(bool)
+            if bool(kinds.any()) and bool((kinds >= whole).all()):
+                found, labels = kinds, parts * k + unknowns % k
+                break
+    if thorough and not bool(found.any()):
+        found = null((A.diag < 0) | (A.data[xp.maximum(A.diag, 0)] == 0) if A.nnz else xp.ones(A.n, bool))
+    if not bool(found.any()):
+        return None
+    names, numbers = xp.unique(labels[found], return_inverse=True)
+    labels = xp.full(A.n, -1, np.int64)
+    labels[found] = numbers
+    rest, _, exact = _image(A, found.astype(A.dtype))
+    return Pieces(labels, int(names.size), bool((rest <= exact).all()))
+
+
+def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
+    """|A v|, formed in twice the precision, what the rounding of the sums in the rows of A may make of 0, and what that
+    of the product itself may."""
+    sizes, eps = abs(A.tosparse()) @ abs(v), float(np.finfo(A.dtype).eps)
+    entries = A.indptr[1:] - A.indptr[:-1]
+    return abs(_product(A, v)), entries * (eps / 2) * sizes, EXACT * (entries + 1) * eps**2 * sizes
 
 
 @dataclass(frozen=True)
 class NullVector:
-    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision.
+    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision, or with that
+    for v + w, w below the rounding of v.
 
-    exact : v with a correction below its rounding makes A v vanish to twice the precision, row by row.
+    exact : A (v + w) vanishes to twice the precision, row by row.
     """
 
     v: Any
     exact: bool
 
 
-def at_limit(residual: Residual, b: Any, x: Any, size: float, wanted: float) -> bool:
+def at_limit(residual: Criterion, b: Any, x: Any, size: float, wanted: float) -> bool:
     """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| less than that."""
     rounding = _rounding(residual, b, x)
     return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
 
 
-def limit_in_words(A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float) -> str:
+def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float) -> str:
     """What PRECISION_LIMIT means for this x, and what to do."""
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / _rounding(residual, b, x)
     known = condition(A, F, x)
-    near = ", which may be singular but for rounding," if known * eps > UNRESOLVED else ""
-    cure = "" if precision == "double" else ", or pass A and b in float64"
+    near = ", so that A may be singular but for rounding" if UNRESOLVED < known * eps < math.inf else ""
+    reachable = 2 * size / norm(b)
+    cures = [f"ask for rtol >= {reachable:.0e}"] if reachable < SENSIBLE else []
+    cures += ["rescale the unknowns and equations", *([] if precision == "double" else ["pass A and b in float64"])]
     return (
         f"||b - A x|| is {roundings:.1g} roundings of |A| |x| + |b| (backward error {roundings * eps:.1e}): "
-        f"{precision} precision ends here; the condition number of A{near} is {known:.0e} or more; ask for "
-        f"rtol >= {2 * size / norm(b):.0e}, rescale the unknowns and equations{cure}"
+        f"{precision} precision ends here; {condition_in_words(known)}{near}; {', or '.join(cures)}"
     )
 
 
+def condition_in_words(known: float) -> str:
+    """What a lower bound of A's condition number says."""
+    if math.isinf(known):
+        return "the condition number of A has no bound (a vector v was met with A v = 0)"
+    return f"the condition number of A is {known:.0e} or more"
+
+
 def verdict(
-    A: CSR, residual: Residual, F: Any, b: Any, x: Any, size: float, wanted: float, *, good: bool
-) -> tuple[Status | None, str]:
+    A: CSR,
+    residual: Criterion,
+    F: Any,
+    b: Any,
+    x: Any,
+    size: float,
+    wanted: float,
+    *,
+    good: bool,
+    known: Constants | None = None,
+) -> tuple[Status | None, str, Evidence | None]:
     """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
 
     size : the norm of b - A x.  wanted : the relative tolerance.  F : factors of about A, or None.
     good : whether F is expected to be close to A. Without such factors, only the limit of the precision is looked
     for, and a null vector only at that limit: there x itself, which has grown, leads to it.
+    known : null vectors of A. If there are some, that x has grown says nothing, unless good factors find nothing else.
     """
     limited = at_limit(residual, b, x, size, wanted)
     if not limited and not good:
-        return None, ""
-    found = evidence(A, F, b, wanted, x if limited else None)
+        return None, "", None
+    found = evidence(A, F, b, wanted, x if limited else None, known)
     if found is not None:
-        return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text
-    if limited:
-        return Status.PRECISION_LIMIT, limit_in_words(A, residual, F, b, x, size)
-    return None, ""
+        return (Status.SINGULAR if found.exact else Status.NUMERICALLY_SINGULAR), found.text, found
+    if limited and (good or known is None or known.right is None):
+        return Status.PRECISION_LIMIT, limit_in_words(A, residual, F, b, x, size), None
+    return None, "", None
 
 
-def _rounding(residual: Residual, b: Any, x: Any) -> float:
-    return float(np.finfo(b.dtype).eps) * norm(residual.magnitudes(b, x))
+def _rounding(residual: Criterion, b: Any, x: Any) -> float:
+    return residual.rounding(b, x)
 
 
-def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence | None:
+def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Constants | None = None) -> Evidence | None:
     """The evidence that no x solves A x = b to rtol, or None.
 
     It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
     for all x. Both are found by inverse iteration with the factors F of about A, which finds none unless they are good
     ones; v from `begin` (n,), random numbers if None, and u from b itself, which leads to the part of b that is
-    outside of the range of A.
+    outside of the range of A.  known : null vectors that are known, to which others are added.
     """
     if F is None:
         return None
@@ -114,6 +318,9 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence
     outside = 0.0 if left is None else abs(complex((left.v.conj() * direction).sum()))
     if left is None or outside <= max(rtol, RANGE * eps):
         return None
+    U = _span(adjoint, F, direction, "H", left.v, max(rtol, RANGE * eps))
+    hermitian = is_hermitian(A)
+    V = U if hermitian and U.shape[1] > 1 else right.v[:, None]
     found = exactly_singular(A)
     exact = right.exact and left.exact if found is None else found
     length, largest = norm(_product(A, right.v)), float(abs(A.data).max()) if A.nnz else 0.0
@@ -122,7 +329,36 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None) -> Evidence
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
         f"{length:.1e}, largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside of "
         f"A's range",
+        Vectors.together(U, None if known is None else known.left).part(b),
+        Vectors.together(V, None if known is None else known.right),
     )
+
+
+def _orthonormal(V: Any) -> Any:
+    """An orthonormal basis (n, k) of the span of unit vectors that are nearly so, or independent."""
+    xp, basis = namespace(V), V[:, :0]
+    for v in V.T:
+        for _ in range(2):
+            v = v - basis @ (basis.conj().T @ v)
+        if norm(v) > CORRELATED:
+            basis = xp.concatenate([basis, (v / norm(v))[:, None]], axis=1)
+    return basis
+
+
+def _span(A: CSR, F: Any, start: Any, trans: str, first: Any, enough: float) -> Any:
+    """Orthonormal null vectors (n, k) of A, the first of them given, until `start` has no larger part than `enough`
+    along one that is not among them."""
+    xp, V = namespace(start), first[:, None]
+    while V.shape[1] < MOST_VECTORS:
+        rest = start - Vectors(V).part(start)
+        if not norm(rest) > enough:
+            break
+        found = null_vector(A, F, rest / norm(rest), trans)
+        new = None if found is None else found.v - Vectors(V).part(found.v)
+        if new is None or not norm(new) > CORRELATED:
+            break
+        V = xp.concatenate([V, (new / norm(new))[:, None]], axis=1)
+    return V
 
 
 def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
@@ -136,7 +372,7 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     sizes = abs(S)
     try:  # what F has taken out, and cannot find
         known = getattr(F, "null_space" if trans == "N" else "left_null_space", None)
-    except MemoryError:
+    except (MemoryError, FineluError):
         known = None
     if known is not None and known.shape[1]:
         v = _unit(known @ (known.conj().T @ begin))
@@ -147,6 +383,7 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
     weight = 1 / xp.where(size_of_rows > 0, size_of_rows, 1)
     v = begin
     for step in range(STEPS):
+        deadline.check()
         v = _inverse_step(F, v, trans) if step < 3 else _unit(v - _applied(F, S @ v, trans))
         if v is None:
             return None
@@ -169,14 +406,15 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
     even = xp.where(size >= (1 - LEVEL * eps) * size.max(), v / xp.where(support, size, 1) * size.max(), v)
     near = next((c for c in (even, v) if bool((abs(_product(A, c)) <= eps / 2 * (sizes @ abs(c))).all())), None)
     for _ in range(STEPS):
+        deadline.check()
         image = _product(A, v)
         magnitudes = sizes @ abs(v)
-        if near is None and bool((abs(image) <= eps / 2 * magnitudes).all()):
-            near = v
         rest = _product(A, w, image)  # A (v + w)
+        if near is None and any(bool((abs(r) <= eps / 2 * magnitudes).all()) for r in (image, rest)):
+            near = v
         if bool((abs(rest) <= EXACT * (entries + 1) * eps**2 * magnitudes).all()):
             return NullVector(v, True)
-        step = _applied(F, rest, trans)
+        step = _step(F, rest, magnitudes, trans)
         if not bool(xp.isfinite(step).all()):
             break
         step = xp.where(support, step - v * (v.conj() * step).sum(), 0)
@@ -186,6 +424,28 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
         if not norm(v) > 0:
             break
     return None if near is None else NullVector(near / norm(near), False)
+
+
+def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
+    """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F
+    make a large vector, whose rounding is as large as what is wanted.
+
+    Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is
+    left of A v in the end is the least that there can be, compared with these.
+    """
+    xp = namespace(rest)
+    for _ in range(MOST_VECTORS):
+        step = _applied(F, rest, trans)
+        size = norm(step)
+        if not GROWN < size < math.inf:
+            return step
+        u = _unit(_applied(F, step / size, "H" if trans == "N" else "N"))
+        if u is None:
+            return step
+        length = abs(u)
+        way = magnitudes * xp.where(length > 0, u / xp.where(length > 0, length, 1), 0)
+        rest = rest - way * ((u.conj() * rest).sum() / (u.conj() * way).sum())
+    return _applied(F, rest, trans)
 
 
 def condition(A: CSR, F: Any, x: Any) -> float:
@@ -198,6 +458,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
     largest, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
+        deadline.check()
         v = _unit(v)
         if v is None:
             break
@@ -252,6 +513,7 @@ def _rank_is_deficient(M: np.ndarray, prime: int) -> bool:
 def _product(A: CSR, v: Any, plus: Any = None) -> Any:
     """A v + plus, formed in twice the precision and rounded."""
     xp = namespace(v)
+    A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, v.dtype))
     v = xp.ascontiguousarray(v.astype(A.dtype, copy=False))
     r, start = xp.empty_like(v), xp.zeros_like(v) if plus is None else -plus
     kernels_for(v).products.residual_twice(A.indptr, A.indices, A.data, v, start, 1.0, r)
@@ -261,6 +523,7 @@ def _product(A: CSR, v: Any, plus: Any = None) -> Any:
 def _inverse_step(F: Any, v: Any, trans: str) -> Any:
     """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
     w = _unit(_applied(F, v, "H" if trans == "N" else "N"))
+    deadline.check()
     return None if w is None else _unit(_applied(F, w, trans))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from time import perf_counter
 from typing import Any
 
@@ -17,13 +17,14 @@ from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
+from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.result import Solution, Status
-from finelu.validation import count, number
+from finelu.result import Certificate, Solution, Status
+from finelu.validation import count, flag, number
 
 CALLBACKS = ("x", "pr_norm")
-BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR)
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 
 
 @judged
@@ -34,6 +35,7 @@ def solve(
     *,
     x0: Any = None,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     device: str | None = None,
     recipe: Any = "auto",
@@ -43,6 +45,7 @@ def solve(
     callback: Callable[[Any], object] | None = None,
     callback_type: str = "x",
     watch: Callable[[int, float], object] | None = None,
+    certify: bool = False,
     verbose: bool = True,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
@@ -50,16 +53,22 @@ def solve(
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
         the other with the factors that the first has chosen.
     x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
+    criterion : "auto" also asks for ||D (b - A x)|| <= rtol ||D b||, D the reciprocals of the sums of |A| over its
+        rows, where these differ by more than 1e4, as with penalties: one norm would see the large rows only.
+        "residual" does not; "backward" asks for |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and for no norm.
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
         solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
     recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
-    time_limit : seconds for everything; a factorization that has begun is not stopped.  memory_limit : bytes for the
+    time_limit : seconds for everything: what is at work then, set-up or iterations, ends early, and x is the best so
+        far. Only kernels that are being compiled at their first use are not left.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
     callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
         True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",
         callback(||b - A x|| / ||b||).
     watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
+    certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound of the error of
+        x. Cost: some ten solves more with A and A^H.
     verbose : False: print nothing; else one line on stderr, if that is a terminal, where kernels are to be compiled.
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
     iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
@@ -80,6 +89,7 @@ def solve(
     memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
+    flag("certify", certify)
     chosen, method = recipe_asked(recipe), method_asked(method)
     with compile_clock() as compiling, quietly(not verbose):
         A, home = as_csr(A, diagonal=False), on_gpu(b)
@@ -96,6 +106,7 @@ def solve(
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
         options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
+        options["criterion"] = criterion_asked(criterion)
         options["callback" if callback_type == "x" else "norm_callback"] = callback
         ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
         columns = b.reshape(A.n, -1) if b.size else b
@@ -109,6 +120,8 @@ def solve(
                 ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
                 solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
                 ladder.most = most
+            if certify:
+                solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
             found.append(solution)
         found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
@@ -118,9 +131,11 @@ def solve(
     if moved:
         back = " and x brought back" if home else ""
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
+    certificates = [s.certificate for s in found if s.certificate is not None]
     return replace(
         worst,
         x=x,
+        certificate=largest_of(certificates) if certificates else None,
         seen=seen,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
@@ -177,6 +192,11 @@ def _first_guess(x0: Any, A: CSR, b: Any) -> Any:
     if x0.shape not in ((A.n,), b.shape, b.reshape(A.n, -1).shape):
         raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({A.n},).")
     return x0
+
+
+def largest_of(certificates: list[Certificate]) -> Certificate:
+    """The largest of each figure."""
+    return Certificate(*(max(figures) for figures in zip(*map(astuple, certificates), strict=True)))
 
 
 def _together(found: list[Solution], columns: Any) -> tuple[Solution, Any]:

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _message(error: BaseException) -> str:
     """The error as one line."""
     if isinstance(error, typer.TyperException):
-        text = error.format_message()
+        text = error.format_message().replace(": Value error, ", ": ")  # the type of the exception, as typer tells it
     elif isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif isinstance(error, MemoryError):

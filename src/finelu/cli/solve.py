@@ -58,6 +58,16 @@ def solve(
     method: Annotated[str, typer.Option(help="Krylov method: auto, {names}")] = "auto",
     device: Annotated[Literal["cpu", "cuda", "auto"], typer.Option(help="auto: cuda if a GPU can be used")] = "cpu",
     rtol: Rtol = 1e-8,
+    criterion: Annotated[
+        Literal["auto", "residual", "backward"],
+        typer.Option(
+            help="what rtol bounds: the norm of b - A x (residual), each row of it against its terms (backward), or "
+            "the norm, and that of equilibrated rows where rows of A differ much in size (auto)"
+        ),
+    ] = "auto",
+    certify: Annotated[
+        bool, typer.Option("--certify", help="estimate the condition of A and the error of x, with --recipe auto")
+    ] = False,
     maxiter: Annotated[
         int | None, typer.Option(help=f"largest number of iterations, with a named recipe (default: {MAXITER})")
     ] = None,
@@ -96,6 +106,8 @@ def solve(
     automatic = recipe == "auto"
     if automatic:
         _refuse_without_recipe(parameters, maxiter, restart)
+    elif certify:
+        raise ParameterError("--certify is for --recipe auto.")
     elif time_limit is not None:
         raise ParameterError("--time-limit is for --recipe auto; with a named recipe, use --maxiter.")
     limit = None if time_limit is None else duration("--time-limit", time_limit)
@@ -108,9 +120,9 @@ def solve(
         shown.stage(f"reading {matrix}")
         A = load(matrix)
         rhs, rhs_name, norm_b = right_hand_side(b, A)
-        options: dict[str, Any] = {"rtol": rtol}
+        options: dict[str, Any] = {"rtol": rtol, "criterion": criterion}
         if automatic:
-            options |= {"method": method, "time_limit": limit}
+            options |= {"method": method, "time_limit": limit, "certify": certify}
         else:
             methods = (method,) if method != "auto" else choose(traits(A), made).methods
             method = methods[0]
@@ -167,6 +179,9 @@ def solve(
         "rtol": rtol,
         "residual_norm": solution.residual_norm,
         "relative_residual": solution.residual_norm / scale,
+        "criterion": criterion,
+        "row_residual": solution.row_residual,
+        "certificate": None if solution.certificate is None else asdict(solution.certificate),
         **times,
         "history": solution.history,
         "recurrence": solution.recurrence,

@@ -9,7 +9,7 @@ from typing import Any
 from finelu.auto.choose import choose
 from finelu.compare.model import PERMC, REFERENCES, Candidate, Measurement
 from finelu.device import require_gpu
-from finelu.errors import DeviceError, ParameterError, meant
+from finelu.errors import DeviceError, ParameterError, counted, meant
 from finelu.krylov import CYCLE
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, traits
@@ -120,7 +120,7 @@ def _inapplicable(name: str, found: Properties) -> str:
     if kind.hermitian and not (found.hermitian and d.positive):
         return "A " + ("has a diagonal that is not positive" if found.hermitian else "is not Hermitian")
     if kind.full_diagonal and d.missing:
-        return f"row {d.first_missing} stores no diagonal entry ({d.missing} such rows)"
+        return f"row {d.first_missing} stores no diagonal entry ({counted(d.missing, 'such row')})"
     return "no dense blocks were found" if _takes_blocks(name) and found.block_size == 1 else ""
 
 

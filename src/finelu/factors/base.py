@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
@@ -43,6 +44,7 @@ class Factors:
     deflated: Any = None
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
+        deadline.check()
         self.recipe = recipe
         self.pattern = A
         self.dtype = np.dtype(A.dtype)
@@ -291,6 +293,7 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
             return 0.0
         r, W = v / size, xp.empty((steps, A.n), A.dtype)
         for k in range(steps):
+            deadline.check()
             w = product(A, apply(W[k - 1] if k else r))
             incoming = norm(w)
             for _ in range(2):

@@ -67,7 +67,8 @@ class TriangularReport(Report):
 
     variant : how they were made.  analysis_seconds : of the pattern, for the factorization.  triangular_seconds : of
     the analyses of the solves.  triangular : for each triangle that is solved with its method and number of levels.
-    probe : see `finelu.factors.probe`.
+    probe : see `finelu.factors.probe`.  dense_last : how many dense rows were moved behind all others, since
+    the factors would fill in for them, see `finelu.ordering.dense_last`; None where none was.
     """
 
     variant: str | None = None
@@ -75,6 +76,7 @@ class TriangularReport(Report):
     triangular_seconds: float | None = None
     triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
     probe: float | None = None
+    dense_last: int | None = None
 
 
 def _lines(value: Any) -> list[str]:

@@ -4,12 +4,18 @@ The names of the arguments are SciPy's. Each method is a function of this packag
 `finelu.krylov.cg` is the function, which hides the module on purpose. The module is only needed for what else is in it:
 `from finelu.krylov.gmres import ORTHOGONALIZATIONS` finds it.
 
-All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, maxiter=None, M=None, callback=None, watch=None):
+All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
+maxiter=None, M=None, callback=None, watch=None):
 
 A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format, a dense array, finelu's CSR, or a LinearOperator.
 b : (n,) or (n, 1), on the device of A; x has its shape. Never written.
 x0 : the initial guess, zero by default. Never written, never returned itself.
 rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the true residual, computed anew.
+criterion : "residual" asks for that alone. "auto" also asks for ||D (b - A x)|| <= rtol ||D b||, D the reciprocals of
+    the sums of |A| over its rows, where these differ by more than 1e4, as by penalties: the large rows would hide all
+    others. (Of a LinearOperator, and of block and stencil matrices, it knows no rows.) "backward" asks for
+    |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row instead of any norm. Where one norm of b - A x does not lead
+    there, corrections of x are iterated, as long as each halves what is missing; Solution.row_residual has the figure.
 maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
     bicg multiplies by A^H and M^H, too: a LinearOperator then needs rmatvec, and a function will not do.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finelu.arithmetic import judged
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution
@@ -18,6 +19,7 @@ def bicg(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     M: Any = None,
     callback: Callback = None,
@@ -36,10 +38,17 @@ def bicg(
     the best iterate.
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5; Saad 2003, Alg. 7.3.
     """
-    progress = Progress(
-        "bicg", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "bicg",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
     )
-    return iterate(progress)
 
 
 def iterate(progress: Progress) -> Solution:

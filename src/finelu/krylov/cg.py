@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finelu.arithmetic import judged
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution
@@ -18,6 +19,7 @@ def cg(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     M: Any = None,
     callback: Callback = None,
@@ -32,10 +34,17 @@ def cg(
     Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """
-    progress = Progress(
-        "cg", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "cg",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
     )
-    return iterate(progress)
 
 
 def iterate(progress: Progress) -> Solution:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finelu.arithmetic import judged
+from finelu.krylov.criterion import solved
 from finelu.krylov.gmres import iterate as iterate_gmres
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
@@ -19,6 +20,7 @@ def fgmres(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     restart: int | None = None,
     maxiter: int | None = None,
     M: Any = None,
@@ -32,10 +34,19 @@ def fgmres(
     iteration as in `gmres`, and one application of M less in each cycle.
     Source: Saad 1993; Saad 2003, Alg. 9.6.
     """
-    progress = Progress(
-        "fgmres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "fgmres",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
+        restart=restart,
+        orthogonalization=orthogonalization,
     )
-    return iterate(progress, restart=restart, orthogonalization=orthogonalization)
 
 
 def iterate(progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:

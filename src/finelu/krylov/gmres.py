@@ -6,6 +6,7 @@ from typing import Any
 
 from finelu.arithmetic import judged
 from finelu.errors import ParameterError, meant
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution
@@ -23,6 +24,7 @@ def gmres(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     restart: int | None = None,
     maxiter: int | None = None,
     M: Any = None,
@@ -45,10 +47,19 @@ def gmres(
     Status.BREAKDOWN, if starting again does not help.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
-    progress = Progress(
-        "gmres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "gmres",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
+        restart=restart,
+        orthogonalization=orthogonalization,
     )
-    return iterate(progress, restart=restart, orthogonalization=orthogonalization)
 
 
 def iterate(

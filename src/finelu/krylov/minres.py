@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finelu.arithmetic import judged
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
@@ -18,6 +19,7 @@ def minres(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     M: Any = None,
     callback: Callback = None,
@@ -33,10 +35,17 @@ def minres(
     would grow without end, and a cycle is over once the rounding of x reaches a tenth of the residual.
     Source: Paige & Saunders 1975.
     """
-    progress = Progress(
-        "minres", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "minres",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
     )
-    return iterate(progress)
 
 
 def iterate(progress: Progress) -> Solution:

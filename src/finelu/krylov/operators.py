@@ -18,6 +18,7 @@ from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
+from finelu.matrix.vectors import require_square
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.processes import largest
@@ -161,10 +162,7 @@ def order(A: Any) -> int:
         shape = np.shape(A)
     if shape is None:
         raise MatrixError(f"A is a {type(A).__name__} without a shape; a matrix or a LinearOperator is needed.")
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise MatrixError(f"A has shape {tuple(shape)}; a square matrix is needed.")
-    if shape[0] == 0:
-        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
+    require_square(shape)
     return int(shape[0])
 
 
@@ -195,6 +193,8 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     if not isinstance(A, Factors):
         _refuse_recipe(A, name)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
+    if name == "M" and not hasattr(A, "matvec") and not callable(A) and (instead := _instead(A)):
+        raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
     own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
@@ -273,6 +273,15 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
         return namespace(y).ascontiguousarray(y) if gpu else y  # kernels there take the elements one after the other
 
     return product
+
+
+def _instead(M: Any) -> str:
+    """What to type for an object that has a preconditioner but is none; "" where nothing is known of it."""
+    if callable(getattr(M, "aspreconditioner", None)):
+        return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
+    if callable(getattr(M, "solve", None)):
+        return "for factors lu of another library pass M=lu.solve"
+    return ""
 
 
 def _refuse_recipe(A: Any, name: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from finelu.device import copied, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import monitor
-from finelu.krylov.residual import Measures, Residual
+from finelu.krylov.residual import Measures, Residual, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 from finelu.validation import count, number
@@ -84,7 +84,7 @@ class Progress(Measures):
         self.started = system.started
         self.method = method
         self.stationary = stationary
-        rtol, atol = number("rtol", rtol), number("atol", atol)
+        self.rtol, self.atol = rtol, atol = number("rtol", rtol), number("atol", atol)
         self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
         self.dtype, self.real, self.shape = system.dtype, system.real, system.shape
         self.A, self.M, self.b = system.A, system.M, system.b
@@ -345,6 +345,10 @@ class Progress(Measures):
         """End the solve with `status`, which the host has found."""
         self.stopped = status
 
+    def is_even(self) -> bool:
+        """After the end: whether x converged, and the terms of its rows differ so little that one norm says it all."""
+        return self._believed_x and terms_are_even(self.residual.bound)
+
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
         self.recorded = None  # which knows the step, which knows this: nothing of it shall wait for the collector
@@ -354,7 +358,8 @@ class Progress(Measures):
         if status is Status.INDEFINITE_PRECONDITIONER and self.recipe == "":
             status = Status.BREAKDOWN  # r^H r = 0 without a preconditioner: underflow
         x, residual_norm = self.x, self.believed
-        if self.code != monitor.CONVERGED or not residual_norm <= self._tolerance:
+        self._believed_x = self.code == monitor.CONVERGED and residual_norm <= self._tolerance
+        if not self._believed_x:
             x, residual_norm = self._best()
         if residual_norm <= self._tolerance:
             status = Status.CONVERGED

@@ -17,6 +17,7 @@ from finelu.matrix import as_csr
 PROBES = 2  # products that show how large the terms of a row of A x are
 BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
 CHUNK = 256  # rows of a dense matrix that are looked at together
+UNEVEN = 1e4  # times by which rows of A differ in size, from which on one norm of b - A x does not do justice to all
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
 
@@ -52,6 +53,7 @@ class Residual(Measures):
     matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
         `tocsr`, `bounds`, perhaps `norm_bound`; else None.  product(x) : factor A x.  factor : a power of two.
     noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
+    bound : the same for each row, (n,); None where no entries of A were looked at.
     system : whose kernels are taken, and over whose processes the rows are spread: all of them then call this.
     Cost: one pass over the entries; another, four times as expensive, where it is formed again.
     """
@@ -59,13 +61,14 @@ class Residual(Measures):
     def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0, system: Any = None):
         self.matrix, self.product, self.dtype, self.factor = matrix, product, dtype, factor
         self.noise = 0.0
+        self.bound: Any = None
         self.comm = None if system is None else system.comm
         self.xp: Any = None  # with the kernels: of the device of the first b
         if system is not None:
             self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
 
     def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
-        self.noise = 0.0
+        self.noise, self.bound = 0.0, None
         b, x = self._prepared(b, x)
         if self.matrix is None:
             return self._by_products(b, x, tolerance)
@@ -80,8 +83,28 @@ class Residual(Measures):
             return None
         b, x = self._prepared(b, x)
         bound, _ = self._rounding(b, x)
+        return self.terms(bound)
+
+    def terms(self, bound: Any) -> Any:
+        """|A| |x| + |b| for each row, from the bound of its rounding."""
         A = self._entries
         return bound / ((A.indptr[1:] - A.indptr[:-1] + 1) * float(np.finfo(bound.dtype).eps))
+
+    def twice(self, b: Any, x: Any) -> tuple[Any, float]:
+        """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
+        than that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
+        b, x = self._prepared(b, x)
+        A = self._entries
+        r = self.xp.empty_like(b)
+        values = x if self.comm is None else self.matrix.with_ghosts(x)
+        self.kernels.products.residual_twice(A.indptr, A.indices, A.data, values, b, self.factor, r)
+        most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
+        most = most if self.comm is None else max(self.comm.allgather(most))
+        return r, most * float(np.finfo(np.float64).eps) ** 2 / float(np.finfo(b.dtype).eps)
+
+    def rounding(self, b: Any, x: Any) -> float:
+        """The norm of one rounding of |A| |x| + |b| in each row."""
+        return float(np.finfo(b.dtype).eps) * self.size(self.magnitudes(b, x))
 
     def _prepared(self, b: Any, x: Any) -> tuple[Any, Any]:
         if self.xp is None:
@@ -91,19 +114,13 @@ class Residual(Measures):
 
     def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         bound, r = self._rounding(b, x)
+        self.bound = bound
         size, self.noise = self.sizes(r, bound)
         if self.noise <= max(tolerance, size / 100):
             return r, size
-        A = self._entries
-        accurate = self.xp.empty_like(r)
-        values = x if self.comm is None else self.matrix.with_ghosts(x)
-        self.kernels.products.residual_twice(A.indptr, A.indices, A.data, values, b, self.factor, accurate)
-        size = self.size(accurate)
-        # what the second formation may be wrong by: (k + 1)^2 eps^2 (|A| |x| + |b|), with eps of double precision
-        most = int((A.indptr[1:] - A.indptr[:-1]).max()) + 1
-        most = most if self.comm is None else max(self.comm.allgather(most))
+        accurate, part = self.twice(b, x)
+        size, rest = self.size(accurate), part * self.noise
         square = float(np.finfo(np.float64).eps) ** 2
-        rest = most * square * self.noise / float(np.finfo(b.dtype).eps)
         if not math.isfinite(size):
             return accurate, math.inf
         return accurate, size if rest <= max(tolerance, BELOW * square * self.size(b)) else max(size, rest)
@@ -169,3 +186,16 @@ class Residual(Measures):
         noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + self.size(b))
         self.noise = noise if math.isfinite(noise) else math.inf
         return r, size if self.noise <= tolerance else max(size, self.noise)
+
+
+def largest(v: Any) -> float:
+    """The largest magnitude of an array, on the host; 0 of an empty one."""
+    return float(abs(v).max()) if v.size else 0.0
+
+
+def terms_are_even(bound: Any) -> bool:
+    """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown."""
+    if bound is None:
+        return False
+    most = largest(bound)
+    return bool(((bound * UNEVEN >= most) | (bound == 0)).all())

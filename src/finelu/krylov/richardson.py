@@ -10,6 +10,7 @@ import numpy as np
 
 from finelu.arithmetic import judged
 from finelu.errors import MatrixError, ParameterError
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.spread import alike, checked
 from finelu.matrix.blocks import BlockMatrix
@@ -26,6 +27,7 @@ def richardson(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     M: Any = None,
     callback: Callback = None,
@@ -50,9 +52,11 @@ def richardson(
     """
     system = checked(A, b, x0, M)
     callback, watch = alike(system, callback, watch, rtol=rtol, atol=atol, maxiter=maxiter)
-    progress = Progress(
+    return solved(
         "richardson",
+        iterate,
         system,
+        criterion=criterion,
         rtol=rtol,
         atol=atol,
         maxiter=maxiter,
@@ -60,7 +64,6 @@ def richardson(
         watch=watch,
         stationary=True,
     )
-    return iterate(progress)
 
 
 def iterate(progress: Progress) -> Solution:

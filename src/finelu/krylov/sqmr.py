@@ -6,6 +6,7 @@ from typing import Any
 
 from finelu.arithmetic import judged
 from finelu.errors import ParameterError
+from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
@@ -19,6 +20,7 @@ def sqmr(
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
+    criterion: str = "auto",
     maxiter: int | None = None,
     M: Any = None,
     callback: Callback = None,
@@ -42,10 +44,18 @@ def sqmr(
     only and no M: use `minres`, or an x0. Where r^T M r is 0 at the start, one step x += M r comes first.
     Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
     """
-    progress = Progress(
-        "sqmr", System.checked(A, b, x0, M), rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch
+    return solved(
+        "sqmr",
+        iterate,
+        System.checked(A, b, x0, M),
+        criterion=criterion,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        callback=callback,
+        watch=watch,
+        hermitian=hermitian,
     )
-    return iterate(progress, hermitian=hermitian)
 
 
 def iterate(progress: Progress, *, hermitian: bool | None = None) -> Solution:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import as_any_other, namespace, on_gpu, sparse_module, synchronize
-from finelu.errors import DeviceError, MatrixError
+from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.door import as_csr
@@ -144,7 +144,7 @@ class BlockMatrix(BlockProducts):
             row, count = int(pattern.row_of()[place]), int((~finite).sum())
             raise MatrixError(
                 f"data holds NaN or Inf in the block of block row {row} and column {int(pattern.indices[place])} "
-                f"({count} such {'block' if count == 1 else 'blocks'}); find where they come from before solving."
+                f"({counted(count, 'such block')}); find where they come from before solving."
             )
         self._wider: dict[np.dtype, BlockMatrix] = {}
 

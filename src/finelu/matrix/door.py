@@ -10,11 +10,11 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module
-from finelu.errors import DeviceError, MatrixError
+from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, dense_numbers, native
+from finelu.matrix.vectors import DTYPES, dense_numbers, native, require_square
 
 NATIVE = frozenset(map(np.dtype, DTYPES))
 
@@ -38,7 +38,7 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
             raise _gaps(A)
         return A if dtype is None or A.dtype == dtype else A.with_values(A.data.astype(dtype))
     S = _to_csr_format(A)
-    _require_square(S.shape)
+    require_square(S.shape)
     n = S.shape[0]
     xp = namespace(S.data)
     data = S.data if dtype is None else S.data.astype(dtype, copy=False)
@@ -69,8 +69,8 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
         diag, found = _inspect(indptr, indices, data)
     if found["not_finite"]:
         raise MatrixError(
-            f"A holds NaN or Inf in row {found['first_not_finite']} ({found['not_finite']} such "
-            f"{'entry' if found['not_finite'] == 1 else 'entries'}); find where they come from before solving."
+            f"A holds NaN or Inf in row {found['first_not_finite']} "
+            f"({counted(found['not_finite'], 'such entry', 'such entries')}); find where they come from before solving."
         )
     result = CSR(indptr, indices, data, diag)
     result.__dict__["missing"] = found["missing"]  # the cached property
@@ -151,20 +151,12 @@ def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, dict[str, int]]
     return diag, dict(zip(names, (int(c) for c in counts), strict=True))
 
 
-def _require_square(shape: Any) -> None:
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise MatrixError(f"A has shape {shape}; a square matrix is needed.")
-    if shape[0] == 0:
-        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
-
-
 def _gaps(A: CSR) -> MatrixError:
     """The error for an A that misses diagonal entries."""
     first = int(namespace(A.data).flatnonzero(A.diag < 0)[0])
     return MatrixError(
-        f"A stores no diagonal entry in row {first} ({A.missing} such {'row' if A.missing == 1 else 'rows'}); an "
-        f"incomplete factorization divides by it. Store it (a small number, or a shift), or permute A so that its "
-        f"diagonal is full."
+        f"A stores no diagonal entry in row {first} ({counted(A.missing, 'such row')}); an incomplete factorization "
+        "divides by it. Store it (a small number, or a shift), or permute A so that its diagonal is full."
     )
 
 
@@ -172,23 +164,28 @@ def _to_csr_format(A: Any) -> Any:
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
     given: Any = A
     if sp.issparse(given) or isinstance(given, BlockProducts):
-        _require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
+        require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
         return (native(A) if sp.issparse(given) else A).tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
-        _require_square(A.shape)
+        require_square(A.shape)
         return A.to_scipy_sparse().tocsr()
     if on_gpu(A):
         import cupyx.scipy.sparse as csp
 
         if csp.issparse(A):
             return A.tocsr()
-        _require_square(A.shape)
+        require_square(A.shape)
         return csp.csr_matrix(A if str(A.dtype) in DTYPES else A.astype(np.float64))
     try:
         dense = native(np.asarray(A))
     except Exception as error:
         raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
     if dense.ndim != 2 or dense.dtype.kind not in "biufc":
+        if hasattr(A, "matvec"):
+            raise MatrixError(
+                f"A is a {type(A).__name__}, whose entries are not known, but factors are made of them; give A as a "
+                "sparse matrix. Of products alone solve the Krylov methods: finelu.gmres(A, b), finelu.cg(A, b)."
+            )
         if dense.dtype == object and dense.ndim == 0:
             raise MatrixError(f"A is a {type(A).__name__}; a sparse matrix or a two-dimensional array is needed.")
         raise MatrixError(

@@ -3,6 +3,7 @@ blocks."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import judged
 from finelu.device import on_gpu, to_host
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 
@@ -21,6 +22,7 @@ LARGEST_BLOCK = 8
 BLOCK_FILL = 0.9  # blocks of which at least this part is stored are taken for blocks of the application
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
+DENSE, DENSE_ROOTS = 16, 10  # entries, at least, and times sqrt(n), beyond which a row is dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ class MatrixTraits:
         diagonal: of those that have none, each begins a chain of rows, the longest of which is no shorter than the mean
         one. 1 where A is complex or has no full diagonal.
     paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
+    dense : A has a dense row, see `dense_row`.
     mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu, complex : whether A
         is on a GPU, and complex.
     """
@@ -69,6 +72,7 @@ class MatrixTraits:
     levels: float
     paired: float
     mean_row: float
+    dense: bool
     mirrored: Mirrored
     gpu: bool
     complex: bool
@@ -76,11 +80,13 @@ class MatrixTraits:
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
         if self.diagonal.missing or self.diagonal.zero:
-            on_diagonal = f"{self.diagonal.missing + self.diagonal.zero} diagonal entries are missing or zero"
+            gaps = self.diagonal.missing + self.diagonal.zero
+            on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
             on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
         signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
-        return (f"{self.n} rows, {self.nnz} entries, {kind}; {on_diagonal}{signs}",)
+        rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
+        return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 
 
 @judged
@@ -105,10 +111,16 @@ def traits(A: CSR) -> MatrixTraits:
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
+        dense=A.nnz > dense_row(A.n) and int((A.indptr[1:] - A.indptr[:-1]).max()) > dense_row(A.n),
         mirrored=mirrored,
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
     )
+
+
+def dense_row(n: int) -> int:
+    """Entries beyond which a row of n is dense: elimination takes it last, or it fills in all others that it meets."""
+    return max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
 
 
 def diagonal(A: CSR) -> Diagonal:
@@ -179,6 +191,19 @@ def require_hermitian(recipe: Any, A: CSR) -> str:
             f"{recipe!r} needs A = A^H, but A is complex symmetric, A = A^T: {where}; use MultilevelILU or ILU0."
         )
     raise MatrixError(f"{recipe!r} needs A = A^H, but {where}; use ILU0, or symmetrize A.")
+
+
+def asymmetry_of(A: CSR, kind: str, *, transposed: bool) -> str:
+    """The entries that show that A = A^H does not hold, nor A = A^T if `transposed`; "" where it does, or nearly.
+
+    kind : as of `MatrixTraits`. Nearly: as `require_hermitian` accepts it. Cost: nothing where `kind` says it.
+    """
+    if kind == "hermitian" or (transposed and kind == "symmetric"):
+        return ""
+    _, _, _, *relative, _ = A.mirrored()
+    if min(relative[: 1 + transposed]) <= NEARLY[np.dtype(A.data.real.dtype).char]:
+        return ""
+    return differing(A.on(np).tosparse(), transposed=transposed)
 
 
 def differing(S: Any, *, transposed: bool = False) -> str:

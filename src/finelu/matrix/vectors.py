@@ -14,13 +14,29 @@ from finelu.kernels import kernels_for
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+def require_square(shape: Any) -> None:
+    """A MatrixError unless `shape` is (n, n), n > 0."""
+    if len(shape) != 2:
+        raise MatrixError(f"A has shape {tuple(shape)}; a square matrix is needed.")
+    if shape[0] != shape[1]:
+        raise MatrixError(
+            f"A has shape {tuple(shape)}; a square matrix is needed. scipy.sparse.linalg.lsqr(A, b) and lsmr(A, b) "
+            "solve the least squares problem of another."
+        )
+    if shape[0] == 0:
+        raise MatrixError("A is empty (0 x 0); there is nothing to solve.")
+
+
 def dense_numbers(b: Any, name: str) -> Any:
     """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
     if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
         raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
     given = type(b).__name__
     if not on_gpu(b):
-        b = np.asarray(b)
+        try:
+            b = np.asarray(b)
+        except Exception as error:
+            raise MatrixError(f"{name} is a {given}, which cannot be read as an array ({error}).") from error
     if b.dtype.kind not in "biufc":
         raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
     return as_any_other(native(b))

@@ -25,7 +25,7 @@ from finelu.factors.base import USELESS, backward_error, probing, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import norm, without_zeros
-from finelu.matrix.traits import MatrixTraits, is_hermitian
+from finelu.matrix.traits import MatrixTraits, dense_row, is_hermitian
 from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
 from finelu.preconditioners import complete, cudss, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU, is_mirrored
@@ -574,6 +574,8 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
         else:
             rows = np.argsort(found.columns)  # row of A that is matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
+    elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
+        row_scale = scale  # else they become pivots before the others, and fill these in
     arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
     if few:
         return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
@@ -650,8 +652,15 @@ def _plain(A: CSR) -> Arrangement:
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
     """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
     another library takes less time for that."""
+    if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
+        return False
     light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
     return light or (not symmetric and _has_blocks(A))
+
+
+def _has_border(A: CSR) -> bool:
+    """Whether dense rows of A have no entry on the diagonal."""
+    return A.missing > 0 and (scale := _dense_rows_scaled(A)) is not None and bool((A.diag[scale != 1] < 0).any())
 
 
 def _has_blocks(A: CSR) -> bool:
@@ -696,12 +705,32 @@ def _of_pardiso(recipe: SparseLU) -> int:
 
 
 def needs_matching(A: CSR) -> bool:
-    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns."""
-    if A.missing > 0:
+    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns.
+
+    Those of dense rows do not count: they come last, where elimination has filled them, see `_dense_rows_scaled`.
+    """
+    scale = _dense_rows_scaled(A)
+    if A.missing > 0 and (scale is None or (A.diag[scale == 1] < 0).any()):
         return True
-    diagonal, largest = abs(A.data[A.diag]), np.zeros(A.n, A.data.real.dtype)
-    np.maximum.at(largest, A.indices, abs(A.data))
+    sizes, diagonal, largest = abs(A.data), np.ones(A.n, A.data.real.dtype), np.zeros(A.n, A.data.real.dtype)
+    if scale is not None:
+        sizes = sizes * np.repeat(scale, np.diff(A.indptr))
+    np.maximum.at(largest, A.indices, sizes)
+    if scale is None:
+        diagonal = sizes[A.diag]
+    else:
+        diagonal, largest = sizes[A.diag[scale == 1]], largest[scale == 1]
     return bool(not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n)
+
+
+def _dense_rows_scaled(A: CSR) -> Any:
+    """Scales of the rows (n,): of dense ones the power of two next below 1 / entries, so that what elimination sums up
+    there exceeds no pivot before its turn, else 1; None without dense rows."""
+    lengths = np.diff(A.indptr)
+    dense = lengths > dense_row(A.n)
+    if not dense.any() or dense.all():
+        return None
+    return np.where(dense, np.exp2(-np.ceil(np.log2(np.maximum(lengths, 1)))), 1).astype(A.data.real.dtype)
 
 
 def _ordered(recipe: SparseLU, A: Any, begun: Begun | None) -> tuple[np.ndarray, Fill]:

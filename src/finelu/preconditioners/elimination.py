@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from finelu import deadline
 from finelu.device import on_gpu
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
@@ -49,6 +50,7 @@ class Elimination:
             once, self.plan = self.plan is None, None  # the old plan's memory is free for the new one
             self.plan = self._analyse(once)
             self.report.variant, self.report.analysis_seconds = self.plan.variant, perf_counter() - start
+        deadline.check()
         start = perf_counter()
         self._factorizations += 1
         self._eliminate(A)

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import copied, namespace, to_host
-from finelu.errors import ZeroPivot
+from finelu.errors import ZeroPivot, counted
 from finelu.factors import Arrangement
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
 from finelu.matrix.traits import require_hermitian
-from finelu.ordering import ORDERINGS, hermitian_pattern, permutation
+from finelu.ordering import ORDERINGS, dense_last, hermitian_pattern, permutation, permuted
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.recipe import checked, shifted
 from finelu.validation import choice, flag
@@ -54,17 +55,21 @@ class FixedPoint:
 
     The scaling is undone in the values; the permutation, `arranged`, is part of the factors' `solve`. For Cholesky B is
     the lower triangle. Subclasses give `factorize(A)`.
+    fills : whether the factors may have entries where A has none: A in its own order then has its dense rows last.
     """
 
     diagonal: Any = None  # of D, whether it is used or not
     _last_columns: tuple[Any, Any] | None = None  # the column indices of a pattern, and the pattern by columns
     _first_residual: float | None = None
 
-    def __init__(self, recipe: Any, A: CSR, report: SweepReport):
+    def __init__(self, recipe: Any, A: CSR, report: SweepReport, *, fills: bool):
         self.recipe, self.report, self.cholesky = recipe, report, recipe.hermitian
         self._half = lower_triangle(A) if self.cholesky else None
         lower = A if self._half is None else self._half[0]
         self._permuted = permutation(lower, recipe.ordering, hermitian=self.cholesky)
+        if fills and recipe.ordering is None and (found := dense_last(A)) is not None:
+            self._permuted = permuted(lower, found[0], hermitian=self.cholesky)
+            report.dense_last = found[1]
         order = None if self._permuted is None else self._permuted.order
         self.arranged = None if order is None else Arrangement(order, order)
         self._fresh = namespace(A.data).array([0, NO_ROW], np.int64)
@@ -180,6 +185,7 @@ class FixedPoint:
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
         for part, sums in (("upper", squares), ("lower", None)):
+            deadline.check()
             out = namespace(F.data).empty(F.nnz, F.dtype)
             kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
             F = F.with_values(out)
@@ -201,8 +207,9 @@ class FixedPoint:
         if count:
             report.refused_row = row = self._row(row)
             report.warn(
-                f"{count} updates were refused, the first in row {row}: they were not finite, or a pivot was not "
-                f"{'positive' if self.cholesky else 'usable'}; the values before them were kept. Try shift=1e-2."
+                f"{counted(count, 'update was', 'updates were')} refused, the first in row {row}: a value was not "
+                f"finite, or a pivot was not {'positive' if self.cholesky else 'usable'}; the values before them were "
+                f"kept. Try shift=1e-2."
             )
             self.forget_refused()
 

@@ -15,6 +15,7 @@ from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
+from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, row_norms
 
@@ -30,6 +31,7 @@ class ICT(Recipe):
         j of L are kept, besides the diagonal. float("inf"): no limit.
     nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
+    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
     L has the pattern of that of ILUT(form="crout"), and half its cost. On the CPU sequential; on a GPU a warp makes a
     column, which waits for those that it needs.
     """
@@ -51,8 +53,10 @@ class ICT(Recipe):
         not positive: A is not positive definite, or is, but has no such factorization; a shift helps then.
         """
         A = checked_threshold(self, A)
-        numeric = Threshold(self, _runs)
-        return CholeskyFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
+        order = DenseLast(A)
+        numeric = Threshold(self, _runs, order=order)
+        triangles = numeric.factorize(A)
+        return CholeskyFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, probed=True)
 
 
 def _runs(recipe: ICT, A: CSR) -> Callable[[float, int], Any]:

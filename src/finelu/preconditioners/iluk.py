@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, synchronize
+from finelu.device import namespace, require_room, synchronize, to_host
+from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 from finelu.validation import count
+
+LONG = 1000  # entries behind the diagonal beyond which rows may fill in more than there is room for
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -27,6 +31,7 @@ class ILUK(Recipe):
     Entries of A have level 0; eliminating k brings (i, j) the levels of (i, k) and (k, j) and 1, and the least counts.
     level : 0 is ILU0; 1 to 3 are usual; n - 1 is the complete factorization.
     shift, variant, triangular, sweeps, precision : as in ILU0, whose kernels eliminate on the larger pattern.
+    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
     Cost: the pattern is found once, in about the time of an elimination on it, on the CPU a sequential one; then as
     ILU0 on that pattern. Both on the device of A.
     """
@@ -43,12 +48,13 @@ class ILUK(Recipe):
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors,
+        MemoryError where these find no room.
         """
         count("level", self.level, 0, of=self)
         A = checked(self, A)
         numeric = _ILUKElimination(self, A)
-        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
+        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, arranged=numeric.order.arranged)
 
 
 class _ILUKElimination(ILU0Elimination):
@@ -56,21 +62,43 @@ class _ILUKElimination(ILU0Elimination):
 
     def __init__(self, recipe: ILUK, A: CSR):
         start = perf_counter()
-        pattern, self._places = pattern_of(A, recipe.level)
+        self.order = DenseLast(A)
+        pattern, self._places = pattern_of(self.order.matrix(A), recipe.level)
         super().__init__(recipe, pattern)
+        self.report.dense_last = self.order.moved
         synchronize(A.data)
         self.report.symbolic_seconds = perf_counter() - start
         self._extended = namespace(A.data).zeros(pattern.nnz, A.dtype)  # what is not in A stays 0
 
     def _values(self, A: CSR) -> Any:
-        self._extended[self._places] = shifted(A, self.recipe.shift)
+        self._extended[self._places] = shifted(self.order.matrix(A), self.recipe.shift)
         return self._extended
+
+    def _broken(self, row: int) -> ZeroPivot:
+        lu = self.factors
+        return ZeroPivot(self.recipe, self.order.row(row), lu.data[lu.diag[row]])
 
 
 def pattern_of(A: CSR, level: int) -> tuple[CSR, Any]:
-    """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, where A lives."""
+    """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, where A lives.
+
+    Raises MemoryError, before any work, where the fewest entries that it may have find no room.
+    """
+    if level > 0 and A.longest[2] > LONG:
+        entry = A.data.itemsize + A.indices.itemsize
+        least = _least_entries(A)
+        require_room(f"the {least} entries or more of ILU({level})", entry * least, A.data, "take ILU0, or reorder A")
     indptr, indices, places = kernels_for(A.data).fill.pattern_iluk(A.indptr, A.indices, level)
     index = A.indices.dtype if indices.size <= INT32_LIMIT else np.dtype(np.int64)
     indptr, indices, places = (v.astype(index, copy=False) for v in (indptr, indices, places))
     diag = kernels_for(A.data).vectors.gather(places, A.diag)
     return CSR(indptr, indices, namespace(A.data).empty(indices.size, A.dtype), diag), places
+
+
+def _least_entries(A: CSR) -> int:
+    """Entries that ILU(1) has at least: of each row as many as the longest of the rows of U that it meets."""
+    indptr, indices, diag = (to_host(part).astype(np.int64) for part in (A.indptr, A.indices, A.diag))
+    lengths = np.diff(indptr)
+    behind = indptr[1:] - diag - 1
+    of_entries = np.where(indices < np.repeat(np.arange(A.n), lengths), behind[indices], 0)
+    return int(np.maximum(lengths, np.maximum.reduceat(of_entries, indptr[:-1])).sum())

@@ -13,6 +13,7 @@ from typing import Any
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
 from finelu.validation import choice
@@ -38,6 +39,7 @@ class ILUT(Recipe):
         entries, and a warning, where fill allows no more or the number jumps. Where no threshold that is tried gives
         90% of nnz, and some break down, ZeroPivot is raised.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
+    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
     Cost: with m entries a row of L and U, O(n m^2); on the CPU sequential. On a GPU a warp makes a row, which waits for
     those that it needs; form="crout" is made on the CPU for A on a GPU too, and then applied there. drop_tol=0 with
     fill=inf is the complete factorization.
@@ -64,8 +66,10 @@ class ILUT(Recipe):
         """
         choice("form", self.form, FORMS, of=self)
         A = checked_threshold(self, A)
-        numeric = Threshold(self, runs, on_host=self.form == "crout")
-        return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, probed=True)
+        order = DenseLast(A)
+        numeric = Threshold(self, runs, order=order, on_host=self.form == "crout")
+        triangles = numeric.factorize(A)
+        return LUFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, probed=True)
 
 
 def runs(recipe: ILUT, A: CSR) -> Callable[[float, int], Any]:

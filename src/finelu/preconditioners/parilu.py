@@ -60,7 +60,8 @@ class ParILU(_OnPattern):
     pivots : a synchronous sweep finds l_ij from the "old" U, as in 2015, or finds U first and l_ij from the "new" one
         with its pivots, of Cholesky the pivots alone, as the authors of 2018 have it. That takes fewer sweeps for the
         same residual, but a sweep takes longer.
-    ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is, but for level > 0 with dense rows
+        that would fill in last, see `finelu.ordering.dense_last`.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are measured after it; what the
         sweeps give depends on it by rounding only.
     shift, triangular, precision : as in ILU0.  triangular_sweeps : what ILU0 calls sweeps.
@@ -136,7 +137,8 @@ class _Sweeps(FixedPoint):
     _places: Any = None
 
     def __init__(self, recipe: _OnPattern, A: CSR):
-        super().__init__(recipe, A, _PatternReport(variant="asynchronous" if recipe.asynchronous else "synchronous"))
+        report = _PatternReport(variant="asynchronous" if recipe.asynchronous else "synchronous")
+        super().__init__(recipe, A, report, fills=recipe.level > 0)
 
     def factorize(self, A: CSR) -> CSR:
         start = perf_counter()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
@@ -105,7 +106,8 @@ class ParILUT(_Adapting):
     update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
         values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept, or
         on the factors' own where steps ended early.
-    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is, but with dense
+        rows that would fill in last, see `finelu.ordering.dense_last`.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
         residuals are measured, after it.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
@@ -245,7 +247,9 @@ class _Adaption(FixedPoint):
     _found_diagonal: Any = None
 
     def __init__(self, recipe: _Adapting, A: CSR):
-        super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep))
+        given = recipe.start if isinstance(recipe.start, TriangularFactors) else None
+        fills = given is None or given.permutation is not None
+        super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep), fills=fills)
         self._exact = recipe.sweep == "exact"
         self._dropping = Dropping(self.cholesky, exact=recipe.select == "exact")
         if recipe.memory_limit is None:  # how many candidates there may be
@@ -358,6 +362,7 @@ class _Adaption(FixedPoint):
     def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[list[Any], float, float]:
         """The candidates [indptr, indices, values, how many were left out], the norm of the residual on F's pattern,
         and that of all of it, relative to B's; the report has the latter."""
+        deadline.check()
         columns, kernels = self.columns(F) if self.cholesky else None, kernels_for(B.data).candidates
         indptr, indices, values, squares, left_out = kernels.candidates(B, F, columns, most=self._most)
         here, others = (float(v) for v in to_host(squares.sum(axis=1)))

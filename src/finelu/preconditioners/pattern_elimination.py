@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from finelu import deadline
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -78,6 +79,7 @@ class PatternElimination:
         for number in (0, *range(max(begin, 1), len(SHIFTS))):
             if usable is not None and number >= SMALL_SHIFTS:
                 break
+            deadline.check()
             if number > 0:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)

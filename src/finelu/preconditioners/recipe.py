@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu import deadline
+from finelu.arithmetic import judged, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -61,6 +62,11 @@ class Recipe:
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        if not parameters.keys() <= cls.__dataclass_fields__.keys():
+            require_known(cls.__init__, cls.__name__, parameters)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -139,6 +145,7 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
 
     diagonal : whether it must be stored in full; None for what the recipe's facts say.
     """
+    deadline.check()
     number("shift", getattr(recipe, "shift", 0.0), of=recipe)
     choice("precision", recipe.precision, PRECISIONS, of=recipe)
     A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)

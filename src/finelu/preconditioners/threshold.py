@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import require_hermitian
+from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.recipe import checked, on_host, shifted
 from finelu.validation import count, number
@@ -89,6 +91,7 @@ class Threshold:
 
     runs(recipe, A) : the kernel as a function of a threshold and of the most entries that may be stored.
     chosen(recipe, trial, guess) : the attempt that is kept, or broke down, and how many there were.
+    order : None for A's own.
     on_host : the factors are made on the CPU, and moved to where A is; else they are made there. In a search, update
     begins with the threshold found last.
     """
@@ -99,20 +102,26 @@ class Threshold:
         runs: Callable[[Any, CSR], Callable[[float, int], Any]],
         chosen: Callable[[Any, Trial, float], tuple[Attempt, int]] | None = None,
         *,
+        order: DenseLast | None = None,
         on_host: bool = False,
     ):
         self.recipe, self._runs, self._chosen, self._on_host = recipe, runs, chosen or search_if_wanted, on_host
-        self.report = ThresholdReport(variant=getattr(recipe, "form", "crout"))
+        self._order = order
+        moved = None if order is None else order.moved
+        self.report = ThresholdReport(variant=getattr(recipe, "form", "crout"), dense_last=moved)
         self._guess = recipe.drop_tol
 
     def factorize(self, A: CSR) -> CSR:
         start = perf_counter()
         recipe, cholesky, report = self.recipe, self.recipe.hermitian, self.report
         unlike = require_hermitian(recipe, A) if cholesky else ""
+        if self._order is not None:
+            A = self._order.matrix(A)
         given = on_host(A, recipe.shift) if self._on_host else A.with_values(shifted(A, recipe.shift))
         run = self._runs(recipe, given)
 
         def trial(drop_tol: float, most: int) -> Attempt:
+            deadline.check()
             limit = (most + A.n) // 2 if cholesky else most
             result = run(drop_tol, limit)
             good = result.rows == A.n
@@ -123,7 +132,7 @@ class Threshold:
 
         made, report.factorizations = self._chosen(recipe, trial, self._guess)
         if not made.good:
-            raise _no_factors(recipe, made)
+            raise self._no_factors(made)
         report.drop_tol = made.drop_tol
         self._guess = made.drop_tol or self._guess
         report.warning, report.nnz = unlike or None, made.count
@@ -152,15 +161,15 @@ class Threshold:
             F = Dropping(self.recipe.hermitian).reduced(F, sizes, diagonal)
         return F, F.n + times * sum(sizes_of(F))
 
-
-def _no_factors(recipe: Any, made: Attempt) -> ZeroPivot:
-    pivot = made.result.pivot
-    usable = np.isfinite(pivot) and (pivot > 0 if recipe.hermitian else pivot != 0)
-    what = "has an entry in its row or column that is not finite" if usable else "is zero or not finite"
-    if recipe.hermitian and not usable:
-        what = "is not a positive number"
-    with_tol = "" if recipe.nnz is None else f" with drop_tol={made.drop_tol:.3g}"
-    return ZeroPivot(recipe, made.result.rows, pivot, what + with_tol, ADVICE)
+    def _no_factors(self, made: Attempt) -> ZeroPivot:
+        recipe, pivot = self.recipe, made.result.pivot
+        usable = np.isfinite(pivot) and (pivot > 0 if recipe.hermitian else pivot != 0)
+        what = "has an entry in its row or column that is not finite" if usable else "is zero or not finite"
+        if recipe.hermitian and not usable:
+            what = "is not a positive number"
+        with_tol = "" if recipe.nnz is None else f" with drop_tol={made.drop_tol:.3g}"
+        row = made.result.rows if self._order is None else self._order.row(made.result.rows)
+        return ZeroPivot(recipe, row, pivot, what + with_tol, ADVICE)
 
 
 def _as_csr(made: Any, index: Any) -> CSR:

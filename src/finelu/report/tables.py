@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from finelu.errors import counted
 from finelu.properties import Properties
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -64,9 +65,9 @@ def properties_in_words(found: Properties) -> dict[str, str]:
     """Name -> text, one for each row of the table of `finelu inspect`."""
     d = found.diagonal
     if d.missing:
-        diagonal = f"missing in {d.missing} rows (first: row {d.first_missing})"
+        diagonal = f"missing in {counted(d.missing, 'row')} (first: row {d.first_missing})"
     elif d.zero:
-        diagonal = f"zero in {d.zero} rows (first: row {d.first_zero})"
+        diagonal = f"zero in {counted(d.zero, 'row')} (first: row {d.first_zero})"
     else:
         diagonal = "full, all positive" if d.positive else "full, of mixed sign, negative or complex"
     return {

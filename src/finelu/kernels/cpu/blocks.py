@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
@@ -27,6 +28,7 @@ from finelu.kernels.cpu.runtime.dense import (
     subtract_product,
     subtract_transposed,
 )
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, sharers
@@ -64,7 +66,8 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting) -> int:
     plan = _for_pattern(_elimination, indptr, indices, diag, n)
     state, done = plan.state()
     pattern = [unsigned(v) for v in (plan.items, plan.order, indptr, indices, diag)]
-    run(_factor, plan.threads, *sizes(n), plan.after, state, done, *pattern, lu.reshape(-1), pivoting)
+    run(_factor, plan.threads, *sizes(n), plan.after, state, done, *pattern, lu.reshape(-1), pivoting, deadline.halt())
+    deadline.check()
     return int(state[1]) if state[1] < diag.size else -1
 
 
@@ -154,7 +157,7 @@ def _products(indptr, indices, diag, products):
 
 
 @compiled
-def _factor(size, order, after, state, done, items, rows, indptr, indices, diag, lu, pivoting):
+def _factor(size, order, after, state, done, items, rows, indptr, indices, diag, lu, pivoting, halt):
     """Item by item; several threads may run it on the same arguments, see claims.py.
 
     `place` says where the row at hand stores a block column; what other rows have left there lies outside of lo:hi.
@@ -167,6 +170,8 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = np.uint64(rows[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import require_room
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
@@ -12,6 +13,7 @@ from finelu.kernels.cpu.runtime.atomics import (
     store_release,
 )
 from finelu.kernels.cpu.runtime.claims import wait_until_done
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
@@ -79,8 +81,9 @@ def _found(arguments, F, least, room):
     waiting = min(WAITING, F.nnz)
     numbers = workspace(blocks, 2 * F.n + waiting, F.data.dtype)
     columns = workspace(blocks, 4 * F.n + waiting + 1, unsigned(F.indices).dtype)
-    arguments = numbers, columns, *arguments, least, sizes, indptr, indices, values, squares
+    arguments = numbers, columns, *arguments, least, sizes, indptr, indices, values, squares, deadline.halt()
     left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
+    deadline.check()
     return indptr, indices, values, squares, int(sizes.sum()), left_out
 
 
@@ -107,6 +110,7 @@ def _candidates(
     out_indices,
     out,
     squares,
+    halt,
 ):
     """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
 
@@ -141,6 +145,8 @@ def _candidates(
     while t < done.size:
         placed, begin, left_out = 0, size, 0
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             count = np.uint64(0)
             for p in range(lo, hi):
@@ -277,7 +283,8 @@ def _raised(arguments, F, real, least, most):
     If A has more entries outside of F, all other candidates are to go.
     """
     counts, own = np.zeros((0x7FF << 52 >> int(BIN)) + 1, np.int64), np.zeros(1, np.int64)  # the last bin: infinite
-    run_items(_weigh, arguments[0].size - 1, *arguments, counts, own)
+    run_items(_weigh, arguments[0].size - 1, *arguments, counts, own, deadline.halt())
+    deadline.check()
     above = own[0] + np.cumsum(counts[::-1])[::-1]
     first = np.uint64(np.count_nonzero(above > most))
     edge = np.array([min(first, np.uint64(counts.size - 1))]) << BIN
@@ -287,7 +294,9 @@ def _raised(arguments, F, real, least, most):
 
 
 @compiled
-def _weigh(state, done, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, counts, own):
+def _weigh(
+    state, done, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, counts, own, halt
+):
     """counts[b] : candidates whose largest product begins with the bits b as a float64; own[0] : those that A has."""
     n = diag.size
     t = fetch_add(state, 0, 1)
@@ -298,6 +307,8 @@ def _weigh(state, done, items, a_indptr, a_indices, a, indptr, indices, diag, f,
     while t < done.size:
         entries = 0
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             count = np.uint64(0)
             for p in range(lo, hi):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.errors import MatrixError
+from finelu import deadline
+from finelu.errors import MatrixError, TooManyEntries
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.crout_rows import (
     ESTIMATE,
@@ -33,6 +34,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     subtract,
     usable,
 )
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, new_terms, what_is_left
 from finelu.threads import each
@@ -81,7 +83,9 @@ class CroutFactors:
         return self.l_indices.size + self.u_indices.size + pivots
 
 
-def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0) -> CroutFactors:
+def crout(
+    A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0, most=None
+) -> CroutFactors:
     """Incomplete L D U of A that defers rows whose elimination would do harm; see kernels/reference/crout.py.
 
     A : CSR, (n, n), sorted, scaled and permuted, finite; diagonal entries may be missing.  T : CSR of its transpose.
@@ -93,7 +97,9 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     pivot_tol, least : k is deferred unless |d_k| is larger than pivot_tol times the rest of row and column k, and than
         `least`, and if its elimination would overflow.
     row_room, column_room (n,) integers : how many entries of row k of U, and of column k of L, are kept at most.
-    Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend.
+    most : entries of L and U, at which it stops; None: no limit.
+    Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend,
+    TooManyEntries beyond `most`.
     Cost: the multiplications; per row of U and column of L a sort of its entries and of what is subtracted from it.
         Memory: each part grows its own, twice the factors in all; 2 x (n, 7) numbers for each thread.
     """
@@ -111,11 +117,14 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     L, U = new_factor(interface, index, dtype), new_factor(interface, index, dtype)
     none = np.zeros(n, dtype)  # there are no pivots of two rows
     carried = Carried(parts, (L, U), index, dtype, none)
-    one, counts = dtype.type(1), np.zeros((parts.above.size, 6))
+    one, counts = dtype.type(1), np.zeros((parts.above.size, 7))
 
     workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
 
     def make(t, workspace):
+        deadline.check()
+        if most is not None and counts[:, 6].sum() > most:
+            raise TooManyEntries(most)
         below, limits = carried.to(t), (*tolerances, *room)
         with Handed(4) as handed:
             counts[t] = _part(
@@ -131,19 +140,27 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
                 *below,
                 *workspace,
                 handed.slots,
+                2**62 if most is None else most,
+                deadline.halt(),
             )
+            deadline.check()
+            if most is not None and counts[t, 6] > most:
+                raise TooManyEntries(most)
             carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
 
     for turn in parts.turns:
         each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
         workspaces.back()
+    deadline.check()
+    if most is not None and counts[:, 6].sum() > most:
+        raise TooManyEntries(most)
     return CroutFactors(
         deferred,
         interface,
         d,
         *carried.joined(n),
         *(float(x) for x in counts[:, :2].max(axis=0)),
-        *(int(x) for x in counts[:, 2:].sum(axis=0)),
+        *(int(x) for x in counts[:, 2:6].sum(axis=0)),
     )
 
 
@@ -171,11 +188,14 @@ def _part(
     Z,
     W,
     slots,
+    most,
+    halt,
 ):
     """Factor the rows start..stop - 1: step k makes row k of U in Z and column k of L in W.
 
     l_below, lv_below : rows and values of the columns of L of the parts below; u_below, uv_below : of U.
-    Leaves in the slots rows and values of L, columns and values of U, for `places`; returns what was counted.
+    Leaves in the slots rows and values of L, columns and values of U, for `places`; returns what was counted, the last
+    being the entries that it has made: more than `most` where it has stopped.
     """
     (indptr, indices, data), (t_indptr, t_indices, t_data) = A, T
     u_places, u_head, u_follower, u_nu, u_xi = U
@@ -191,6 +211,8 @@ def _part(
     l_largest = u_largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = 0
     for k in range(start, stop):
+        if u_used - u_below.size + l_used - l_below.size > most or halted(halt):
+            break
         # z: row k less l_kp d_p times row p of U for each p with an entry in row k of L; w: column k likewise
         l_count = members(k, l_head, l_follower, l_places, l_rows, l_values, z_sources, words, pages)
         u_count = members(k, u_head, u_follower, u_places, u_columns, u_values, w_sources, words, pages)
@@ -240,7 +262,8 @@ def _part(
     hand_over(l_values, slots, 1)
     hand_over(u_columns, slots, 2)
     hand_over(u_values, slots, 3)
-    return l_largest, u_largest, by_tolerance, by_limit, by_estimate, by_pivot
+    made = u_used - u_below.size + l_used - l_below.size
+    return l_largest, u_largest, by_tolerance, by_limit, by_estimate, by_pivot, made
 
 
 @compiled
@@ -251,11 +274,12 @@ def _factors(count, sources, places, values, d, factors):
         factors[e] = values[np.uint64(places[p, NEXT])] * d[p]
 
 
-def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
+def schur_complement(A, factors: CroutFactors, drop_tol, most=None) -> SchurComplement:
     """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference/crout.py.
 
     drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
+    most : entries, beyond which TooManyEntries is raised; None: no limit.
     Cost: a pass over A, L and U, and the multiplications, over the threads. An entry that is small for its row waits
     for the largest of its column, unless the thread that made it has already met one that is large enough: so what is
     kept does not depend on the threads, and the room before the dropping stays near that of S.
@@ -265,7 +289,7 @@ def schur_complement(A, factors: CroutFactors, drop_tol) -> SchurComplement:
     counts = np.bincount(left.number[factors.l_indices] + 1, minlength=left.rows.size + 1)[1:]
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)
     _terms(left.number, *columns, factors.d, left.starts, terms.starts[:-1].copy(), terms)
-    return complement(A, left, terms, drop_tol, False, False)
+    return complement(A, left, terms, drop_tol, False, False, most)
 
 
 @compiled

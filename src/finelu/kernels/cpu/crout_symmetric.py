@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu.errors import MatrixError, ParameterError
+from finelu import deadline
+from finelu.errors import MatrixError, ParameterError, TooManyEntries
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.crout_rows import (
@@ -38,6 +39,7 @@ from finelu.kernels.cpu.runtime.crout_rows import (
     subtract,
     usable,
 )
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, mirrored, new_terms, what_is_left
 from finelu.threads import each
@@ -82,7 +84,7 @@ class SymmetricCroutFactors:
 
 
 def crout_symmetric(
-    A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0
+    A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0, most=None
 ) -> SymmetricCroutFactors:
     """Factor the parts of A, row by row, rows without a good pivot deferred; see kernels/reference/crout_symmetric.py.
 
@@ -111,12 +113,15 @@ def crout_symmetric(
         tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
     matrix, one, hermitian = (A.indptr, A.indices, A.data), dtype.type(1), bool(hermitian)
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, dtype), np.zeros(n, dtype)
-    U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 6))
+    U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 7))
     carried = Carried(parts, (U,), index, dtype, e)
 
     workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
 
     def make(t, workspace):
+        deadline.check()
+        if most is not None and counts[:, 6].sum() > most:
+            raise TooManyEntries(most)
         below, limits = carried.to(t), (*tolerances, room, hermitian)
         with Handed(2) as handed:
             counts[t] = _part(
@@ -132,13 +137,21 @@ def crout_symmetric(
                 *below,
                 *workspace,
                 handed.slots,
+                2**62 if most is None else most,
+                deadline.halt(),
             )
+            deadline.check()
+            if most is not None and counts[t, 6] > most:
+                raise TooManyEntries(most)
             carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
 
     for turn in parts.turns:
         each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
         workspaces.back()
-    numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:].sum(axis=0))
+    deadline.check()
+    if most is not None and counts[:, 6].sum() > most:
+        raise TooManyEntries(most)
+    numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:6].sum(axis=0))
     return SymmetricCroutFactors(deferred, d, e, *carried.joined(n), interface, *numbers)
 
 
@@ -193,11 +206,14 @@ def _part(
     Z,
     W,
     slots,
+    limit,
+    halt,
 ):
     """Factor the rows start..stop - 1: step k makes row k of U in Z, and row k + 1 of a pair in W.
 
     below, values_below : columns and values of the rows of the parts below.
-    Leaves in the slots columns and values of U, for `places`; returns what was counted.
+    Leaves in the slots columns and values of U, for `places`; returns what was counted, the last being the entries that
+    it has made: more than `limit` where it has stopped.
     """
     indptr, indices, data = A
     places, head, follower, nu, xi = U
@@ -212,6 +228,8 @@ def _part(
     by_tolerance = by_limit = by_estimate = by_pivot = taken = 0
     k = start
     while k < stop:
+        if used - below.size > limit or halted(halt):
+            break
         listed = members(k, head, follower, places, columns, values, z_sources, words, pages)
         estimate = abs(farthest(one, nu[k]))
         count = 0
@@ -282,7 +300,7 @@ def _part(
         k += 1
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
-    return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken
+    return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken, used - below.size
 
 
 @compiled
@@ -388,11 +406,12 @@ def _divided_pair(inverse, z, w, touched, count, hermitian):
         z[j], w[j] = p * z[j] - q * w[j], r * w[j] - q_conj * z[j]
 
 
-def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, hermitian) -> SchurComplement:
+def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, hermitian, most=None) -> SchurComplement:
     """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) of the rows deferred and the interface, in ascending order.
 
     A, hermitian : as for `crout_symmetric`, which made `factors`.
     drop_tol : off the diagonal s_ij is dropped if |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i.
+    most : entries of that triangle, beyond which TooManyEntries is raised; None: no limit.
     One triangle is computed and mirrored, so that S is symmetric (Hermitian) in its bits.
     An entry that overflows is kept as it is: look at `first_bad`.
     Cost: half of the products of entries of a row of U_C; as `schur_complement` else.
@@ -405,7 +424,7 @@ def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, herm
     _terms_left(left, *D, counts, new_terms(counts, A.indices.dtype, A.data.dtype), False)
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)
     _terms_left(left, *D, terms.starts[:-1].copy(), terms, True)
-    return mirrored(complement(A, left, terms, drop_tol, True, hermitian), hermitian)
+    return mirrored(complement(A, left, terms, drop_tol, True, hermitian, most), hermitian)
 
 
 @compiled

@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.crew import run
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
 from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
+from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.operands import Triangle
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
@@ -30,7 +33,6 @@ ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
 # ns for a row, for an entry of it, and for a subtraction; measured on two cores of an AMD EPYC
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6
 SCATTERED = 3.0  # how much longer a row takes in level order than in natural order
-LONGER = 8  # times as long as another a row is searched in, not looked through
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
@@ -115,13 +117,15 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     searched = _scattered_updates(*where, updates)
     # a single factorization does not pay for the list, unless rows that are much longer than others make it far shorter
     scatter = once and variant == "auto" and updates.sum() <= max(limit, FAR_SHORTER * searched)
-    meetings = limit + 1 if scatter else _meet(*where, below, limit, first, target, source)
+    halt = deadline.halt()
+    meetings = limit + 1 if scatter else _meet(*where, below, limit, first, target, source, halt)
     if meetings <= limit:
         target, source = np.empty(meetings, offset), np.empty(meetings, offset)
-        _meet(*where, below, limit, first, target, source)
+        _meet(*where, below, limit, first, target, source, halt)
         updates = np.diff(first[below])
     else:
         first = None
+    deadline.check()
     longest = int(np.diff(below).max())
     triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, int(below[n]), longest, None)
     cost = (ROW + ENTRY * np.diff(indptr) + UPDATE * updates).astype(np.float32)
@@ -208,7 +212,7 @@ def _scattered_updates(indptr, indices, diag, start, stop, updates):
 
 
 @compiled
-def _meet(indptr, indices, diag, start, stop, below, limit, first, target, source):
+def _meet(indptr, indices, diag, start, stop, below, limit, first, target, source, halt):
     """Count the meetings (first), or write them down where target has room; returns their number.
 
     Entry (i, k) meets row k in the columns that row i and places start[k] <= q < stop[k] share. One look at each of the
@@ -241,7 +245,7 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
                             target[m] = e - lo
                             source[m] = at
                         m += 1
-        if m > limit:
+        if m > limit or halted(halt):
             return m
     first[below[n]] = m
     return m
@@ -262,15 +266,16 @@ def _factor(listed, scattered, plan, a, out):
     state, done = s.state()
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
     if plan.first is None:
-        run(scattered, s.threads, s.after, state, done, *pattern, a, out)
+        run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
     else:
         meetings = (unsigned(plan.below), unsigned(plan.first), plan.target, plan.source)
-        run(listed, s.threads, s.after, state, done, *pattern, *meetings, a, out)
+        run(listed, s.threads, s.after, state, done, *pattern, *meetings, a, out, deadline.halt())
+    deadline.check()
     return int(state[1]) if state[1] < s.order.size else -1
 
 
 @compiled
-def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, lu):
+def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, lu, halt):
     """Row by row, in place: turn entry (i, k) into l_ik, subtract l_ik u_kj where row i and row k meet.
 
     Several threads may run it on the same arguments; see claims.py.
@@ -279,6 +284,8 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
@@ -303,7 +310,7 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
 
 
 @compiled
-def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, lu):
+def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather.
 
     All of row k is subtracted, without a look at the pattern of row i: what lands in w outside of it, finite or not, is
@@ -314,6 +321,8 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
@@ -336,12 +345,14 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
 
 
 @compiled
-def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l):
+def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l, halt):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
     known, t = 0, claim(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
             e = below[i]
@@ -363,13 +374,15 @@ def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, 
 
 
 @compiled
-def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l):
+def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l, halt):
     """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
     w = np.zeros(diag.size, a.dtype)
     known, t = 0, claim(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
             square = a[pivot].real
@@ -433,7 +446,7 @@ def _cost(indptr, indices, diag, cost):
         updates = 0
         for p in range(indptr[i], diag[i]):
             k = indices[p]
-            updates += indptr[k + ONE] - diag[k] - 1
+            updates += min(indptr[k + ONE] - diag[k] - 1, LONG + LONGER * (indptr[i + 1] - p))
         cost[i] = ROW + ENTRY * (indptr[i + 1] - indptr[i]) + UPDATE * updates
 
 
@@ -441,24 +454,31 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
+    sums = np.empty(A.n if A.longest[2] > LONG else 0, a.dtype)
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
-    run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, lu)
+    run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, sums, lu, deadline.halt())
+    deadline.check()
     return int(state[1]) if state[1] < s.order.size else -1
 
 
 @compiled
-def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu):
+def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, sums, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
 
-    What falls on a column that this row has not marked as its own is dropped, and summed up.
+    What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
+    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of row k of U,
+    which sums[k] has of rows of more than LONG entries, without what is met. sums (n,), or (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
     zero = relax - relax  # of a's dtype
+    looked_up = sums.size > 0
     known, t = 0, claim(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
+            if halted(halt):
+                break
             i = np.uint64(order[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
@@ -471,7 +491,17 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 factor = divide(w[k], lu[diag[k]])
                 lu[p] = factor
                 good &= np.isfinite(factor)
-                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                first, last = np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])
+                if looked_up and last > first + np.uint64(LONG) and last > first + np.uint64(LONGER) * (hi - p):
+                    others = sums[k]
+                    for e in range(p + ONE, hi):
+                        first = place_of(indices, first, last, indices[e])
+                        if first < last and indices[first] == indices[e]:
+                            w[indices[e]] -= factor * lu[first]
+                            others -= lu[first]
+                    dropped -= factor * others
+                    continue
+                for q in range(first, last):
                     if owner[indices[q]] == i:
                         w[indices[q]] -= factor * lu[q]
                     else:
@@ -482,5 +512,10 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, lu
                 good &= np.isfinite(lu[p])
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
+            if looked_up and hi - pivot > np.uint64(LONG) + ONE:
+                total = zero
+                for p in range(pivot + ONE, hi):
+                    total += lu[p]
+                sums[i] = total
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sort import pop, push, sort
 
@@ -20,12 +22,13 @@ def pattern_iluk(indptr, indices, level):
     n = indptr.size - 1
     begin, places = np.zeros(n + 1, np.int64), np.empty(indices.size, np.int64)
     with Handed(1) as handed:
-        stored = _pattern(indptr, indices, min(level, n), begin, places, handed.slots)
+        stored = _pattern(indptr, indices, min(level, n), begin, places, handed.slots, deadline.halt())
+        deadline.check()
         return begin, handed.take(0, indices.dtype)[:stored].copy(), places
 
 
 @compiled
-def _pattern(indptr, indices, level, begin, places, slots):
+def _pattern(indptr, indices, level, begin, places, slots, halt):
     """Row by row; the columns before the diagonal, in ascending order from a heap, bring those of their rows of U.
 
     A level is the number of inner vertices of a shortest path through eliminated unknowns (Hysom & Pothen 2002), so
@@ -52,6 +55,9 @@ def _pattern(indptr, indices, level, begin, places, slots):
                 above += 1
         at = indptr[i]
         while waiting > 0:
+            if halted(halt):
+                hand_over(columns, slots, 0)
+                return stored
             k = heap[0]
             waiting = pop(heap, waiting)
             columns, levels = grown(columns, stored, stored + 1), grown(levels, stored, stored + 1)

@@ -6,10 +6,11 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from finelu import deadline
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 
 
-@compiled
 def lightest_matching(indptr, indices, weight, columns, v):
     """Match as many rows with columns as possible, by shortest augmenting paths; if all, at the smallest weight.
 
@@ -21,6 +22,13 @@ def lightest_matching(indptr, indices, weight, columns, v):
     Cost: O(rows nnz log nnz) at worst.
     Source: I. S. Duff, J. Koster: On algorithms for permuting large entries to the diagonal of a sparse matrix, 2001.
     """
+    _lightest_matching(indptr, indices, weight, columns, v, deadline.halt())
+    deadline.check()
+
+
+@compiled
+def _lightest_matching(indptr, indices, weight, columns, v, halt):
+    """As `lightest_matching`; after a halt the matching means nothing."""
     n, m = columns.size, v.size
     v[:] = np.inf
     for p in range(indices.size):
@@ -61,6 +69,8 @@ def lightest_matching(indptr, indices, weight, columns, v):
         heap.pop()
         count, sink, best, i, base = 0, -1, np.inf, root, 0.0
         while True:
+            if halted(halt):
+                return
             for p in range(indptr[i], indptr[i + 1]):
                 j = np.int64(indices[p])  # of one type on the heap
                 new = base + max(0.0, weight[p] - v[j] - u[i])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled, ready
 
 
@@ -56,7 +57,7 @@ def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, membe
             before[head[degree[i]]] = i
         head[degree[i]] = i
     found = least = 0
-    while left > 0 and halt[0] == 0:
+    while left > 0 and not halted(halt):
         while head[least] < 0:
             least += 1
         p = head[least]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import (
     fetch_add,
@@ -12,15 +13,18 @@ from finelu.kernels.cpu.runtime.atomics import (
     store_relaxed,
 )
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
+    has_long_rows,
     pattern_arrays,
     row_blocks,
     squared_size,
     workspace,
 )
+from finelu.kernels.cpu.runtime.search import LONGER, place_of
 from finelu.kernels.cpu.runtime.sharing import run_items
 
 
@@ -31,9 +35,10 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
     out (nnz of F,) receives the new values, not F.data itself.  squares (n,) float64 receives sums of |r_ij|^2 of the
     old values by rows (of Cholesky for both triangles), or None.
     refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
-    Cost: sum over the entries l_ik of the length of row k of U, multiplications; n values of workspace a thread.
+    Cost: sum over the entries l_ik of the length of row k of U, or of the rest of row i where that is far shorter,
+    multiplications; n values of workspace a thread.
     """
-    items = row_blocks(F, columns)
+    items = row_blocks(F, columns, searched=True)
     real = F.data.dtype.type(0).real.dtype.type
     by_columns = column_arrays(columns)
     factors = (real(damping), real(1 - damping))
@@ -49,14 +54,17 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
         *pattern_arrays(F),
         F.data,
         *by_columns,
+        has_long_rows(F, columns),
         damping != 1,
         *factors,
         *{"whole": (True, True), "lower": (True, False), "upper": (False, True)}[part],
         out,
         squares,
         refused,
+        deadline.halt(),
         threads=room.shape[0],
     )
+    deadline.check()
 
 
 @compiled
@@ -75,6 +83,7 @@ def _sweep(
     c_indptr,
     rows,
     places,
+    looked_up,
     damped,
     new_part,
     old_part,
@@ -83,18 +92,24 @@ def _sweep(
     out,
     squares,
     refused,
+    halt,
 ):
     """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
 
     What lands in w outside of the pattern, finite or not, is never read: each row first writes all of its own places.
+    Where u_k is far longer than what is left of row i, the columns of that are looked up in it, if looked_up says that
+    there are such rows.
     """
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
+    many = np.uint64(LONGER)
     t = claim(state)
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0
@@ -118,15 +133,27 @@ def _sweep(
                 if rows is None:
                     first, last = d + ONE, np.uint64(indptr[k + ONE])
                     if squares is None and not lower:
-                        first = _place(indices, first, last, i)
+                        first = place_of(indices, first, last, i)
                     elif squares is None and not upper:
-                        last = _place(indices, first, last, i)
+                        last = place_of(indices, first, last, i)
+                    if looked_up and last > first + many * (hi - p):
+                        for e in range(p + ONE, hi):
+                            first = place_of(indices, first, last, indices[e])
+                            if first < last and indices[first] == indices[e]:
+                                w[indices[e]] -= old * f[first]
+                        continue
                     for q in range(first, last):
                         w[indices[q]] -= old * f[q]
                 elif squares is None and not lower:
                     w[i] -= old * np.conj(old)
                 else:
-                    q = np.uint64(c_indptr[k])
+                    q, last = np.uint64(c_indptr[k]), np.uint64(c_indptr[k + ONE])
+                    if looked_up and last > q + many * (hi - p):
+                        for e in range(p + ONE, hi):
+                            q = place_of(rows, q, last, indices[e])
+                            if q < last and rows[q] == indices[e]:
+                                w[indices[e]] -= old * np.conj(f[places[q]])
+                        continue
                     j = k
                     while j != i:  # row i is one of column k
                         q += ONE
@@ -163,18 +190,6 @@ def _sweep(
     wait_until_done(done, 0, done.size)
 
 
-@compiled
-def _place(indices, first, last, j):
-    """The first place in [first, last) whose column is not before j, or last."""
-    while first < last:
-        middle = first + (last - first) // np.uint64(2)
-        if np.uint64(indices[middle]) < j:
-            first = middle + ONE
-        else:
-            last = middle
-    return first
-
-
 def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
     """`count` of them, one after the other; see kernels/reference/sweeps.py."""
     for k in range(count):
@@ -190,27 +205,47 @@ def sweep_in_place(A, F, refused, columns=None):
     Arguments as for `sweep`. One thread gives the incomplete factorization on the pattern of F. Several read from each
     other whatever value is there at the time, old or new, so that the result differs from run to run.
     """
-    items = row_blocks(F, columns)
+    items = row_blocks(F, columns, searched=True)
     by_columns = column_arrays(columns)
     a = unsigned(A.indptr), unsigned(A.indices), A.data
     blocks = items.size - 1
     room = workspace(blocks, F.n, F.data.dtype)
-    arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, refused
-    run_items(_sweep_in_place, blocks, *arguments, threads=room.shape[0])
+    arguments = room, items, *a, *pattern_arrays(F), F.data, *by_columns, has_long_rows(F, columns), refused
+    run_items(_sweep_in_place, blocks, *arguments, deadline.halt(), threads=room.shape[0])
+    deadline.check()
 
 
 @compiled
 def _sweep_in_place(
-    state, done, workspace, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, refused
+    state,
+    done,
+    workspace,
+    items,
+    a_indptr,
+    a_indices,
+    a,
+    indptr,
+    indices,
+    diag,
+    f,
+    c_indptr,
+    rows,
+    places,
+    looked_up,
+    refused,
+    halt,
 ):
     """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real
+    many = np.uint64(LONGER)
     t = claim(state)
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+            if halted(halt):
+                break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
             for p in range(lo, hi):
                 w[indices[p]] = 0
@@ -227,10 +262,23 @@ def _sweep_in_place(
                 else:
                     store_relaxed(f, p, new)
                 if rows is None:
-                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                    first, last = d + ONE, np.uint64(indptr[k + ONE])
+                    if looked_up and last > first + many * (hi - p):
+                        for e in range(p + ONE, hi):
+                            first = place_of(indices, first, last, indices[e])
+                            if first < last and indices[first] == indices[e]:
+                                w[indices[e]] -= new * load_relaxed(f, first)
+                        continue
+                    for q in range(first, last):
                         w[indices[q]] -= new * load_relaxed(f, q)
                 else:
-                    q = np.uint64(c_indptr[k])
+                    q, last = np.uint64(c_indptr[k]), np.uint64(c_indptr[k + ONE])
+                    if looked_up and last > q + many * (hi - p):
+                        for e in range(p + ONE, hi):
+                            q = place_of(rows, q, last, indices[e])
+                            if q < last and rows[q] == indices[e]:
+                                w[indices[e]] -= new * np.conj(load_relaxed(f, np.uint64(places[q])))
+                        continue
                     j = k
                     while j != i:  # row i is one of column k
                         q += ONE

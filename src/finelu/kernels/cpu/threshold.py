@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels.cpu.graph import transposed
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lists import enlist, members
 from finelu.kernels.cpu.runtime.sort import pop, push, strongest
@@ -30,7 +32,10 @@ def ilut(A, tau, fill, most) -> Factored:
     indptr, diag = np.zeros(A.n + 1, np.int64), np.empty(A.n, np.int64)
     limits = tau, float(fill), most, _capacity(A.nnz, most)
     with Handed(2) as handed:
-        rows, stored, pivot = _ilut(A.indptr, A.indices, A.diag, A.data, *limits, indptr, diag, handed.slots)
+        rows, stored, pivot = _ilut(
+            A.indptr, A.indices, A.diag, A.data, *limits, indptr, diag, handed.slots, deadline.halt()
+        )
+        deadline.check()
         if rows < A.n:
             return _stopped(A, rows, stored, pivot)
         indices = handed.take(0, A.indices.dtype)[:stored].copy()
@@ -48,8 +53,9 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
     begin, limits = np.zeros((2, A.n + 1), np.int64), (tau_rows, tau_columns, float(fill), most, _capacity(A.nnz, most))
     with Handed(4) as handed:
         rows, stored, pivot = _ilut_crout(
-            A.indptr, A.indices, A.diag, A.data, *columns, *limits, begin[0], begin[1], handed.slots
+            A.indptr, A.indices, A.diag, A.data, *columns, *limits, begin[0], begin[1], handed.slots, deadline.halt()
         )
+        deadline.check()
         if rows < A.n:
             return _stopped(A, rows, stored, pivot)
         l_indices, l_data, u_indices, u_data = (handed.take(e, (A.indices, A.data)[e % 2].dtype) for e in range(4))
@@ -69,7 +75,8 @@ def ict(L, tau, fill, most) -> Factored:
     columns = _lower_columns(L)
     begin, capacity = np.zeros(L.n + 1, np.int64), _capacity(columns[1].size, most)
     with Handed(2) as handed:
-        rows, stored, pivot = _ict(*columns, tau, float(fill), most, capacity, begin, handed.slots)
+        rows, stored, pivot = _ict(*columns, tau, float(fill), most, capacity, begin, handed.slots, deadline.halt())
+        deadline.check()
         if rows < L.n:
             return _stopped(L, rows, stored, pivot)
         del columns  # the two forms of the factor are the peak of memory
@@ -138,7 +145,7 @@ def allowed(fill, entries, n):
 
 
 @compiled
-def _ilut(indptr, indices, diag, a, tau, fill, most, capacity, begin, pivots, slots):
+def _ilut(indptr, indices, diag, a, tau, fill, most, capacity, begin, pivots, slots, halt):
     """Row by row: scatter into w, subtract multiples of rows of U in ascending order, from a heap; keep, store."""
     n = diag.size
     columns, values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)
@@ -160,6 +167,8 @@ def _ilut(indptr, indices, diag, a, tau, fill, most, capacity, begin, pivots, sl
                 above += 1
         most_below, most_above = allowed(fill, waiting, n), allowed(fill, above, n)
         while waiting > 0:
+            if halted(halt):
+                return i, stored, w[i]
             k = heap[0]
             waiting = pop(heap, waiting)
             if abs(w[k]) <= tau[i]:
@@ -224,6 +233,7 @@ def _ilut_crout(
     l_begin,
     u_begin,
     slots,
+    halt,
 ):
     """Step k makes row k of U in z and column k of L in w from the rows of U and columns of L before.
 
@@ -258,6 +268,8 @@ def _ilut_crout(
                 w_seen[i] = k
                 under[unders] = i
                 unders += 1
+        if halted(halt):
+            return k, stored, z[k]
         most_right, most_under = allowed(fill, rights, n), allowed(fill, unders, n)
         l_count, u_count = members(l_head, l_follower, k, with_l), members(u_head, u_follower, k, with_u)
         for e in range(l_count):
@@ -326,7 +338,7 @@ def _ilut_crout(
 
 
 @compiled
-def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity, begin, slots):
+def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity, begin, slots, halt):
     """Step k makes column k of L in w from the columns before that have an entry in row k; lists as in Crout's form."""
     n = c_indptr.size - 1
     following = np.empty(n, np.int64)
@@ -344,6 +356,8 @@ def _ict(c_indptr, c_indices, c_data, tau, fill, most, capacity, begin, slots):
             seen[i] = k
             under[unders] = i
             unders += 1
+        if halted(halt):
+            return k, begin[k], square
         limit = allowed(fill, unders, n)
         count = members(head, follower, k, before)
         for e in range(count):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu import deadline
 from finelu.device import require_room
 from finelu.kernels.cuda.indices import shifted
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, kernel
@@ -82,6 +83,7 @@ def candidates(A, F, columns=None, least=0.0, most=None):
         low, high = max(least, 1e-300), min(2.0 * top * top, 1e300) + 1e-300
         low = max(low, high * 1e-40)
         for _ in range(ROUNDS):
+            deadline.check()
             least = low**0.5 * high**0.5
             kept = search.count(least)
             if kept > most:

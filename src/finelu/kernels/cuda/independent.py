@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from finelu import deadline
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers
 from finelu.kernels.cuda.pattern import columns_of
@@ -132,6 +133,7 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
     row_size, column_size = cupy.empty(r, real), cupy.empty(r, real)
     room = max(LEAST_ROOM, int(1.5 * S.nnz))
     while True:
+        deadline.check()
         set_zero(words)
         set_zero(sums)
         set_zero(column_size)

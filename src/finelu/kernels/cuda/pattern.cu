@@ -236,7 +236,7 @@ __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_
         u64* const fact = (u64*)facts + threadIdx.x;
         if (threadIdx.x == ALL_BELOW) {
             atomicAdd(fact, met[threadIdx.x]);
-        } else if (met[threadIdx.x] > *(volatile u64*)fact) {
+        } else if (met[threadIdx.x] > peek(fact)) {
             atomicMax(fact, met[threadIdx.x]);
         }
     }

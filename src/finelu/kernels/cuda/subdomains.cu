@@ -83,8 +83,8 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
 {
     extern __shared__ int counts[];
     const int first = starts[blockIdx.x], rows = starts[blockIdx.x + 1] - first, thread = threadIdx.x;
-    volatile Local* level = reinterpret_cast<Local*>(counts + rows + 1);
-    Local* const members = const_cast<Local*>(level) + rows;  // the rows by levels
+    Local* const level = reinterpret_cast<Local*>(counts + rows + 1);
+    Local* const members = level + rows;  // the rows by levels
     Local* const lengths = members + rows;
     constexpr int UNKNOWN = 0xffff;
     for (int k = thread; k < rows; k += blockDim.x) {
@@ -105,14 +105,14 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
     };
     take();
     while (t < rows) {
-        const int known = awaited < 0 ? 0 : level[awaited];
+        const int known = awaited < 0 ? 0 : peek_shared(level + awaited);
         if (awaited >= 0 && known != UNKNOWN) {
             highest = max(highest, known + 1);
             ++p;
             awaited = p < stop ? int(indices[p]) - first : -1;
         }
         if (awaited < 0) {
-            level[k] = Local(highest);
+            post_shared(level + k, Local(highest));
             t += blockDim.x;
             take();
         }

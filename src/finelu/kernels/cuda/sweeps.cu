@@ -291,7 +291,7 @@ __device__ inline void all_arrived(unsigned* arrived, unsigned times)
     __syncthreads();
     if (threadIdx.x == 0) {
         atomicAdd(arrived, 1u);
-        while (*reinterpret_cast<volatile unsigned*>(arrived) < times * gridDim.x) {
+        while (unsigned(peek(reinterpret_cast<const int*>(arrived))) < times * gridDim.x) {
         }
     }
     __syncthreads();

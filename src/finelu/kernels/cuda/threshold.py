@@ -8,6 +8,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from finelu import deadline
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers, shifted
 from finelu.kernels.cuda.pattern import columns_of
@@ -57,6 +58,7 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
     set_zero(state)
     set_pending(state[3:])
     while True:
+        deadline.check()
         set_zero(state[1:2])
         set_pending(state[2:3])
         run, grid, shared, scratch = _shape(launched, n, size, value.itemsize + index.itemsize)

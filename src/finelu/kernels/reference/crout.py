@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.errors import TooManyEntries
 from finelu.kernels.reference.sweeps import row_of
 from finelu.kernels.reference.threshold import finite, strongest
 
@@ -42,7 +43,7 @@ def usable(pivot, row, column, pivot_tol, least=0):
         return bool(np.isfinite([*sizes, spare * (right / size) * under]).all())
 
 
-def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0):
+def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, above=None, least=0.0, most=None):
     """Crout's L D U, L and U with unit diagonals, that defers rows and columns whose elimination would do harm.
 
     Bollhoefer & Saad 2006; the form and the estimates are those of Li, Saad & Chow 2003, section 3. T is the transpose
@@ -50,7 +51,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     What stays active of row and column k: the unknowns that are not pivots before k. k is deferred if the estimate of
     ||e_k^T L^-1|| or of ||U^-1 e_k|| is larger than condest or not finite (1), or if its pivot is not usable (2). u_kj
     is dropped if its magnitude times the estimate of ||U^-1 e_k|| is not larger than drop_tol, l_ik likewise; of the
-    others the row_room[k] and column_room[k] largest are kept.
+    others the row_room[k] and column_room[k] largest are kept. Beyond `most` entries of L and U there are no factors.
 
     Returns deferred (n,): 0, 1, 2; d (n,); the columns of L and the rows of U as lists of {index: value}; the largest
     estimates of the pivots for L and for U; how many entries, not zero, were dropped by tolerance, and by the fill
@@ -92,15 +93,17 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
                 for j, v in F[k].items():
                     nu[side, j] += taken * v
                 largest[side] = max(largest[side], float(abs(xi[side])))
+    if most is not None and sum(map(len, L + U)) > most:
+        raise TooManyEntries(most)
     return deferred, d, L, U, largest, dropped
 
 
-def schur_complement(A, factors, drop_tol):
+def schur_complement(A, factors, drop_tol, most=None):
     """S = C - L_C D U_C on the rows and columns that are no pivots of `factors` (deferred, interface, d, l_..., u_...).
 
     Entries off the diagonal are dropped if they are not larger than drop_tol times the largest of their row, nor than
     that times the largest of their column; the diagonal is always stored. Returns indptr, indices, data, the numbers of
-    the rows in A, the first row that is not finite or -1.
+    the rows in A, the first row that is not finite or -1. Beyond `most` entries there is none.
     """
     n, dtype = factors.d.size, A.data.dtype
     rows = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]
@@ -128,5 +131,7 @@ def schur_complement(A, factors, drop_tol):
                 out[1].append(j)
                 out[2].append(row[j])
         out[0].append(len(out[1]))
+    if most is not None and len(out[1]) > most:
+        raise TooManyEntries(most)
     types = np.int64, A.indices.dtype, dtype
     return *(np.array(a, t) for a, t in zip(out, types, strict=True)), np.array(rows, np.int64), first_bad

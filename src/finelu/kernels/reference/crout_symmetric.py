@@ -6,11 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from finelu.errors import TooManyEntries
 from finelu.kernels.reference.crout import ahead, farthest, usable
 
 
-def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0):
-    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred.
+def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0, most=None):
+    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred. Beyond `most` entries of U
+    there are no factors.
 
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
     many entries were dropped by tolerance and by the fill limit.
@@ -21,7 +23,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, kind), np.zeros(n, kind)
     U, nu = [{} for _ in range(n)], np.zeros(n, kind)
     largest, dropped = 0.0, [0, 0]
-    most = real(1) / pivot_tol if pivot_tol > 0 else real(np.inf)
+    steepest = real(1) / pivot_tol if pivot_tol > 0 else real(np.inf)
 
     def conj(x):
         return np.conj(x) if hermitian else x
@@ -73,7 +75,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         u = {j: p * z.get(j, kind(0)) - q * w.get(j, kind(0)) for j in columns}
         v = {j: r * w.get(j, kind(0)) - conj(q) * z.get(j, kind(0)) for j in columns}
         top = max((abs(x) for row in (u, v) for x in row.values()), default=0 * s)
-        good = finite(p, q, r, *u.values(), *v.values(), s * top * top) and top <= most
+        good = finite(p, q, r, *u.values(), *v.values(), s * top * top) and top <= steepest
         good = good and real(least) * max(max(abs(x.real), abs(x.imag)) for x in (p, q, r)) < 1
         return ((a, b, c), u, v) if good else None
 
@@ -103,16 +105,18 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
                 keep(k, z, d[k], estimate, stop)
                 largest = max(largest, float(estimate))
             k += 1
+    if most is not None and sum(map(len, U)) > most:
+        raise TooManyEntries(most)
     return deferred, d, e, U, largest, *dropped
 
 
-def schur_complement_symmetric(A, factors, drop_tol, hermitian):
+def schur_complement_symmetric(A, factors, drop_tol, hermitian, most=None):
     """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) on the rows that are no pivots of `factors`, in ascending order.
 
     The upper triangle is computed, zeros off the diagonal left out; of it s_ij is dropped, off the diagonal, where
     |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
     Returns indptr, indices, data, the number in A of each row, and the first row with an entry in its upper triangle
-    that is not finite, or -1.
+    that is not finite, or -1. Beyond `most` entries of the upper triangle there is none.
     """
     n, kind, (d, e) = factors.d.size, A.data.dtype.type, (factors.d, factors.e)
     drop_tol = A.data.real.dtype.type(drop_tol)
@@ -156,6 +160,8 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian):
         {j: v for j, v in row.items() if j == i or not abs(v) <= drop_tol * min(size[i], size[j])}
         for i, row in enumerate(S)
     ]
+    if most is not None and sum(map(len, kept)) > most:
+        raise TooManyEntries(most)
     both = [dict(row) for row in kept]
     for i, row in enumerate(kept):
         for j in row.keys() - {i}:

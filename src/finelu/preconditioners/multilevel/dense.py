@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
+from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
+from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.multilevel.order import advice, exponents, transposed
-from finelu.scaling import matching, times_power
+from finelu.preconditioners.multilevel.order import advice, transposed
+from finelu.scaling import dual_exponents, times_power
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
@@ -21,6 +26,7 @@ NOISE = 8  # roundings, up to which a singular value counts as 0
 POWERS = 12  # steps of a power iteration whose result is looked at for its size
 HOST_MOST = 1000  # rows that LAPACK is given for a matrix on a GPU
 DENSE_MOST = 6000  # rows that LAPACK is given at the very most
+LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
 def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
@@ -59,7 +65,7 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     if inverse.shape[0] == 0:
         return inverse
     w = -_balance(abs(inverse))[0]
-    values, vectors = xp.linalg.eigh(times_power(inverse, -w[:, None] - w))
+    values, vectors = _by_lapack(xp.linalg.eigh, times_power(inverse, -w[:, None] - w))
     values = abs(values)
     none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
     if bool(none.all()):  # all are 0
@@ -75,7 +81,8 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
     That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are
     scaled. Singular values of S, scaled by a matching, up to S.n roundings of the largest count as 0 then.
     numbers : of its rows in A. A large S of a GPU is factored there, others by LAPACK.
-    Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 3 S.n^3; some 25 S.n^3 of a pseudoinverse.
+    Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 3 S.n^3; twice that, and a matching, where half
+    of the digits would be lost; some 25 S.n^3 of a pseudoinverse.
     """
     device = namespace(like)
     if S.n == 0:
@@ -83,26 +90,23 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
         return Last(none, none, none, {"n": 0, "nnz": 0, "bytes": 0, "rcond": 1.0, "nullity": 0})
     S = S.on(device if S.n > HOST_MOST else np)
     xp = namespace(S.data)
-    whole = S.tosparse().toarray()
-    r, c = _balance(abs(whole))
-    dense = times_power(whole, r[:, None] + c)
+    whole, eps = S.tosparse().toarray(), np.finfo(S.dtype).eps
     null = left = xp.zeros((S.n, 0), S.dtype)
     with np.errstate(all="ignore"):
-        try:
-            inverse = xp.linalg.inv(dense)
-            rcond = 1 / float(xp.linalg.norm(dense, 1) * xp.linalg.norm(inverse, 1))
-            distance = _distance(dense, inverse)
-        except np.linalg.LinAlgError:
-            rcond = distance = 0.0
-        if not distance > NOISE * np.finfo(S.dtype).eps:  # NaN, too
+        r, c = _balance(abs(whole))
+        inverse, rcond, distance = _inverse(times_power(whole, r[:, None] + c))
+        if not rcond > eps**0.5:  # NaN, too: in a better scale it may be regular, and half of the digits are lost here
             r, c = _scales(S, kind, xp) or (r, c)
-            try:
-                inverse, null, left = _pseudoinverse(times_power(whole, r[:, None] + c), kind == "hermitian")
-            except np.linalg.LinAlgError as error:
-                raise ZeroPivot(
-                    recipe, numbers[0], 0.0, f"is left with rows that have no inverse ({error})", advice(recipe)
-                ) from None
-            null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
+            dense = times_power(whole, r[:, None] + c)
+            inverse, rcond, distance = _inverse(dense)
+            if not distance > NOISE * eps:
+                try:
+                    inverse, null, left = _pseudoinverse(dense, kind == "hermitian")
+                except np.linalg.LinAlgError as error:
+                    raise ZeroPivot(
+                        recipe, numbers[0], 0.0, f"is left with rows that have no inverse ({error})", advice(recipe)
+                    ) from None
+        null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
         inverse = times_power(inverse, c[:, None] + r)
     bad = ~xp.isfinite(inverse).all(axis=0)
     if bool(bad.any()):
@@ -115,25 +119,67 @@ def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -
     return Last(inverse, null, left, facts)
 
 
-def without_rounding(S: CSR) -> CSR:
+def _by_lapack(function: Any, dense: Any) -> Any:
+    """function(dense), which is left where the time is over, if it takes long."""
+
+    def quietly() -> Any:
+        with np.errstate(all="ignore"):  # a thread has its own
+            return function(dense)
+
+    deadline.check()
+    return leavable(quietly) if namespace(dense) is np and dense.shape[0] > LONG else quietly()
+
+
+def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) -> CSR:
     """S, whose rows and columns of nothing but rounding become 0; itself if it is large, or has none.
 
-    S : what is left of a matrix that was scaled so that each row and column had an entry of about 1. The scaling of the
-    next level would make rounding as large as anything else.
+    S : what is left of a matrix that was scaled by a matching, so that a small row or column comes from cancellation.
+    The scaling of the next level would make rounding as large as anything else.
+    more : gives the exponents of rows and columns that S lacks for the scale of a matching, `to_matching`; None: it has
+        that scale. Where each row and column was brought to 1 and no more, one of S may be small without rounding.
+        Called only where a row or column of S is small.
     """
     if not 0 < S.n <= DENSE_MOST:
         return S
-    size, most = abs(to_host(S.data)), NOISE * np.finfo(S.dtype).eps
     rows, columns = np.repeat(np.arange(S.n), np.diff(to_host(S.indptr))), to_host(S.indices)
-    by_row, by_column = np.zeros(S.n, size.dtype), np.zeros(S.n, size.dtype)
-    np.maximum.at(by_row, rows, size)
-    np.maximum.at(by_column, columns, size)
-    noise = (by_row[rows] <= most) | (by_column[columns] <= most)
-    if not (noise & (size > 0)).any():
+    size = abs(to_host(S.data))
+    noise = _small(S.n, rows, columns, size) & (size > 0)
+    if more is not None and noise.any():
+        r, c = more()
+        noise = _small(S.n, rows, columns, np.ldexp(size, r[rows] + c[columns])) & (size > 0)
+    if not noise.any():
         return S
     data = S.data.copy()
     data[namespace(data).asarray(noise)] = 0
     return S.with_values(data)
+
+
+def _small(n: int, rows: Any, columns: Any, size: Any) -> Any:
+    """Which entries are in a row or column without an entry of more than NOISE roundings of 1."""
+    by_row, by_column = np.zeros(n, size.dtype), np.zeros(n, size.dtype)
+    np.maximum.at(by_row, rows, size)
+    np.maximum.at(by_column, columns, size)
+    return np.minimum(by_row[rows], by_column[columns]) <= NOISE * np.finfo(size.dtype).eps
+
+
+def to_matching(S: CSR, kind: str, powers: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, Any]:
+    """`more` of `without_rounding`, for S with exponents `powers` of scales, in `rows` and `columns`; 0 without a
+    matching."""
+    found = _scales(S, kind, np)
+    if found is None:
+        return np.zeros_like(rows), np.zeros_like(columns)
+    return (found[0] - powers[0])[rows], (found[1] - powers[1])[columns]
+
+
+def _inverse(dense: Any) -> tuple[Any, float, float]:
+    """The inverse, 1 / (||S|| ||S^-1||), and `_distance`; None, 0.0, 0.0 where there is none."""
+    xp = namespace(dense)
+    try:
+        inverse = _by_lapack(xp.linalg.inv, dense)
+    except np.linalg.LinAlgError:
+        return None, 0.0, 0.0
+    rcond = 1 / float(xp.linalg.norm(dense, 1) * xp.linalg.norm(inverse, 1))
+    return inverse, rcond, _distance(dense, inverse)
 
 
 def _distance(dense: Any, inverse: Any) -> float:
@@ -145,6 +191,7 @@ def _distance(dense: Any, inverse: Any) -> float:
     size, size_of_inverse = abs(dense), abs(inverse)
     x, rho = xp.ones(dense.shape[0], size.dtype), np.inf
     for _ in range(POWERS):
+        deadline.check()
         x = size_of_inverse @ (size @ x)
         rho = float(x.max())
         if not 0 < rho < np.inf:
@@ -156,10 +203,9 @@ def _distance(dense: Any, inverse: Any) -> float:
 def _scales(S: CSR, kind: str, xp: Any) -> tuple[Any, Any] | None:
     """Exponents of scales for which no entry of S is above 1, and those of a matching are about 1; None without one."""
     try:
-        found = matching(S.on(np), symmetric=kind != "general", power_of_two=True)
+        r, c = dual_exponents(S.on(np), symmetric=kind != "general")
     except MatrixError:  # structurally singular
         return None
-    r, c = exponents((found.row_scale, found.column_scale))
     return xp.asarray(r), xp.asarray(c)
 
 
@@ -167,14 +213,26 @@ def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
     """The pseudoinverse, and orthonormal vectors that the matrix, and its adjoint, take to 0 but for rounding."""
     xp = namespace(dense)
     if hermitian:
-        values, vectors = xp.linalg.eigh(dense)
+        values, vectors = _by_lapack(xp.linalg.eigh, dense)
         size, left, right = abs(values), vectors, vectors
     else:
-        left, values, right = xp.linalg.svd(dense)
+        left, values, right = _by_lapack(svd, dense)
         size, right = values, right.conj().T
     none = size <= max(NOISE, size.size) * np.finfo(size.dtype).eps * size.max()
     inverse = (right[:, ~none] / values[~none]) @ left[:, ~none].conj().T
     return inverse.astype(dense.dtype), right[:, none], left[:, none]
+
+
+def svd(M: Any) -> tuple[Any, Any, Any]:
+    """Left singular vectors, values, and right ones as rows, of a finite M (n, k), k <= n, where it is; by the QR
+    iteration on the host where divide and conquer does not converge."""
+    xp = namespace(M)
+    try:
+        found = xp.linalg.svd(M, full_matrices=False)
+    except np.linalg.LinAlgError:
+        found = scipy.linalg.svd(to_host(M), full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    left, values, right = (xp.asarray(part) for part in found)
+    return left, values, right
 
 
 def _balance(size: Any) -> tuple[Any, Any]:
@@ -182,6 +240,7 @@ def _balance(size: Any) -> tuple[Any, Any]:
     xp = namespace(size)
     r, c = xp.zeros(size.shape[0], np.int64), xp.zeros(size.shape[1], np.int64)
     for _ in range(BALANCED):
+        deadline.check()
         scaled = xp.ldexp(size, r[:, None] + c)
         by_row, by_column = (xp.frexp(xp.sqrt(scaled.max(axis=axis)))[1] for axis in (1, 0))
         if not bool(by_row.any()) and not bool(by_column.any()):

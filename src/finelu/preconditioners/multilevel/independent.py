@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu import deadline
 from finelu.device import namespace, sparse_module, to_host
-from finelu.errors import ZeroPivot
+from finelu.errors import TooManyEntries, ZeroPivot
 from finelu.factors import Arrangement
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, require_indices
@@ -80,13 +81,22 @@ class _Rows:
 
 
 def eliminated(
-    S: CSR, T: CSR, kind: str, drop_tol: float, schur_tol: float, condest: float, pivot_tol: float, most: int, last: Any
+    S: CSR,
+    T: CSR,
+    kind: str,
+    drop_tol: float,
+    schur_tol: float,
+    condest: float,
+    pivot_tol: float,
+    most: int,
+    last: Any,
+    room: int | None = None,
 ) -> Eliminated | None:
     """Pivots of S until none is usable, or last(S); None if there is none at all.
 
     S : scaled, (n, n).  T : its transpose.  kind : "general", "symmetric" or "hermitian".
     drop_tol, condest, pivot_tol : as in `crout`.  schur_tol : what is dropped of what is left, after each step.
-    most : entries of a row of U, and of a column of L.
+    most : entries of a row of U, and of a column of L.  room : of all, and of what is left; None: no limit.
     """
     kernels, xp = kernels_for(S.data).independent, namespace(S.data)
     gather = kernels_for(S.data).vectors.gather
@@ -100,6 +110,9 @@ def eliminated(
     deferred = 0, 0
     gain = 1.0  # of the rows, of the last step
     while S.n > 0 and bad < 0 and gain >= LEAST_STEP and not (order and last(S)):
+        deadline.check()
+        if room is not None and S.nnz + sum(part.size for part in (*upper.values, *lower.values)) > room:
+            raise TooManyEntries(room)
         state, d = kernels.choose(S, T, l_nu, u_nu, condest, pivot_tol, NOISE * np.finfo(S.dtype).eps)
         number, rest, pivots = kernels.split(state, index)
         if pivots.size == 0:
@@ -159,6 +172,7 @@ def factored(
     condest: float,
     numbers: Any,
     low_memory: bool,
+    most: int | None,
 ) -> tuple[Level | None, CSR, Any]:
     """As `level.factored`, for an S on a GPU, there."""
     xp, general = namespace(S.data), kind == "general"
@@ -169,7 +183,7 @@ def factored(
         A = S.with_values(kernels_for(S.data).scaling.scale(S, xp.empty_like(S.data), (scale,) * 2, (scale,) * 2))
         T = A.with_values(A.data.conj()) if A.dtype.kind == "c" and kind == "hermitian" else A
     bounds = limits.drop_tol, SCHUR_TOL * limits.drop_tol, condest, PIVOT_TOL, limits.most(A)
-    made = eliminated(A, T, kind, *bounds, lambda left: is_last(recipe, left, 0))
+    made = eliminated(A, T, kind, *bounds, lambda left: is_last(recipe, left, 0), most)
     if made is None:
         require_few(recipe, S)
         return None, S, np.arange(S.n)

@@ -47,8 +47,11 @@ def factored(
     condest: float,
     numbers: Any,
     low_memory: bool,
+    most: int | None,
 ) -> tuple[Level | None, CSR, Any]:
-    """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot."""
+    """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot.
+
+    most : entries that the factors, and the matrix of the next level, may have; None: no limit."""
     A, T = permuted(S, order, powers, kind)
     room, bounds = np.full(A.n, limits.most(A)), (limits.drop_tol, condest, PIVOT_TOL)
     interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
@@ -56,17 +59,17 @@ def factored(
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
-        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above, least)
+        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above, least, most)
         del T
-        left = kernels.crout.schur_complement(A, made, tolerance)
+        left = kernels.crout.schur_complement(A, made, tolerance, most)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(
-            A, order.pairs, order.starts, *bounds, room, hermitian, order.above, least
+            A, order.pairs, order.starts, *bounds, room, hermitian, order.above, least, most
         )
-        left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian)
+        left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian, most)
         facts["estimate"] = made.largest_estimate
         facts["pairs"] = made.pairs_taken
     rows = left.rows

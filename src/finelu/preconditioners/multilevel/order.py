@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import namespace, on_gpu
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.matrix.traits import differing, symmetry_of
 from finelu.ordering import ORDERS, by_subtrees, parts
-from finelu.scaling import equilibrate, matching, times_power
+from finelu.scaling import Matching, equilibrate, matching, times_power
 
 if TYPE_CHECKING:
     from finelu.preconditioners.multilevel.recipe import MultilevelILU
+
+MATCHED = 1 / 16  # of a matched entry, scaled; a matching that avoids rounding, or scales that are clipped, have less
 
 
 def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
@@ -68,13 +70,17 @@ def order_of(
     first: bool,
     kept: Order | None,
     at_once: bool,
-) -> tuple[Order, tuple[Any, Any]]:
-    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; and the
-    exponents of D_r and D_c.  scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.
-    first : S is A itself.  at_once : the order is left to independent sets, without pairs."""
+) -> tuple[Order, tuple[Any, Any], bool]:
+    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; the
+    exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
+
+    scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.  first : S is A itself.
+    at_once : the order is left to independent sets, without pairs.
+    """
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
     matched = recipe.matching and scale is None
+    of_matching = scale is not None
     if scale is not None:
         scales = scale, scale
     elif matched:
@@ -85,6 +91,7 @@ def order_of(
                 raise
             raise ZeroPivot(recipe, numbers[singular.row], 0.0, "is all that is left of it", advice(recipe)) from None
         scales = found.row_scale, found.column_scale
+        of_matching = _smallest_matched(S, found) > MATCHED
         if general:
             columns = found.columns
         elif not at_once:
@@ -94,9 +101,9 @@ def order_of(
         scales = equilibrate(S, symmetric=not general)
     powers = exponents(scales)
     if kept is not None:
-        return kept, powers
+        return kept, powers, of_matching
     if at_once:
-        return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers
+        return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers, of_matching
     # two rows that are to be one pivot are one vertex of the graph that is ordered
     begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
     sizes = np.diff(np.append(begins, n))
@@ -114,7 +121,16 @@ def order_of(
     flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
     pairs = pairs[flat]
     pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
-    return Order(rows[flat], columns[flat], pairs, stops[starts], above), powers
+    return Order(rows[flat], columns[flat], pairs, stops[starts], above), powers, of_matching
+
+
+def _smallest_matched(S: CSR, found: Matching) -> float:
+    """The least magnitude of a matched entry of S, scaled."""
+    indptr, indices = to_host(S.indptr), to_host(S.indices)
+    rows = np.repeat(np.arange(S.n), np.diff(indptr))
+    at = np.flatnonzero(found.columns[rows] == indices)
+    r, c = exponents((found.row_scale, found.column_scale))
+    return float(abs(times_power(to_host(S.data)[at], r[rows[at]] + c[indices[at]])).min())
 
 
 def _ordered(recipe: MultilevelILU, graph: CSR, count: int) -> tuple[Any, Any, Any]:

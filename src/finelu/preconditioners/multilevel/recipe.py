@@ -16,13 +16,24 @@ make S and are thrown away; a level is applied by two solves with L_B D_B U_B an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from finelu import deadline
 from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import FineluError, MatrixError, ParameterError, StructurallySingular, UnstableFactors, ZeroPivot
+from finelu.errors import (
+    FineluError,
+    MatrixError,
+    OutOfTime,
+    ParameterError,
+    StructurallySingular,
+    TooManyEntries,
+    UnstableFactors,
+    ZeroPivot,
+)
 from finelu.factors.base import USELESS, Factors, probe, reduction, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
@@ -35,6 +46,8 @@ from finelu.preconditioners.multilevel.dense import (
     is_last,
     last_of,
     magnitude_of_inverse,
+    svd,
+    to_matching,
     without_rounding,
 )
 from finelu.preconditioners.multilevel.level import Level, Limits, factored
@@ -46,7 +59,8 @@ from finelu.validation import choice, count, flag, number
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 STEPS, ENOUGH = 20, 1e-4  # of `reduction`: of 12 real matrices those not solved had 2e-4 or more, others 6e-5
 AT_ONCE = 30_000  # rows: with 16 threads Crout's form was faster for most real matrices with fewer
-ROOM = 25  # entries for each of A's, while factors with TIGHT limits are made; those of real matrices had up to 13
+ROOM = 25  # entries for each of A's that factors with LOOSE or TIGHT limits have; those of real matrices had up to 13
+FEW_ENTRIES = 2**23  # that they may have besides
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
 FORMS = ("auto", "crout", "independent")
@@ -234,6 +248,7 @@ class MultilevelFactors(Factors):
             bad = slow > ENOUGH and (way.matching == self._way.matching or size > USELESS)
             if way == tried or (finite and not bad):
                 continue
+            deadline.check()
             if not finite:  # of no use, whatever comes
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
@@ -246,6 +261,8 @@ class MultilevelFactors(Factors):
                 self._make(A)
                 found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
                 found_slow = reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
+            except OutOfTime:
+                raise
             except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
                 found, found_slow, found_finite = np.inf, np.inf, False
                 other += f"; {way} there are none: {str(error) or type(error).__name__}"
@@ -290,18 +307,35 @@ class MultilevelFactors(Factors):
             limits = [limit._replace(fill=fill) for limit in limits]
         return [Way(which, limit) for which in ((True, False) if matching else (False,)) for limit in limits]
 
+    @property
+    def _most(self) -> int | None:
+        """Entries that the factors may have; None where the caller has set what is kept."""
+        free = self.recipe.drop_tol is None and self.recipe.fill is None
+        return ROOM * self.pattern.nnz + FEW_ENTRIES if free else None
+
     def _make(self, A: CSR) -> None:
         """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
         try:
-            return self._make_levels(A)
-        except StructurallySingular:
-            raise
+            return self._within_bound(A)
+        except StructurallySingular as singular:
+            require_matching(A)
+            what = "is what is left once A, symmetric up to rounding, is made symmetric"
+            raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
         except (MemoryError, MatrixError, ZeroPivot) as error:
             if not self._at_once or self.recipe.form != "auto":
                 raise
             self._at_once, why = False, str(error) or type(error).__name__
-        self._make_levels(A)
+        self._within_bound(A)
         self.report.warn(f"independent sets did not do ({why}); in Crout's form there are factors")
+
+    def _within_bound(self, A: CSR) -> None:
+        """Levels of A. Raises TooManyEntries where they would have more than they may."""
+        try:
+            self._make_levels(A)
+        except TooManyEntries:
+            most: Any = self._most
+            times = f", {ROOM} for each of A and some; a fill or drop_tol of your own lifts that bound"
+            raise TooManyEntries(most, self.recipe, times) from None
 
     def _make_levels(self, A: CSR) -> None:
         recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits
@@ -309,15 +343,17 @@ class MultilevelFactors(Factors):
         if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
         # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
-        kind, S = ("general", S) if self.report.kind == "general" else kind_of(recipe, S)
+        kind, S, given = ("general", S, S) if self.report.kind == "general" else (*kind_of(recipe, S), S)
         if recipe.definite and kind != "hermitian":
             raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
-        if not recipe.matching or is_last(recipe, S, 0):  # else the matching of the first level finds out
-            require_matching(S)
+        # else the matching of the first level finds out; entries that were mirrored into A make no matching of A
+        if not recipe.matching or is_last(recipe, S, 0) or S.nnz != given.nnz:
+            require_matching(given)
         self._levels = []
         facts: list[dict[str, Any]] = []
-        rows, condest = np.arange(A.n), recipe.condest
+        rows, condest, left_over = np.arange(A.n), recipe.condest, self._most
         while S.n > 0 and not is_last(recipe, S, len(facts)):
+            deadline.check()
             level_begin = perf_counter()
             scale = None if kind == "general" else definite_scale(S)
             at_once = self._at_once and (recipe.form == "independent" or kind == "general" or scale is not None)
@@ -325,7 +361,7 @@ class MultilevelFactors(Factors):
                 S, scale = S.on(np), to_host(scale)
             kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
             try:
-                order, scales = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
             except ZeroPivot:
                 if S.n > max(HOST_MOST, recipe.dense_size):
                     raise
@@ -333,14 +369,20 @@ class MultilevelFactors(Factors):
             if not facts:
                 self._first = order
             how = independent.factored if at_once else factored
-            level, S, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory)
+            level, rest, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
             if level is None:
                 break
-            rows, S = rows[order.rows[left]], without_rounding(S)
+            places = order.rows[left], order.columns[left]
+            more = None if matched else partial(to_matching, S, kind, scales, *places)
+            rows, S = rows[places[0]], without_rounding(rest, more)
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
             facts.append(level.facts | {"seconds": perf_counter() - level_begin})
+            if left_over is not None:
+                left_over = max(left_over - level.facts["nnz"], 0)
+        if left_over is not None and S.n**2 > left_over:
+            raise TooManyEntries(left_over)
         last = last_of(recipe, S, kind, rows, A.data)
         self._last = {"N": last.inverse}
         self._recorded = Applications()
@@ -409,10 +451,13 @@ class MultilevelFactors(Factors):
         vectors, S = self._lifted(vectors, trans), A.tosparse()
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
-            vectors = xp.linalg.qr(vectors)[0]
+            deadline.check()
+            vectors = _orthonormal(vectors, S)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = xp.linalg.qr(vectors)[0]
-        _, size, turns = xp.linalg.svd(S @ vectors, full_matrices=False)
+        vectors = _orthonormal(vectors, S)
+        if not vectors.shape[1]:
+            return vectors
+        _, size, turns = svd(S @ vectors)
         most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
         return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
 
@@ -467,3 +512,10 @@ class MultilevelFactors(Factors):
             synchronize(inverse)  # another thread may use it on another stream
             self._last[trans] = inverse
         return self._last[trans]
+
+
+def _orthonormal(vectors: Any, S: Any) -> Any:
+    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+    xp = namespace(vectors)
+    found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
+    return found[:, xp.isfinite(S @ found).all(axis=0)]

@@ -7,6 +7,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.search import LONG, LONGER
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -36,14 +37,20 @@ def workspace(blocks, size, dtype):
     return np.empty(threads * size, dtype).reshape(threads, size)
 
 
-def row_blocks(F, columns):
-    """Blocks of rows of about equal work: items (blocks + 1,)."""
+def row_blocks(F, columns, *, searched=False):
+    """Blocks of rows of about equal work: items (blocks + 1,).
+
+    searched : where a row meets one of U that is far longer, its own entries are looked up, see `search`; else all of
+    the longer row is looked through.
+    """
     granule = max(1, min(GRANULE, F.n // GRANULES))
     granules = -(-F.n // granule)
     work = np.empty(granules, np.int64)
     chunks = (F.nnz + F.n) // COPY + 1 if threads_for(F.nnz) > 1 else 1
     c_indptr = None if columns is None else unsigned(columns[0])
-    run_items(_estimate, chunks, granule, unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag), c_indptr, work)
+    most = LONGER if searched else F.n
+    pattern = unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag)
+    run_items(_estimate, chunks, granule, *pattern, c_indptr, np.uint64(most), work)
     total = np.cumsum(work)
     blocks = max(1, int(total[-1] // GRAIN)) if total[-1] >= ALONE else 1
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
@@ -51,8 +58,11 @@ def row_blocks(F, columns):
 
 
 @compiled
-def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
-    """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest."""
+def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work):
+    """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest.
+
+    most : of a row of U no more entries are looked at than this, times those of the row that it is subtracted from.
+    """
     t = claim(state)
     while t < done.size:
         for g in range(t * work.size // done.size, (t + 1) * work.size // done.size):
@@ -67,13 +77,19 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, work):
             for p in range(lo, pivot):
                 k = np.uint64(indices[p])
                 if c_indptr is None:
-                    products += np.uint64(indptr[k + ONE]) - np.uint64(diag[k])
+                    length = np.uint64(indptr[k + ONE]) - np.uint64(diag[k])
                 else:
-                    products += np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
+                    length = np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
+                products += min(length, most * (longest + ONE))
             entries = np.int64(np.uint64(indptr[end]) - np.uint64(indptr[begin]))
             work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+def has_long_rows(F, columns):
+    """Whether a row of U, or a column of L, has more than LONG entries, see `search`."""
+    return bool((F.longest[2] if columns is None else np.diff(columns[0]).max()) > LONG)
 
 
 def even_blocks(indptr):

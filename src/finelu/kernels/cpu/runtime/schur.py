@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from finelu import deadline
+from finelu.errors import TooManyEntries
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
 from finelu.kernels.cpu.runtime.crout_rows import ONE, new_row
+from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
@@ -118,11 +121,12 @@ def add_term(r, source, begin, end, factor, place, terms):
     work[r] += end - begin + 4
 
 
-def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bool) -> SchurComplement:
+def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bool, most=None) -> SchurComplement:
     """S, or its upper triangle, whose sizes are then those of the whole.
 
     drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
+    most : entries, beyond which TooManyEntries is raised; None: no limit.
     Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
     unless the thread that made it has already met one that is large enough: so what is kept does not depend on the
     threads, and the room before the dropping stays near that of S.
@@ -138,19 +142,28 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
     items = np.minimum(np.unique(np.concatenate([[0], inner, [m]])), m)
     indptr, row_size, column_sizes = np.zeros(m + 1, np.int64), np.zeros(m, unit.dtype), []
-    matrix = A.indptr, A.indices, A.data
+    matrix, halt = (A.indptr, A.indices, A.data), deadline.halt()
 
     def begin():
         column_sizes.append(np.zeros(m, unit.dtype))
         return row_size, column_sizes[-1], indptr, new_row(m, index, dtype)
 
+    large = np.zeros(items.size - 1, np.int64)  # entries of each block that are kept whatever the columns are
+
     def make(b, workspace):
+        deadline.check()
+        if most is not None and large.sum() > most:
+            raise TooManyEntries(most)
         block = items[b], items[b + 1]
         with Handed(2) as handed:
-            used, bad = _rows(*block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, handed.slots)
+            slots = handed.slots
+            used, bad, large[b] = _rows(
+                *block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, slots, halt
+            )
             return handed.take(0, index)[:used], handed.take(1, dtype)[:used], bad
 
     made = each(items.size - 1, make, begin)
+    deadline.check()
     column_size = np.max(column_sizes, axis=0)
     if upper:
         row_size = column_size = np.maximum(row_size, column_size)
@@ -162,16 +175,19 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
 
     kept = each(items.size - 1, drop)
     np.cumsum(indptr, out=indptr)
+    if most is not None and indptr[m] > most:
+        raise TooManyEntries(most)
     bad = [block[2] for block in made if block[2] >= 0]
     indices, data = (np.concatenate([block[f] for block in kept]) for f in (0, 1))
     return SchurComplement(indptr, indices, data, left.rows, int(bad[0]) if bad else -1)
 
 
 @compiled
-def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_size, column_size, counts, Z, slots):
+def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_size, column_size, counts, Z, slots, halt):
     """Rows first..last - 1 of S: indices and values in the slots, lengths in counts[1:].
 
-    Returns how many entries there are, and the first row with one whose magnitude is not finite, or -1.
+    Returns how many entries there are, the first row with one whose magnitude is not finite, or -1, and how many are
+    kept whatever the columns are.
     row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
     have been made with this workspace; entries that are too small even for these are dropped.
     """
@@ -181,8 +197,10 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
     x, touched, seen, words, pages = Z.x, Z.touched, Z.seen, Z.words, Z.pages
     columns = np.empty(indptr[rows[last - 1] + 1] - indptr[rows[first]] + 2 * (last - first), u_columns.dtype)
     values = np.empty(columns.size, a.dtype)
-    used, bad = 0, -1
+    used, bad, sure = 0, -1, 0
     for r in range(first, last):
+        if halted(halt):
+            break
         seen[r] = ~r
         touched[0] = r
         met = ONE
@@ -220,7 +238,9 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
         kept = np.uint64(0)
         for e in range(met):
             j = np.uint64(touched[e])
-            if abs(x[j]) <= drop_tol * min(largest, column_size[j]) and touched[e] != r:
+            size = abs(x[j])
+            sure += size > drop_tol * largest
+            if size <= drop_tol * min(largest, column_size[j]) and touched[e] != r:
                 x[j] = 0
             else:
                 touched[kept] = j
@@ -237,7 +257,7 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
         counts[r + 1] = np.int64(kept)
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
-    return used, bad
+    return used, bad, sure
 
 
 @compiled

@@ -101,6 +101,12 @@ __device__ inline double peek(const double* p)
     asm volatile("ld.relaxed.gpu.global.f64 %0, [%1];" : "=d"(v) : "l"(p) : "memory");
     return v;
 }
+__device__ inline unsigned long long peek(const unsigned long long* p)
+{
+    unsigned long long v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
 // the parts are polled each by itself, so a torn pair cannot be taken for a value
 template <typename R> __device__ inline Complex<R> peek(const Complex<R>* p) { return {peek(&p->re), peek(&p->im)}; }
 
@@ -117,17 +123,59 @@ __device__ inline void post(double* p, double v)
 }
 template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) { post(&p->re, v.re); post(&p->im, v.im); }
 
-// the same two for shared memory of the own block
-template <typename T> __device__ inline T peek_shared(const T* p) { return *const_cast<const volatile T*>(p); }
-template <typename R> __device__ inline Complex<R> peek_shared(const Complex<R>* p) { return {peek_shared(&p->re), peek_shared(&p->im)}; }
-template <typename T> __device__ inline void post_shared(T* p, T v) { *const_cast<volatile T*>(p) = v; }
-template <> __device__ inline void post_shared(float* p, float v)
+// The same two for shared memory of the own block, by volatile loads and stores: PTX takes these for relaxed accesses, so
+// a word that one thread polls and another sets is no data race. Instructions of relaxed scope cta took 1.00 to 1.12 times
+// as long (benchmarks/results/shared-words-nvidia-h200-2026-11-26.md), and compute-sanitizer's racecheck, which looks at the
+// machine code, reports either form. With FINELU_RACECHECK each access is an atomic operation there, too, with the same
+// result and slower: it reads a word by putting all ones in the place of all ones, and sets one that was all ones.
+#ifndef FINELU_RACECHECK
+template <typename W> __device__ inline W load_shared(const W* p) { return *const_cast<const volatile W*>(p); }
+template <typename W> __device__ inline void store_shared(W* p, W v) { *const_cast<volatile W*>(p) = v; }
+#else
+__device__ inline unsigned load_shared(const unsigned* p) { return atomicCAS(const_cast<unsigned*>(p), ~0u, ~0u); }
+__device__ inline unsigned long long load_shared(const unsigned long long* p)
 {
-    *const_cast<volatile float*>(p) = pending(v) ? __uint_as_float(0x7fc00000u) : v;
+    return atomicCAS(const_cast<unsigned long long*>(p), ~0ull, ~0ull);
 }
-template <> __device__ inline void post_shared(double* p, double v)
+// of the word of 32 bits that it is a half of, the upper one if 16
+__device__ inline int half_of(const unsigned short* p) { return int(reinterpret_cast<size_t>(p) & 2) * 8; }
+__device__ inline unsigned short load_shared(const unsigned short* p)
 {
-    *const_cast<volatile double*>(p) = pending(v) ? __longlong_as_double(0x7ff8000000000000ll) : v;
+    const int half = half_of(p);
+    return static_cast<unsigned short>(load_shared(reinterpret_cast<const unsigned*>(p - half / 16)) >> half);
+}
+__device__ inline void store_shared(unsigned* p, unsigned v) { atomicExch(p, v); }
+__device__ inline void store_shared(unsigned long long* p, unsigned long long v) { atomicExch(p, v); }
+__device__ inline void store_shared(unsigned short* p, unsigned short v)
+{
+    const int half = half_of(p);
+    atomicAnd(reinterpret_cast<unsigned*>(p - half / 16), unsigned(v) << half | ~(0xffffu << half));
+}
+#endif
+
+__device__ inline unsigned short peek_shared(const unsigned short* p) { return load_shared(p); }
+__device__ inline int peek_shared(const int* p) { return int(load_shared(reinterpret_cast<const unsigned*>(p))); }
+__device__ inline long long peek_shared(const long long* p)
+{
+    return (long long)load_shared(reinterpret_cast<const unsigned long long*>(p));
+}
+__device__ inline float peek_shared(const float* p) { return __uint_as_float(load_shared(reinterpret_cast<const unsigned*>(p))); }
+__device__ inline double peek_shared(const double* p)
+{
+    return __longlong_as_double((long long)load_shared(reinterpret_cast<const unsigned long long*>(p)));
+}
+template <typename R> __device__ inline Complex<R> peek_shared(const Complex<R>* p) { return {peek_shared(&p->re), peek_shared(&p->im)}; }
+
+__device__ inline void post_shared(unsigned short* p, unsigned short v) { store_shared(p, v); }
+__device__ inline void post_shared(int* p, int v) { store_shared(reinterpret_cast<unsigned*>(p), unsigned(v)); }
+__device__ inline void post_shared(float* p, float v)
+{
+    store_shared(reinterpret_cast<unsigned*>(p), pending(v) ? 0x7fc00000u : __float_as_uint(v));
+}
+__device__ inline void post_shared(double* p, double v)
+{
+    store_shared(reinterpret_cast<unsigned long long*>(p),
+                 pending(v) ? 0x7ff8000000000000ull : (unsigned long long)__double_as_longlong(v));
 }
 template <typename R> __device__ inline void post_shared(Complex<R>* p, Complex<R> v) { post_shared(&p->re, v.re); post_shared(&p->im, v.im); }
 

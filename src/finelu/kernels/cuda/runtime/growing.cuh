@@ -29,13 +29,6 @@ __device__ inline u64 acquire(const u64* p)
 }
 __device__ inline void release(u64* p, u64 v) { asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 
-__device__ inline u64 relaxed(const u64* p)
-{
-    u64 v;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-    return v;
-}
-
 template <typename R> __device__ inline double magnitude(R a) { return a < 0 ? -double(a) : double(a); }
 template <typename R> __device__ inline double magnitude(Complex<R> a) { return hypot(double(a.re), double(a.im)); }
 
@@ -78,7 +71,7 @@ struct Pool {
     }
 
     // Whether a row is there already, from an earlier launch.
-    __device__ bool has(long long i) const { return relaxed(ready + i) != UNKNOWN; }
+    __device__ bool has(long long i) const { return peek(ready + i) != UNKNOWN; }
 
     // The word of row k once it is there; UNKNOWN: all ended.
     __device__ u64 await(I k) const
@@ -121,7 +114,7 @@ struct Pool {
     {
         u64 place = 0;
         if (threadIdx.x % 32 == 0) {
-            for (u64 seen = relaxed(state);; seen = place) {
+            for (u64 seen = peek(state);; seen = place) {
                 place = seen + entries > u64(room) ? UNKNOWN : atomicCAS(state, seen, seen + entries);
                 if (place == seen || place == UNKNOWN) break;
             }

@@ -148,7 +148,7 @@ template <int SLOTS, typename I> __device__ inline int insert(I* keys, I column,
 {
     int s = home<SLOTS>(column);
     for (int t = 0; t < SLOTS; ++t, s = (s + 1) & (SLOTS - 1)) {
-        const I there = *const_cast<volatile I*>(keys + s);
+        const I there = peek_shared(keys + s);
         if (there == column) return s;
         if (there == I(-1)) {
             const I was = swap_if(keys + s, I(-1), column);

@@ -1,37 +1,28 @@
 """Damaged files through `finelu solve`: each ends with an answer or with one line, and nothing else.
 
-    python tools/fuzz_files.py 10000 [--seed 0]
-
 Small valid files of every format are changed at random (bytes flipped, lines doubled, headers exchanged, numbers
-edited; of compressed files what is inside, too) and solved with, in processes of their own. Allowed are status 0 or 1
-with a finite x and nothing on stderr, and status 2 with one line. Prints how often each outcome came, and each case
-that is not allowed, with the number that makes it again (--only NUMBER leaves its file in the current folder). Exit
-status 1 if there is any.
+edited; of compressed files what is inside, too) and solved with. Allowed are status 0 or 1 with a finite x and nothing
+on stderr, and status 2 with one line.
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
+import functools
 import gzip
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
+from judge import Verdict
 
-LIMIT = 60  # seconds for a file
 NUMBERS = (
     b"0 -1 1 2 3 7 12 13 99 1e400 -1e308 1e-320 1.0D+05 2,5 1.5abc 0x10 8e3 nan inf -inf 1e 1e5e5 + . 1_0 "
     b"2147483647 2147483648 4294967296 9223372036854775807 9223372036854775808 99999999999999999999 1.0 1+2j j 0.1 "
@@ -64,6 +55,7 @@ def petsc(x, index=">i4", scalar=">f8") -> bytes:
     return b"".join(part.tobytes() for part in (*head, x.data.astype(scalar)))
 
 
+@functools.cache
 def valid_files() -> list[tuple[str, bytes]]:
     """(name, content); a name that begins with b is a right-hand side."""
     rng = np.random.default_rng(0)
@@ -143,10 +135,11 @@ def changed(rng: np.random.Generator, content: bytes) -> bytes:
     return bytes(data) if joined == content else joined
 
 
-def mutated(number: int, seed: int, files: list[tuple[str, bytes]]) -> tuple[str, bytes]:
-    """A file and its content after one to four changes, the same for the same numbers."""
-    rng = np.random.default_rng([seed, number])
-    name, content = files[number % len(files)]
+def mutated(seed: int) -> tuple[str, bytes]:
+    """A file and its content after one to four changes, the same for the same seed."""
+    rng = np.random.default_rng([0, seed])
+    files = valid_files()
+    name, content = files[seed % len(files)]
     inside = rng.random() < 0.7  # of a compressed one
     times = int(min(rng.geometric(0.75), 4))
     if inside and name.endswith(".gz"):
@@ -170,110 +163,43 @@ def mutated(number: int, seed: int, files: list[tuple[str, bytes]]) -> tuple[str
     return name, content
 
 
-def judged(status, out: str, err: str, x: Path, as_json: bool) -> str:
-    """The outcome in a word, or what is wrong with it, after a "!"."""
-    if status in (0, 1):
-        if err:
-            return f"! status {status} and on stderr: {err[:300]!r}"
-        if as_json:
-            json.loads(out)
-        if not np.isfinite(np.load(x)).all():
-            return f"! status {status} and NaN or Inf in x"
-        return f"status {status}"
-    line = json.loads(out)["error"] + "\n" if as_json else err.removeprefix("finelu: ")
-    if status != 2 or line.count("\n") != 1 or (err if as_json else out) or not line.strip():
-        return f"! status {status}: {out[:200]!r} {err[:300]!r}"
-    return "status 2"
-
-
-def work(begin: int, end: int, seed: int) -> None:
-    """The files of these numbers in this process: a line before and one after each on what was stdout."""
-    warnings.simplefilter("always")
-    report = os.fdopen(os.dup(1), "w", buffering=1)
+def judged(seed: int, streams: Any) -> Verdict:
+    """Solves with the file of this seed by the command line, in this process, which prints to `streams`."""
     from finelu.cli import main
 
-    files = valid_files()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        out, err = (open(folder / stream, "w+") for stream in ("out", "err"))  # noqa: SIM115 - open to the end
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        for number in range(begin, end):
-            title, content = mutated(number, seed, files)
-            (folder / title).write_bytes(content)
-            print(f"{number} {title}", file=report)
-            x, as_json = folder / "x.npy", number % 2 == 1
-            for stream in (out, err):
-                os.truncate(stream.name, 0)
-                os.lseek(stream.fileno(), 0, os.SEEK_SET)
-            system = (
-                ["gallery:random_dominant:12", "-b", str(folder / title)] if title[0] == "b" else [str(folder / title)]
-            )
-            signal.alarm(LIMIT)
-            try:
-                status: object = main(["solve", *system, "-o", str(x), *["--json"] * as_json])
-            except BaseException as error:
-                status = repr(error)
-            signal.alarm(0)
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            printed = [Path(stream.name).read_text(errors="replace") for stream in (out, err)]
-            try:
-                outcome = judged(status, *printed, x, as_json)
-            except (ValueError, OSError, KeyError) as error:
-                outcome = f"! status {status}: {error!r} {printed[0][:200]!r} {printed[1][:300]!r}"
-            print(outcome.replace("\n", " "), file=report)
-            for path in (folder / title, x):
-                path.unlink(missing_ok=True)
+    verdict, as_json = Verdict(), seed % 2 == 1
+    title, content = mutated(seed)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        file, x = Path(folder, title), Path(folder, "x.npy")
+        file.write_bytes(content)
+        system = ["gallery:random_dominant:12", "-b", str(file)] if title[0] == "b" else [str(file)]
+        start = time.perf_counter()
+        try:
+            status: Any = main(["solve", *system, "-o", str(x), *["--json"] * as_json])
+        except BaseException as error:
+            status = repr(error)
+        verdict.seconds = time.perf_counter() - start
+        verdict.outcome = f"status {status}"
+        out, err = streams.taken()
+        try:
+            wrong = found_wrong(status, out, err, x, as_json)
+        except (ValueError, OSError, KeyError) as error:
+            wrong = f"{error!r}; stdout {out[:200]!r}, stderr {err[:300]!r}"
+    if wrong:
+        verdict.faults.append(f"{title}: {wrong}")
+    return verdict
 
 
-def watched(begin: int, end: int, seed: int) -> list[tuple[str, str]]:
-    """(number and name, outcome) of these files; a process that dies is one outcome, and the next goes on."""
-    found = []
-    while begin < end:
-        command = [sys.executable, __file__, "--work", str(begin), str(end), "--seed", str(seed)]
-        environment = os.environ | {"FINELU_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        lines = done.stdout.splitlines()
-        found += list(zip(lines[::2], lines[1::2], strict=False))
-        begin += len(lines) // 2
-        if len(lines) % 2:
-            found.append((lines[-1], f"! the process ended with {done.returncode}"))
-            begin += 1
-        elif begin < end:
-            raise SystemExit(f"the worker ended with {done.returncode} between two files: {done.stderr[-2000:]}")
-    return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", nargs="?", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--only", type=int, metavar="NUMBER")
-    parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        work(*given.work, given.seed)
-        return 0
-    if given.only is not None:
-        name, content = mutated(given.only, given.seed, valid_files())
-        Path(name).write_bytes(content)
-        print(name)
-        return 0
-    start = time.perf_counter()
-    edges = np.linspace(0, given.count, given.jobs + 1).astype(int).tolist()
-    with ThreadPoolExecutor(given.jobs) as pool:
-        parts = list(pool.map(lambda k: watched(edges[k], edges[k + 1], given.seed), range(given.jobs)))
-    found = [case for part in parts for case in part]
-    wrong = [(case, outcome) for case, outcome in found if outcome.startswith("!")]
-    for case, outcome in wrong:
-        print(case, outcome)
-    counts = collections.Counter("not allowed" if outcome.startswith("!") else outcome for _, outcome in found)
-    print(", ".join(f"{name}: {count}" for name, count in sorted(counts.items())), end=f" of {len(found)} files")
-    print(f" in {time.perf_counter() - start:.0f} s")
-    return 1 if wrong or len(found) != given.count else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def found_wrong(status: Any, out: str, err: str, x: Path, as_json: bool) -> str:
+    """What is wrong with the end of the command; "" for nothing."""
+    if status in (0, 1):
+        if err:
+            return f"status {status} and on stderr: {err[:300]!r}"
+        if as_json:
+            json.loads(out)
+        return "" if np.isfinite(np.load(x)).all() else f"status {status} and NaN or Inf in x"
+    line = json.loads(out)["error"] + "\n" if as_json else err.removeprefix("finelu: ")
+    if status != 2 or line.count("\n") != 1 or (err if as_json else out) or not line.strip():
+        return f"status {status}: {out[:200]!r} {err[:300]!r}"
+    return ""

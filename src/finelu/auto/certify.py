@@ -1,0 +1,135 @@
+"""What is known of an x: its backward errors, the condition of its system, and how far it may be from the solution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu import krylov
+from finelu.auto.attempt import MAXITER
+from finelu.device import namespace, to_host
+from finelu.krylov.operators import Identity, as_operator, matrix_operator
+from finelu.krylov.residual import Residual, largest
+from finelu.krylov.system import System
+from finelu.matrix import CSR
+from finelu.result import Certificate
+
+DIGITS = 1e-3  # relative residual of the solves that an estimate takes
+STEPS = 5  # of the estimator of norms
+
+
+class NotKnown(Exception):
+    """A solve of the estimator did not come to its digits."""
+
+
+def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: float = math.inf) -> Certificate:
+    """The certificate of an x (n,) for A x = b.
+
+    F : factors that led to x, None without any.  complete : they are those of A up to rounding.
+    deadline : of `perf_counter`; what is not known by then is Inf.
+    The bound of the error is that of LAPACK's xGERFS: || |A^-1| (|r| + (k + 1) eps (|A| |x| + |b|)) ||, over ||x||, all
+    in the largest element, with r = b - A x formed in twice the precision, k the entries of each row. Norms with A^-1
+    are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
+    """
+    xp = namespace(b)
+    product = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
+    residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    terms, eps = residual.magnitudes(b, x), float(np.finfo(b.dtype).eps)
+    r, _ = residual.twice(b, x)
+    of_rows = residual.magnitudes(xp.zeros_like(b), xp.ones_like(b))
+    of_A, of_x, of_b = (largest(v) for v in (of_rows, x, b))
+    of_r, size = largest(r), residual.size(b)
+    entries = A.indptr[1:] - A.indptr[:-1]
+    doubt = abs(r) + (entries + 1) * eps * terms
+    inverse = _Inverse(product, F, b, complete=complete, deadline=deadline)
+    inverse_size, error = inverse.norm(xp.ones_like(doubt)), inverse.norm(doubt)
+    return Certificate(
+        normwise=_ratio(of_r, of_A * of_x + of_b),
+        componentwise=largest(abs(r) / xp.where(terms > 0, terms, 1)),
+        condition=max(of_A * inverse_size, 1.0),
+        error=_ratio(error, of_x),
+        least_residual=_ratio(eps / 2 * residual.size(residual.magnitudes(xp.zeros_like(b), x)), size),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0 if part == 0 else math.inf
+
+
+class _Inverse:
+    """A^-1 for an estimator of norms: by complete factors, else by gmres with incomplete ones, to DIGITS."""
+
+    def __init__(self, product: Any, F: Any, b: Any, *, complete: bool, deadline: float):
+        self.F, self.b, self.complete, self.deadline = F, b, complete, deadline
+        if not complete:
+            M = Identity() if F is None else as_operator(F, "M", b, b.dtype)
+            self.ways = {"N": (product, M), "H": (product.H, M.H)}
+
+    def norm(self, weights: Any) -> float:
+        """|| |A^-1| weights ||, the largest element, estimated; Inf where a solve did not end.
+
+        That is the largest sum of a row of A^-1 diag(weights), and so the 1-norm of diag(weights) A^-H.
+        """
+        w = to_host(weights)
+        most = largest(w)
+        if not 0 < most < math.inf:
+            return most
+        w = w / most
+        try:
+            found = one_norm(lambda v: w * self.solve(v, "H"), lambda v: self.solve(w * v, "N"), w.size, self.b.dtype)
+        except NotKnown:
+            return math.inf
+        return found * most if math.isfinite(found) else math.inf
+
+    def solve(self, v: Any, trans: str) -> Any:
+        """A^-1 v or A^-H v, on the host."""
+        moved = namespace(self.b).asarray(np.ascontiguousarray(v.astype(self.b.dtype, copy=False)))
+        if self.complete:
+            x = self.F.solve(moved, trans)
+        else:
+            A, M = self.ways[trans]
+            solution = krylov.iterate(
+                "gmres",
+                System(A, moved, M),
+                rtol=DIGITS,
+                maxiter=MAXITER,
+                restart=krylov.CYCLE,
+                watch=lambda *_: perf_counter() > self.deadline,
+            )
+            if not solution.converged:
+                raise NotKnown
+            x = solution.x
+        if perf_counter() > self.deadline:
+            raise NotKnown
+        return to_host(x)
+
+
+def one_norm(product: Callable[[Any], Any], adjoint: Callable[[Any], Any], n: int, dtype: np.dtype[Any]) -> float:
+    """||B||_1 of an operator (n, n), estimated from below by up to 6 products with B and 5 with B^H.
+
+    N. J. Higham: FORTRAN codes for estimating the one-norm of a real or complex matrix, 1988, Algorithm 4.1.
+    """
+    x = np.full(n, 1 / n, dtype)
+    y = product(x)
+    found, j = float(abs(y).sum()), -1
+    for _ in range(STEPS if n > 1 else 0):
+        size = abs(y)
+        z = adjoint(np.where(size > 0, y / np.where(size > 0, size, 1), 1).astype(dtype, copy=False))
+        before, j = j, int(np.argmax(abs(z)))
+        if j == before or abs(z[j]) <= float((z.conj() * x).sum().real):
+            break
+        x = np.zeros(n, dtype)
+        x[j] = 1
+        y = product(x)
+        size_of_y = float(abs(y).sum())
+        if not size_of_y > found:
+            break
+        found = size_of_y
+    if n > 1:  # against cancellation
+        alternating = ((-1.0) ** np.arange(n) * (1 + np.arange(n) / (n - 1))).astype(dtype)
+        found = max(found, 2 * float(abs(product(alternating)).sum()) / (3 * n))
+    return found

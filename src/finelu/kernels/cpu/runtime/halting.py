@@ -1,0 +1,24 @@
+"""How a kernel that may take long ends early: it looks, each row or so, at a number that another thread may set.
+
+    halt = deadline.halt()      # Python: what the kernel is given
+    ...
+    if halted(halt):            # the kernel: it returns, or leaves its loop, whatever there is then
+        return ...
+    ...
+    deadline.check()            # Python, after the kernel: OutOfTime, so that no caller sees that
+
+A kernel of several threads leaves the rows of an item, not the loop over items: all items are completed, and so no
+thread waits for another that has left.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from finelu.kernels.cpu.runtime.atomics import load_relaxed
+
+
+@njit(nogil=True)
+def halted(halt):
+    """Whether halt[0], read anew, is no longer 0."""
+    return load_relaxed(halt, 0) != 0

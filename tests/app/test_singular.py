@@ -1,0 +1,369 @@
+"""Singular systems: what is found of null vectors, the verdict on b, and x, which is that of least squares."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+
+import finelu as fl
+from finelu import Status, solve
+from finelu.auto import singular
+from finelu.errors import DecompositionError
+from finelu.matrix import as_csr
+from finelu.preconditioners.multilevel import dense
+
+SINGULARS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR)
+
+
+def random(n, seed=0):
+    return np.random.default_rng(seed).standard_normal(n)
+
+
+def neumann(*shape):
+    """The Laplacian of a grid of cells without flow through its boundary; integers."""
+    A = None
+    for k, m in enumerate(shape):
+        T = sp.diags([-np.ones(m - 1), np.r_[1, 2 * np.ones(m - 2), 1], -np.ones(m - 1)], [-1, 0, 1])
+        term = sp.kron(sp.kron(sp.identity(int(np.prod(shape[:k]))), T), sp.identity(int(np.prod(shape[k + 1 :]))))
+        A = term if A is None else A + term
+    return A.tocsr()
+
+
+def cells(m, spread):
+    """A Laplacian with random coefficients: row sums are 0 but for rounding."""
+    weights = sp.triu(abs(neumann(m, m)), 1).tocoo()
+    values = 10 ** np.random.default_rng(0).uniform(-spread, spread, weights.nnz)
+    W = sp.coo_matrix((values, (weights.row, weights.col)), weights.shape)
+    W = (W + W.T).tocsr()
+    return (sp.diags(np.asarray(W.sum(axis=1)).ravel()) - W).tocsr()
+
+
+def graded(m):
+    """-u'' in two dimensions on a graded grid, each row divided by its volume; and these volumes."""
+    h = 1.05 ** np.arange(m)
+    h /= h.sum()
+    t = 2 / (h[1:] + h[:-1])
+    S = sp.diags(1 / h) @ sp.diags([-t, np.r_[t, 0] + np.r_[0, t], -t], [-1, 0, 1])
+    return (sp.kron(S, sp.identity(m)) + sp.kron(sp.identity(m), S)).tocsr(), np.kron(h, h)
+
+
+def elastic(nx, ny):
+    """A body of bilinear elements without supports, and its translations and rotation as orthonormal columns."""
+    D, g = np.array([[1.1, 0.4, 0.0], [0.4, 1.1, 0.0], [0.0, 0.0, 0.35]]), 1 / np.sqrt(3)
+    K = np.zeros((8, 8))
+    for s in (-g, g):
+        for t in (-g, g):
+            dN = 0.5 * np.array([[-(1 - t), 1 - t, 1 + t, -(1 + t)], [-(1 - s), -(1 + s), 1 + s, 1 - s]])
+            B = np.zeros((3, 8))
+            B[0, ::2], B[1, 1::2], B[2, ::2], B[2, 1::2] = dN[0], dN[1], dN[1], dN[0]
+            K += B.T @ D @ B / 4
+    ids = np.arange((nx + 1) * (ny + 1)).reshape(nx + 1, ny + 1)
+    corners = np.stack([ids[:-1, :-1], ids[1:, :-1], ids[1:, 1:], ids[:-1, 1:]], -1).reshape(-1, 4)
+    d = np.stack([2 * corners, 2 * corners + 1], -1).reshape(-1, 8)
+    n = 2 * ids.size
+    where = np.repeat(d, 8, 1).ravel(), np.tile(d, 8).ravel()
+    A = sp.csr_matrix((np.tile(K.ravel(), len(d)), where), shape=(n, n))
+    X, Y = (v.ravel().astype(float) for v in np.mgrid[: nx + 1, : ny + 1])
+    R = np.zeros((n, 3))
+    R[::2, 0], R[1::2, 1], R[::2, 2], R[1::2, 2] = 1, 1, Y.mean() - Y, X - X.mean()
+    return A, np.linalg.qr(R)[0]
+
+
+def relative(A, b, x):
+    return np.linalg.norm(b - A @ x) / np.linalg.norm(b)
+
+
+# b outside of the range
+
+
+@pytest.mark.parametrize("shape", [(20, 20, 20), (40, 40), (15, 15), (2000,)])
+def test_b_slightly_off_the_range(shape):
+    A, n = neumann(*shape), int(np.prod(shape))
+    b = random(n)
+    b += 3e-7 - b.mean()
+    least = abs(b.mean()) * np.sqrt(n) / np.linalg.norm(b)
+    solution = solve(A, b)
+    assert solution.status is Status.SINGULAR
+    assert relative(A, b, solution.x) <= 1.01 * least
+    assert abs(solution.x).max() < 1e5 and abs(solution.x.mean()) < 1e-9 * abs(solution.x).max()
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b - A @ solution.x), rel=1e-3)
+    assert solution.history[-1] == solution.residual_norm and len(solution.history) == solution.iterations + 1
+    text = solution.explain()
+    assert "the constant vector v" in text and "rescale" not in text
+    share = float(re.search(r"b has a part of (\S+) of its length outside of A's range", text)[1])
+    assert share == pytest.approx(least, rel=0.1)
+
+
+def test_that_takes_no_more_than_a_system_that_has_a_solution():
+    A = neumann(30, 30, 30)
+    b = random(A.shape[0])
+    b -= b.mean()
+    within, off = solve(A, b), solve(A, b + 3e-7)
+    assert within.converged and off.status is Status.SINGULAR
+    assert off.iterations <= 1.2 * within.iterations + 5 and len(off.attempts) == len(within.attempts)
+
+
+@pytest.mark.parametrize("method", ["cg", "gmres", "bicgstab"])
+def test_a_recipe_that_was_asked_for(method):
+    A = neumann(12, 12, 12)
+    b = random(A.shape[0])
+    solution = solve(A, b, recipe="ic0", method=method)
+    assert solution.status is Status.SINGULAR and {a.recipe for a in solution.attempts} == {"IC0()"}
+    assert relative(A, b, solution.x) == pytest.approx(abs(b.mean()) * np.sqrt(b.size) / np.linalg.norm(b), rel=1e-3)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
+def test_row_sums_that_are_rounding(spread):
+    A = cells(40, spread)
+    b = random(A.shape[0])
+    solution = solve(A, b)
+    assert solution.status in SINGULARS
+    assert relative(A, b, solution.x) == pytest.approx(abs(b.mean()) * 40 / np.linalg.norm(b), rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_other_dtypes(dtype):
+    A = neumann(30, 30).astype(dtype)
+    b = (random(900) + (1j * random(900, 1) if A.dtype.kind == "c" else 0)).astype(dtype)
+    solution = solve(A, b, rtol=1e-4)
+    assert solution.status is Status.SINGULAR
+    assert relative(A, b, solution.x) == pytest.approx(abs(b.mean()) * 30 / np.linalg.norm(b), rel=1e-3)
+
+
+def test_each_connected_part_has_a_constant():
+    A = sp.block_diag([neumann(30, 30), 3 * neumann(40, 20)]).tocsr()
+    b = random(1700)
+    b -= b.mean()
+    solution = solve(A, b)
+    assert solution.status is Status.SINGULAR and "2 vectors v that are constant on a set" in solution.explain()
+    least = np.sqrt(900 * b[:900].mean() ** 2 + 800 * b[900:].mean() ** 2) / np.linalg.norm(b)
+    assert relative(A, b, solution.x) == pytest.approx(least, rel=1e-3)
+    b[:900] -= b[:900].mean()
+    b[900:] -= b[900:].mean()
+    assert solve(A, b).converged
+
+
+def test_a_body_under_gravity_without_supports():
+    A, _ = elastic(20, 15)
+    b = np.zeros(A.shape[0])
+    b[1::2] = -1
+    solution = solve(A, b)
+    assert solution.status in SINGULARS and not solution.x.any() and solution.iterations == 0
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("torque", [1e-4, 1.0])
+def test_a_rotation_is_found_by_the_factors(torque):
+    A, R = elastic(20, 15)
+    b = random(A.shape[0])
+    b -= R @ (R.T @ b)
+    assert solve(A, b).converged
+    b += torque * np.linalg.norm(b) * R[:, 2]
+    solution = solve(A, b)
+    assert solution.status in SINGULARS
+    assert relative(A, b, solution.x) == pytest.approx(np.linalg.norm(R.T @ b) / np.linalg.norm(b), rel=1e-3)
+    assert np.linalg.norm(R.T @ solution.x) < 1e-6 * np.linalg.norm(solution.x)  # the least norm
+
+
+def test_left_null_vectors_of_rows_of_different_size():
+    A, volumes = graded(40)
+    u = volumes / np.linalg.norm(volumes)
+    b = random(1600)
+    b += 1e-3 - volumes @ b
+    solution = solve(A, b)
+    assert solution.status in SINGULARS
+    assert relative(A, b, solution.x) <= 1.01 * abs(u @ b) / np.linalg.norm(b) + 1e-8
+    assert solve(A, b - u * (u @ b)).converged
+
+
+def test_constants_of_the_columns_alone():
+    A = neumann(30, 30) + sp.diags([np.ones(899)], [1]) - sp.diags([np.r_[0, np.ones(899)]], [0])
+    assert not np.asarray(A.sum(axis=0)).any() and np.asarray(A.sum(axis=1)).any()
+    b = random(900)
+    solution = solve(A.tocsr(), b)
+    assert solution.status is Status.SINGULAR
+    assert relative(A, b, solution.x) == pytest.approx(abs(b.mean()) * 30 / np.linalg.norm(b), rel=1e-3)
+
+
+# what is not claimed
+
+
+def test_a_matrix_a_rounding_from_singular_is_solved_where_x_can_be_held():
+    n = 50
+    A = neumann(n).tolil()
+    A[n - 1, n - 1] = 1 + 2.0**-52
+    solution = solve(A.tocsr(), np.eye(n)[0])  # x = 2^52 + n - 1 - i
+    assert solution.converged and abs(solution.x - 2.0**52).max() < 2 * n
+
+
+@pytest.mark.parametrize("share", [1.1e-8, 1e-6])
+def test_a_part_outside_of_the_range_that_rounding_may_reach_is_no_verdict_at_once(share):
+    """A v of a rounding reaches that part with a c v whose terms have roundings as large."""
+    A = as_csr(cells(30, 1.0), diagonal=False)
+    found = singular.constants(A, hermitian=True, thorough=False)
+    b = random(900)
+    b -= b.mean()
+    b += share * np.linalg.norm(b) / 30
+    assert (found.evidence(b, 1e-8, small=False) is None) == (share < 1e-7)
+    assert found.evidence(b, 1e-8, small=True) is None
+
+
+@pytest.mark.parametrize("shift", [1e-6, 1e-10])
+def test_nearly_singular_systems_are_solved(shift):
+    A = (neumann(30, 30) + shift * sp.identity(900)).tocsr()
+    solution = solve(A, random(900), rtol=1e-4)
+    assert solution.converged and "singular" not in solution.explain()
+
+
+def test_constants_are_exact_or_rounding_or_none():
+    def found(A, **how):
+        return singular.constants(as_csr(A, diagonal=False), hermitian=True, thorough=how.get("thorough", False))
+
+    assert found(neumann(9, 9)).right.exact
+    assert not found(cells(9, 1.0)).right.exact
+    assert found(fl.gallery.poisson5(9)) is None
+    A, R = elastic(4, 3)
+    pieces = found(A).right
+    assert pieces.count == 2
+    np.testing.assert_allclose(pieces.part(R[:, 0]), R[:, 0], atol=1e-12)
+    x = random(A.shape[0])
+    np.testing.assert_allclose(pieces.part(x)[::2], x[::2].mean())
+    shell = sp.block_diag([neumann(3, 3), sp.identity(9)]).tocsr()  # two kinds of unknowns, one without supports
+    order = np.arange(18).reshape(2, 9).T.ravel()
+    shell = shell[order][:, order]
+    assert found(shell).right.count == 1  # a connected part
+    assert found(shell, thorough=True).right.count == 1
+
+
+def test_a_null_vector_of_unknowns_without_diagonal():
+    """A pressure: constant where the diagonal has gaps."""
+    B = neumann(400)[:, :-1].T  # (399, 400), B 1 = 0
+    K = sp.bmat([[fl.gallery.tridiagonal(399), B], [B.T, None]]).tocsr()
+    b = random(799)
+    solution = solve(K, b)
+    assert solution.status in SINGULARS
+    assert relative(K, b, solution.x) == pytest.approx(abs(b[399:].mean()) * 20 / np.linalg.norm(b), rel=1e-3)
+    b[399:] -= b[399:].mean()
+    assert solve(K, b).converged
+
+
+def test_the_criterion_of_rows_by_themselves_is_left_alone():
+    A = neumann(30, 30)
+    solution = solve(A, random(900), criterion="backward")
+    assert solution.converged == (solution.row_residual is not None and solution.row_residual <= 1e-8)
+
+
+# a solution that is not unique
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (15, 15, 15)])
+def test_a_solvable_singular_system_has_more_than_one_solution(shape):
+    A = neumann(*shape)
+    b = random(A.shape[0])
+    solution = solve(A, b - b.mean())
+    assert solution.converged
+    assert "A is singular (A v = 0 for the constant vector v): x is not unique" in solution.explain()
+    assert "unique" not in solve(A + sp.identity(A.shape[0]), b).explain()
+
+
+def test_an_empty_row_that_is_consistent():
+    A, b = sp.csr_matrix(np.diag([1.0, 2.0, 0.0])), np.array([1.0, 1.0, 0.0])
+    solution = solve(A, b)
+    assert solution.converged and "x is not unique" in solution.explain()
+
+
+def test_incomplete_factors_that_keep_row_sums_are_left_out_where_these_are_0():
+    A = neumann(15, 15, 15)
+    b = random(A.shape[0])
+    solution = solve(A, b - b.mean())
+    assert solution.converged and all("MILU0" not in attempt.recipe for attempt in solution.attempts)
+    assert "MILU0" in solve(fl.gallery.poisson7(15), b).attempts[0].recipe
+
+
+# structure
+
+
+def test_structural_singularity_beats_a_limit_of_an_attempt():
+    A = sp.random(100, 100, 0.01, format="csr", random_state=42)
+    b = np.random.default_rng(42).standard_normal(100)
+    solution = solve(A, b)
+    assert solution.status is Status.SINGULAR
+    text = solution.explain()
+    assert "A is structurally singular: 41 rows find no column" in text and "raise" not in text
+    assert "x is of the least residual that was found" in text  # factors that are of no use do not find it
+    assert solve(A, b, maxiter=3).status is Status.MAX_ITERATIONS  # the caller's
+
+
+def test_the_empty_row_with_the_source_is_named():
+    A = fl.gallery.poisson5(25).tolil()
+    empty = [5, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600]
+    for i in empty:
+        A[i, :] = 0
+    A = A.tocsr()
+    A.eliminate_zeros()
+    b = random(625)
+    b[empty] = 0
+    b[500] = 1.0
+    solution = solve(A, b)
+    assert solution.status is Status.SINGULAR
+    assert "1 row of A without an entry has a right-hand side that is not 0: row 500" in solution.explain()
+
+
+def test_no_bound_of_the_condition_number_and_no_useless_tolerance():
+    assert singular.condition_in_words(np.inf) == (
+        "the condition number of A has no bound (a vector v was met with A v = 0)"
+    )
+    assert singular.condition_in_words(3e17) == "the condition number of A is 3e+17 or more"
+    for status in Status:
+        assert "inf or more" not in status.value
+
+
+# LAPACK
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [4, 7])
+def test_ranges_that_overflow_in_small_dense_matrices(n, seed):
+    rng = np.random.default_rng(seed)
+    small = 10.0 ** rng.uniform(-320, -250, n)
+    A = np.diag(small) + np.diag(10.0 ** rng.uniform(-10, 50, n - 1), 1)
+    solution = solve(A, rng.standard_normal(n))
+    assert np.isfinite(solution.x).all()
+    assert not solution.converged or solution.residual_norm <= 1e-7
+
+
+def test_factors_of_such_a_matrix_know_no_null_space_that_is_not_finite():
+    A = np.diag([2.461e-254, 1.092e-286, 1.511e-292, 2.032e-308]) + np.diag([1.639e30, 1.285e11, 1.752], 1)
+    try:
+        F = fl.MultilevelILU().factor(A)
+    except fl.FineluError:
+        return
+    assert np.isfinite(F.null_space).all() and np.isfinite(F.left_null_space).all()
+
+
+def failing(*_, **__):
+    raise np.linalg.LinAlgError("SVD did not converge")
+
+
+def test_what_lapack_does_not_find_is_an_error_of_finelu(monkeypatch):
+    monkeypatch.setattr(np.linalg, "eigh", np.linalg.cholesky)  # which an indefinite matrix does not have
+    with pytest.raises(DecompositionError, match="not positive definite") as caught:
+        fl.MultilevelILU(definite=True).factor(fl.gallery.poisson5(5) - 1.7 * sp.identity(25))
+    assert isinstance(caught.value, fl.FineluError) and isinstance(caught.value.__cause__, np.linalg.LinAlgError)
+
+
+def test_singular_values_by_another_way(monkeypatch):
+    M = np.random.default_rng(0).standard_normal((6, 3))
+    wanted = np.linalg.svd(M, full_matrices=False)[1]
+    monkeypatch.setattr(np.linalg, "svd", failing)
+    left, values, right = dense.svd(M)
+    np.testing.assert_allclose(values, wanted)
+    np.testing.assert_allclose((left * values) @ right, M, atol=1e-12)
+
+
+def test_an_error_of_the_caller_s_function_stays_what_it_is():
+    operator = spla.LinearOperator((9, 9), matvec=failing, dtype=float)
+    with pytest.raises(np.linalg.LinAlgError, match="SVD did not converge"):
+        fl.gmres(operator, np.ones(9))

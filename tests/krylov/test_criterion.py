@@ -1,0 +1,299 @@
+"""What `criterion` asks of x: with penalties, which hide all other rows from one norm, with chains, whose x spans 90
+decades, and with right-hand sides of the smallest numbers."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import aslinearoperator
+
+import finelu as fl
+from finelu import Status
+from finelu.errors import ParameterError
+from finelu.krylov import criterion as criteria
+
+METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
+
+
+def laplacian(m, end):
+    """Of one dimension; `end` is the first and the last diagonal entry."""
+    return sp.diags([-np.ones(m - 1), np.r_[end, 2 * np.ones(m - 2), end], -np.ones(m - 1)], [-1, 0, 1])
+
+
+def penalty(value, m=40, skew=0.0):
+    """Laplace's equation, u = x + 2 y on the boundary by a penalty: A, b, u. skew : adds a flow, so that A is not
+    symmetric; u is then not the solution."""
+    A = sp.kron(laplacian(m, 1), sp.identity(m)) + sp.kron(sp.identity(m), laplacian(m, 1))
+    if skew:
+        A = A + skew * sp.kron(sp.diags([-np.ones(m - 1), np.ones(m - 1)], [-1, 1]), sp.identity(m))
+    x, y = np.mgrid[0:m, 0:m] / (m - 1)
+    u, edge = (x + 2 * y).ravel(), np.zeros((m, m), bool)
+    edge[[0, -1]] = edge[:, [0, -1]] = True
+    at = np.flatnonzero(edge)
+    b = np.zeros(m * m)
+    b[at] = value * u[at]
+    return (A + sp.csr_matrix((np.full(at.size, value), (at, at)), shape=A.shape)).tocsr(), b, u
+
+
+def of_rows(A, b, x):
+    """The relative residual of the row-equilibrated system, in extended precision."""
+    A = A.tocsr()
+    sizes = np.asarray(abs(A).sum(axis=1)).ravel().astype(np.longdouble)
+    r = b.astype(np.longdouble) - A.astype(np.longdouble) @ x.astype(np.longdouble)
+    return float(np.linalg.norm((r / sizes).astype(float)) / np.linalg.norm((b / sizes).astype(float)))
+
+
+def backward(A, b, x):
+    """The componentwise backward error, in extended precision."""
+    A, b, x = A.tocsr().astype(np.longdouble), b.astype(np.longdouble), x.astype(np.longdouble)
+    terms = abs(A) @ abs(x) + abs(b)
+    return float((abs(b - A @ x) / np.where(terms > 0, terms, 1)).max())
+
+
+@pytest.mark.parametrize("value", [1e5, 1e9, 1e12, 1e30, 1e100])
+def test_solve_sees_every_row_of_a_system_with_penalties(value, backend):
+    A, b, u = penalty(value)
+    solution = fl.solve(backend.move(A), backend.move(b))
+    x = backend.fetch(solution.x)
+    assert solution.converged and of_rows(A, b, x) <= 1e-8
+    assert abs(x - u).max() < 3 / value * 10 + 1e-6
+    assert solution.row_residual == pytest.approx(of_rows(A, b, x), rel=1e-2, abs=1e-14)
+    assert "rows of A differ in size" in solution.explain()
+
+
+@pytest.mark.parametrize("recipe", ["ic0", "ilu0", "milu0", "ict", "sparse_lu", "jacobi"])
+def test_every_recipe_sees_every_row(recipe):
+    A, b, u = penalty(1e12)
+    solution = fl.solve(A, b, recipe=recipe)
+    assert solution.converged and of_rows(A, b, solution.x) <= 1e-8 and abs(solution.x - u).max() < 1e-5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_sees_every_row(method, backend):
+    A, b, u = penalty(1e12)
+    moved, rhs = backend.move(A), backend.move(b)
+    M = fl.IC0().factor(moved)
+    solution = getattr(fl, method)(moved, rhs, M=M, rtol=1e-8, maxiter=2000)
+    x = backend.fetch(solution.x)
+    assert solution.converged and of_rows(A, b, x) <= 1e-8 and abs(x - u).max() < 1e-4
+    blind = getattr(fl, method)(moved, rhs, M=M, rtol=1e-8, criterion="residual")
+    assert blind.converged and blind.iterations < solution.iterations and blind.row_residual is None
+    assert of_rows(A, b, backend.fetch(blind.x)) > 1e-4
+
+
+def test_richardson_sees_every_row():
+    A, b, _ = penalty(1e12, m=8)
+    solution = fl.richardson(A, b, M=fl.ILU0().factor(A), rtol=1e-8, maxiter=2000)
+    assert solution.converged and of_rows(A, b, solution.x) <= 1e-8
+
+
+def test_systems_that_are_not_symmetric_and_dense_ones():
+    A, b, _ = penalty(1e12, skew=0.7)
+    assert of_rows(A, b, fl.solve(A, b).x) <= 1e-8
+    dense = fl.gmres(A.toarray(), b, M=fl.ILU0().factor(A), rtol=1e-8, maxiter=500)
+    assert dense.converged and dense.row_residual <= 1e-8 and of_rows(A, b, dense.x) <= 1e-8
+
+
+def test_complex_and_single_precision():
+    A, b, u = penalty(1e12)
+    phase = np.exp(0.3j)
+    solution = fl.solve(A.astype(complex), b * phase)
+    assert solution.converged and abs(solution.x - phase * u).max() < 1e-5
+    single = fl.cg(A.astype("f"), b.astype("f"), M=fl.IC0().factor(A.astype("f")), rtol=1e-4)
+    assert single.converged and single.x.dtype == np.float32 and of_rows(A.astype("f"), b.astype("f"), single.x) <= 1e-4
+
+
+def test_what_the_precision_ends_before_is_said_with_both_figures():
+    A, b, _ = penalty(1e12)
+    A, b = A.astype("f"), b.astype("f")
+    limited = fl.cg(A, b, M=fl.IC0().factor(A), rtol=5e-8)
+    assert limited.status is Status.PRECISION_LIMIT
+    assert limited.row_residual > 5e-8 and limited.residual_norm < 5e-8 * np.linalg.norm(b)
+    assert f"{limited.row_residual:.1e}" in limited.explain()
+
+
+@pytest.mark.parametrize("problem", ["poisson5:30", "poisson7:10", "helmholtz:20,5.0", "elasticity:5,5,5"])
+def test_on_even_rows_nothing_changes(problem):
+    A = fl.gallery.problem(problem)
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    M = fl.ILU0().factor(A)
+    auto, plain = (fl.bicgstab(A, b, M=M, rtol=1e-8, criterion=c) for c in ("auto", "residual"))
+    assert auto.iterations == plain.iterations and np.array_equal(auto.x, plain.x) and auto.row_residual is None
+
+
+def test_rows_differ_but_their_terms_do_not():
+    """Columns are scaled the other way: one norm is fair to all rows, and nothing else is asked."""
+    A = fl.gallery.problem("poisson5:20")
+    scale = np.logspace(0, 8, A.shape[0])
+    x = 1 / scale
+    B = (A @ sp.diags(scale)).tocsr()
+    solution = fl.solve(B, B @ x)
+    assert solution.converged
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_backward_bounds_each_row(method):
+    A, b, _ = penalty(1e9)
+    b[A.shape[0] // 2 + 7] = 3e-3
+    solution = getattr(fl, method)(A, b, M=fl.IC0().factor(A), rtol=1e-6, criterion="backward", maxiter=3000)
+    assert solution.converged and backward(A, b, solution.x) <= 1e-6
+    assert solution.row_residual == pytest.approx(backward(A, b, solution.x), rel=1e-3)
+    assert "componentwise backward error" in solution.explain()
+
+
+def test_solve_and_sequence_take_the_criterion():
+    A, b, _ = penalty(1e9)
+    s = fl.solve(A, b, 1e-6, criterion="backward")
+    assert s.converged and backward(A, b, s.x) <= 1e-6
+    blind = fl.solve(A, b, recipe="ic0", criterion="residual")
+    assert blind.converged and of_rows(A, b, blind.x) > 1e-4
+    sequence = fl.Sequence(rtol=1e-8, recipe="ic0")
+    for k in range(4):
+        step = sequence.step(A * (1 + 0.01 * k), b * (1 + k))
+        assert step.converged and of_rows(A * (1 + 0.01 * k), b * (1 + k), step.x) <= 1e-8
+    assert sequence.decisions[1:] != ["solve"] * 3
+    blind = fl.Sequence(A, recipe="ic0", criterion="residual")
+    assert of_rows(A, b, blind.step(b=b).x) > 1e-4
+
+
+def chain(n=31, factor=1000.0):
+    """x_k = factor x_(k-1): of 90 decades."""
+    A = sp.diags([np.ones(n), -factor * np.ones(n - 1)], [0, -1]).tocsr()
+    return A, np.eye(n)[0], np.array([float(Fraction(factor) ** k) for k in range(n)])
+
+
+@pytest.mark.parametrize("recipe", ["auto", "ilu0", "ilut", "sparse_lu"])
+def test_x_is_not_thrown_away_for_the_norm_of_its_rounding(recipe):
+    A, b, exact = chain()
+    solution = fl.solve(A, b, recipe=recipe)
+    assert (abs(solution.x - exact) <= 1e-13 * exact).all()
+    assert solution.status is Status.PRECISION_LIMIT and "componentwise backward error" in solution.explain()
+    size = exact_residual(A.toarray(), b, solution.x) * np.linalg.norm(b)
+    assert solution.residual_norm == pytest.approx(size, rel=1e-6)
+    asked = fl.solve(A, b, recipe=recipe, criterion="backward")
+    assert asked.converged and (abs(asked.x - exact) <= 1e-13 * exact).all()
+
+
+def test_an_x_that_has_grown_along_a_null_vector_is_thrown_away():
+    """Its residual is rounding of its terms, too."""
+    A = fl.gallery.problem("poisson5:12").tolil()
+    A[:, 0] = A[:, 1]
+    A = A.tocsr() + 1e-17 * sp.identity(A.shape[0])
+    b = np.random.default_rng(1).standard_normal(A.shape[0])
+    solution = fl.solve(A, b)
+    assert not solution.converged and solution.residual_norm <= np.linalg.norm(b) * (1 + 1e-12)
+
+
+def exact_residual(A, b, x):
+    """||b - A x|| / ||b|| by rational numbers."""
+
+    def rational(z):
+        return Fraction(float(np.real(z))), Fraction(float(np.imag(z)))
+
+    def square(z):
+        return z[0] ** 2 + z[1] ** 2
+
+    rows, total, size = np.asarray(A), Fraction(0), Fraction(0)
+    for i in range(rows.shape[0]):
+        re, im = rational(b[i])
+        size += square((re, im))
+        for j in range(rows.shape[1]):
+            (a, c), (u, v) = rational(rows[i, j]), rational(x[j])
+            re, im = re - (a * u - c * v), im - (a * v + c * u)
+        total += square((re, im))
+    return float(total / size) ** 0.5
+
+
+@pytest.mark.parametrize("size", [1e-318, 1e-310, 1e-305, 1e-295])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_a_right_hand_side_of_the_smallest_numbers_is_not_claimed(size, dtype):
+    random = np.random.default_rng(3)
+    A = (random.standard_normal((5, 5)) + 4 * np.eye(5)).astype(dtype)
+    b = (random.standard_normal(5) * size).astype(dtype)
+    if dtype == np.complex128:
+        A, b = A + 0.3j * random.standard_normal((5, 5)), b + 1j * random.standard_normal(5) * size
+    S = sp.csr_matrix(A)
+    M = fl.ILU0().factor(S)
+    solutions = [
+        fl.solve(S, b),
+        *(getattr(fl, m)(S, b, M=M, rtol=1e-8) for m in ("gmres", "bicgstab", "fgmres", "bicg")),
+    ]
+    for s in solutions:
+        assert np.isfinite(s.x).all() and s.x.any()
+        left = exact_residual(A, b, s.x)
+        assert left <= 1e-8 if s.converged else left < 1e-1
+        if size < 1e-315:
+            assert s.status is Status.PRECISION_LIMIT and "b is so small" in s.explain()
+        if size >= 1e-300:
+            assert s.converged
+
+
+def test_a_small_right_hand_side_in_single_precision():
+    A = sp.csr_matrix(np.array([[3, 1], [1, 2]], np.float32))
+    b = np.array([1e-43, 3e-44], np.float32)
+    s = fl.cg(A, b, rtol=1e-4)
+    assert s.status is Status.PRECISION_LIMIT and exact_residual(A.toarray(), b, s.x) > 1e-4
+    seen = []
+    fl.cg(A, b, rtol=1e-4, callback=lambda x: seen.append(float(abs(x).max())), watch=lambda k, norm: seen.append(norm))
+    assert 0 < max(seen) < 1e-42
+    guess = fl.cg(A, b, x0=s.x, rtol=1e-4)
+    assert np.array_equal(guess.x, s.x)
+
+
+def test_every_step_of_a_sequence_looks_at_the_smallest_numbers():
+    A = np.array([[3.0, 1, 0], [1, 2, 0.3], [0, 0.7, 4]])
+    b, sequence = np.array([1e-319, 3e-318, -2e-318]), fl.Sequence()
+    for factor in (1.0, 1.0, 1.1, 1e200):
+        solution = sequence.step(sp.csr_matrix(A), factor * b)
+        assert solution.converged == (exact_residual(A, factor * b, solution.x) <= 1e-8)
+        assert solution.converged if factor > 2 else "b is so small" in solution.explain()
+
+
+def test_the_residual_norm_of_a_guess_that_does_is_not_its_backward_error():
+    A, b = fl.gallery.poisson5(5), np.ones(25)
+    x = fl.solve(A, b).x * (1 + 1e-3)
+    solution = fl.solve(A, b, x0=x, rtol=1e-2, criterion="backward")
+    assert solution.converged and solution.iterations == 0
+    assert solution.residual_norm == pytest.approx(np.linalg.norm(b - A @ x))
+
+
+@pytest.mark.parametrize("name", ["solve", *METHODS])
+def test_a_first_guess_that_makes_a_small_right_hand_side_negligible(name):
+    A, b = fl.gallery.problem("poisson5:4"), np.full(16, 1e-308)
+    solution = getattr(fl, name)(A, b, x0=np.full(16, 0.7), rtol=1e-8)  # times 2^1023 a number, the norm of A x0 is not
+    assert solution.converged and solution.residual_norm <= 1e-8 * 4e-308 and np.isfinite(solution.history).all()
+
+
+def test_words_that_name_no_criterion():
+    A = fl.gallery.problem("poisson5:4")
+    for call in (fl.solve, fl.cg):
+        with pytest.raises(ParameterError, match=r"criterion='backwards'; one of .* Did you mean 'backward'"):
+            call(A, np.ones(16), criterion="backwards")
+    with pytest.raises(ParameterError, match="by its products only"):
+        fl.cg(aslinearoperator(A), np.ones(16), criterion="backward")
+    assert fl.cg(aslinearoperator(A), np.ones(16)).converged
+
+
+def test_a_callback_sees_x_in_corrections_too():
+    A, b, u = penalty(1e12)
+    seen, counted = [], []
+    solution = fl.cg(
+        A,
+        b,
+        M=fl.IC0().factor(A),
+        rtol=1e-8,
+        callback=lambda x: seen.append(x.copy()),
+        watch=lambda k, _: counted.append(k),
+    )
+    assert abs(seen[-1] - u).max() < 1e-5 and max(counted) == solution.iterations == len(seen)
+    assert len(solution.history) == solution.iterations + 1 and solution.history[-1] == solution.residual_norm
+    stopped = fl.cg(A, b, M=fl.IC0().factor(A), rtol=1e-8, watch=lambda k, _: k >= 20)
+    assert stopped.status is Status.INTERRUPTED and stopped.iterations == 20
+
+
+def test_power_of_two_is_exact():
+    for b in (np.array([5e-324, 1e-310]), np.array([1e-45], np.float32)):
+        power = criteria.power_for(b)
+        assert np.array_equal(criteria.times_power(criteria.times_power(b, power), -power), b)
+    assert criteria.power_for(np.ones(3)) == criteria.power_for(np.zeros(3)) == 0
