@@ -19,7 +19,7 @@ from scipy.optimize import newton_krylov
 import finelu as fl
 from finelu import deadline, foreign, gallery
 from finelu.auto.ladder import Ladder
-from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix
+from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix, UnstableFactors
 from finelu.ordering import Begun, complete_fill, with_little_fill
 from finelu.preconditioners import complete, direct, pardiso
 
@@ -135,8 +135,15 @@ def test_bad_factors_are_made_again_by_another_library_or_warn(monkeypatch):
     H = fl.SparseLU().factor(A)  # the better of the two, and no word less
     assert H.report.backend == "klu" and "backward error" in H.report.warning and len(H.report.tried) == 3
     assert "refinement" in H.report.warning or H.report.refinements == 0
+    monkeypatch.setattr(complete.SuperLU, "solve", off(complete.SuperLU.solve, np.nan))
+    monkeypatch.setattr(complete.KLU, "solve", off(complete.KLU.solve, np.nan))
+    for asked in ("auto", "klu"):
+        with pytest.raises(UnstableFactors):
+            fl.SparseLU(backend=asked).factor(A)
     monkeypatch.undo()
     assert H.update(A).report.warning is None and H.report.tried is None
+    monkeypatch.setattr(complete.KLU, "solve", off(complete.KLU.solve, np.nan))
+    assert np.linalg.norm(A @ fl.SparseLU().factor(A).solve(b) - b) < 1e-9
 
 
 def test_factors_of_a_shifted_matrix_are_not_taken_for_those_of_A():

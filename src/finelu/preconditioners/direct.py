@@ -354,7 +354,9 @@ class SparseLUFactors(Factors):
 
     def _judge(self, A: CSR) -> None:
         """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
-        solves, scale A, or take other factors where "auto" allows for them, or warn."""
+        solves, scale A, or take other factors where "auto" allows for them, or warn.
+
+        Raises UnstableFactors where none solve for finite numbers."""
         report = self.report
         start, found = perf_counter(), self._judged()
         best, others = (found, self._state()), [(report.backend, found)]
@@ -373,6 +375,8 @@ class SparseLUFactors(Factors):
                 best = (found, self._state())
             if found[1] <= ENOUGH:
                 break
+        if not best[0][1] < np.inf:
+            raise UnstableFactors(self.recipe)
         if best[0] is not found:
             found, (attributes, facts) = best
             vars(self).update(attributes)
@@ -412,8 +416,8 @@ class SparseLUFactors(Factors):
         `finelu.factors.probe` finds; S is what is prepared, y random, and in proportion to the columns' sizes, so that
         all of them count.
 
-        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps.
-        Raises UnstableFactors where a solve is not finite.
+        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
+        solve is not finite.
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, probing(S)
@@ -426,9 +430,7 @@ class SparseLUFactors(Factors):
         while True:
             X = np.asfortranarray(self._refined(B, "N"))
             if not np.isfinite(X).all():
-                if found:
-                    break
-                raise UnstableFactors(self.recipe)
+                break
             (*one, r), (*two, _) = (backward_error(S, X[:, k], B[:, k]) for k in (0, 1))
             size = abs(B[:, 0]).max()
             probed = norm(r / size) / norm(B[:, 0] / size) if size > 0 else 0.0
@@ -436,6 +438,7 @@ class SparseLUFactors(Factors):
             if self._steps or found[0][1] <= ENOUGH:
                 break
             self._steps = 1
+        found = found or [(np.inf, np.inf, np.inf)]
         self._steps = int(len(found) > 1 and found[1][1] < found[0][1])
         self._S = S.copy() if self._steps else None  # a caller may write to what A shares with it
         return found[self._steps]
