@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, ParameterError
-from finelu.foreign import leavable, spilu, with_own_symbols
+from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
@@ -89,21 +89,17 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least: dict[str, Any] = {
-        "drop_tol": 0.5,
-        "fill_factor": 1,
-        "permc_spec": "MMD_AT_PLUS_A",
-        "diag_pivot_thresh": 0,
-        "panel_size": 1,
-        "relax": 1,
-        "drop_rule": "basic",
-    }
-    columns = sp.csc_matrix(by_columns, shape=S.shape)
-
-    def places() -> np.ndarray:  # the factors are dropped by the thread that has made them
-        return spilu(columns, **least).perm_c.copy()
-
-    return np.argsort(leavable(places) if S.nnz > LONG_GRAPH else places())  # perm_c says where a column goes
+    factors = spilu(
+        sp.csc_matrix(by_columns, shape=S.shape),
+        drop_tol=0.5,
+        fill_factor=1,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0,
+        panel_size=1,
+        relax=1,
+        drop_rule="basic",
+    )
+    return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
 
 def amd(A: Any) -> np.ndarray:

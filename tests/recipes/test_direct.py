@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu
-from finelu import SparseLU, gallery
+from finelu import SparseLU, foreign, gallery
 from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
-from finelu import foreign
 from finelu.preconditioners import direct
 from finelu.scaling import by_largest
 
