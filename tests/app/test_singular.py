@@ -237,6 +237,27 @@ def test_constants_are_exact_or_rounding_or_none():
     assert found(shell, thorough=True).right.count == 1
 
 
+@pytest.mark.parametrize(("size", "of_b"), [(1e-300, 1e-200), (1e-150, 1e-180), (1.1e300, 1e-200)])
+def test_evidence_is_not_one_of_underflow(size, of_b):
+    A = neumann(3, 3) * size  # rounded, row by row, so that A 1 is not 0
+    assert singular.exactly_singular(as_csr(A)) is False
+    solution = solve(A, of_b * np.arange(9.0))
+    assert solution.status is Status.NUMERICALLY_SINGULAR, solution.explain()
+
+
+def test_evidence_is_not_one_of_rows_that_leave_the_range():
+    A = np.diag([1.0, 1.0, -2e-130, 3e282, 1.0, 1.0, 1.0])
+    A[0, 1], A[1, 4], A[4, 6], A[5, 0], A[6, 5] = 8.0, -2e94, -9e224, -2e-106, -1e-44
+    b = 1e108 * np.array([5.2, 5.6, -2.7, -1.0, 2.7, -5.0, 4.9])
+    assert singular.exactly_singular(as_csr(A)) is False
+    assert solve(A, b).status is not Status.SINGULAR
+
+
+def test_numbers_whose_sum_overflows():
+    A = np.array([[1.2e308 + 0.9e308j, 1e300], [1e300, 1.2e308 + 0.9e308j]])
+    assert np.isfinite(solve(A, np.ones(2)).x).all()
+
+
 def test_a_null_vector_of_unknowns_without_diagonal():
     """A pressure: constant where the diagonal has gaps."""
     B = neumann(400)[:, :-1].T  # (399, 400), B 1 = 0

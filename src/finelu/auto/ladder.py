@@ -92,7 +92,7 @@ class Ladder:
         self.broken: set[str] = set()  # rungs without factors
         self.structure = ""  # what a recipe says of a structural singularity
         # Whether the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
-        sum_of_all = abs(complex(self.A.data.sum()))
+        sum_of_all = float(abs(self.A.data.sum()))
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
         self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
@@ -164,17 +164,19 @@ class Ladder:
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
         column = Column(self.A, b, scale, wanted, self.criterion)
+        length = scale  # of b - A x, which the criterion may measure otherwise
         if x0 is not None:
             _, size = column.residual(b, x0, column.target)
             if size < scale:
                 column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
+                length = column.residual.norm
                 if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, column.residual.norm), x=column.x)
+                    return replace(self.nothing(b, Status.CONVERGED, length), x=column.x)
         if differing := self._unfit_for_method():
-            unfit = self.nothing(b, Status.NOT_SYMMETRIC, column.size)
+            unfit = self.nothing(b, Status.NOT_SYMMETRIC, length)
             return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
         if self.most == 0:
-            return replace(self.nothing(b, Status.MAX_ITERATIONS, column.size), x=column.x)
+            return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=column.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
         with limited(self.costs.deadline):
             try:

@@ -14,7 +14,7 @@ from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
-from finelu.krylov.criterion import Criterion
+from finelu.krylov.criterion import Criterion, times_power
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
@@ -215,10 +215,17 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
 
 def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
     """|A v|, formed in twice the precision, what the rounding of the sums in the rows of A may make of 0, and what that
-    of the product itself may."""
-    sizes, eps = abs(A.tosparse()) @ abs(v), float(np.finfo(A.dtype).eps)
+    of the product itself may: all three times a power of two, with which the largest terms are about 1, and others do
+    not underflow together. Rows whose terms leave the range all the same are Inf, and nothing of them rounding."""
+    of_A, of_v = (math.frexp(float(abs(values).max()) if values.size else 0.0)[1] for values in (A.data, v))
+    limits, xp = np.finfo(A.dtype), namespace(v)
+    v = times_power(v, min(-of_A, int(limits.maxexp) - 2) - of_v)
+    sizes, eps = abs(A.tosparse()) @ abs(v), float(limits.eps)
     entries = A.indptr[1:] - A.indptr[:-1]
-    return abs(_product(A, v)), entries * (eps / 2) * sizes, EXACT * (entries + 1) * eps**2 * sizes
+    met = A.with_values((A.data != 0).astype(sizes.dtype)).tosparse() @ (v != 0).astype(sizes.dtype)
+    known = (met == 0) | ((sizes >= float(limits.tiny) / eps**2) & xp.isfinite(sizes))
+    rest, rounding = xp.where(known, abs(_product(A, v)), np.inf), xp.where(known, entries * sizes, 0)
+    return rest, rounding * (eps / 2), EXACT * (rounding + xp.where(known, sizes, 0)) * eps**2
 
 
 @dataclass(frozen=True)
