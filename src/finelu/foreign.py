@@ -62,8 +62,8 @@ class Owner:
     """A thread that makes, uses and drops what no other thread may; it does one call after the other.
 
     Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
-    left : a call goes on that no other thread waits for, and none is to begin here; but what this thread has made before, it
-    drops once that call is over.
+    left : a call goes on that no other thread waits for, and none is to begin here; but what this thread has made
+    before, it drops once that call is over.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ def _keep_what_belongs_to_this_thread() -> None:
 
 
 def _stop(thread: threading.Thread) -> None:
-    """Let a thread stand still in a handler for a signal that has no other use; nothing is done where there are none."""
+    """Let a thread stand still in a handler for a signal that has no other use; else nothing is done."""
     with suppress(AttributeError, OSError, ValueError):
         libc, number = ctypes.CDLL(None), signal.SIGRTMAX - 1
         if thread.ident is not None and signal.getsignal(number) is signal.SIG_DFL:

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 from finelu import deadline, threads, validation
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, ParameterError
-from finelu.foreign import leavable, spilu, with_own_symbols
+from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
@@ -31,7 +31,8 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
 # that a half has too many; of a region, the smaller half at least.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-COSTLY, CHEAPER = 32, 0.5  # products for each entry of A, from which on dense rows go last, and what these leave
+# Products of an elimination, for each entry of A and of all, beyond which dense rows go last; what that is to leave.
+COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
 LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
 
 
@@ -88,21 +89,17 @@ def _minimum_degree(S: Any) -> np.ndarray:
     by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
-    least: dict[str, Any] = {
-        "drop_tol": 0.5,
-        "fill_factor": 1,
-        "permc_spec": "MMD_AT_PLUS_A",
-        "diag_pivot_thresh": 0,
-        "panel_size": 1,
-        "relax": 1,
-        "drop_rule": "basic",
-    }
-    columns = sp.csc_matrix(by_columns, shape=S.shape)
-
-    def places() -> np.ndarray:  # the factors are dropped by the thread that has made them
-        return spilu(columns, **least).perm_c.copy()
-
-    return np.argsort(leavable(places) if S.nnz > LONG_GRAPH else places())  # perm_c says where a column goes
+    factors = spilu(
+        sp.csc_matrix(by_columns, shape=S.shape),
+        drop_tol=0.5,
+        fill_factor=1,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0,
+        panel_size=1,
+        relax=1,
+        drop_rule="basic",
+    )
+    return np.argsort(factors.perm_c)  # perm_c says where a column goes
 
 
 def amd(A: Any) -> np.ndarray:
@@ -135,8 +132,8 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
 
     A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
-    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than 32
-    products l_ik u_kj for each entry of A, before any fill, and the new order leaves at most half of them.
+    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than a
+    million products l_ik u_kj, and 32 for each entry of A, before any fill, and the new order leaves half at most.
     Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
     """
     dense = dense_row(A.n)
@@ -146,7 +143,7 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
     below, behind = _neighbours(rows, columns, A.n)
     moved = (below > dense) & (behind > dense)
     before = float(below @ behind)
-    if not moved.any() or before <= COSTLY * A.nnz:
+    if not moved.any() or before <= max(COSTLY * A.nnz, LEAST_COSTLY):
         return None
     order = np.argsort(moved, kind="stable")
     below, behind = _reordered(rows, columns, order)
@@ -344,9 +341,9 @@ def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None)
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
-    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS does, the better of that and
-    `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto" for this A. Cost: those of the
-    orderings.
+    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS
+    does, the better of that and `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto"
+    for this A. Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
@@ -366,7 +363,7 @@ def _metis_for(S: Any, fill: Fill) -> Any:
 
 def _metis_in_time(S: Any) -> bool:
     """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
-    return METIS_SECONDS * S.nnz <= deadline.remaining()
+    return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
 
 
 class Begun:

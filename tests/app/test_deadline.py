@@ -18,7 +18,7 @@ from finelu.preconditioners import direct
 from finelu.result import Status
 
 FAR = 1e6  # s
-LIMIT, SOON = 0.2, 2.0  # s: a limit, and when what takes some 5 s or more without one has ended by any means
+LIMIT, SOON = 0.2, 4.0  # s: a limit, and when what takes longer without one has ended on a busy machine, too
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def test_what_threads_do_for_a_caller_is_under_its_limit():
 # Recipes
 
 
-SLOW = {  # parameters and matrices whose set-up takes 5 s or more
+SLOW = {  # parameters and matrices whose set-up takes many times LIMIT
     "ilut": (fl.ILUT(drop_tol=0, fill=math.inf), random_matrix, (5000, 20)),
     "ilut by Crout": (fl.ILUT(drop_tol=0, fill=math.inf, form="crout"), random_matrix, (5000, 20)),
     "ict": (fl.ICT(drop_tol=0, fill=math.inf), random_matrix, (5000, 20, float, True)),
     "iluk": (fl.ILUK(level=5000), random_matrix, (5000, 20)),
-    "ilu0": (fl.ILU0(), random_matrix, (5000, 1000)),
-    "milu0": (fl.MILU0(), random_matrix, (5000, 1000)),
-    "ic0": (fl.IC0(), random_matrix, (5000, 600, float, True)),
+    "ilu0": (fl.ILU0(), random_matrix, (5000, 600)),
+    "milu0": (fl.MILU0(), random_matrix, (5000, 600)),
+    "ic0": (fl.IC0(), random_matrix, (5000, 300, float, True)),
     "parilu": (fl.ParILU(), random_matrix, (5000, 1000)),
     "parilut": (fl.ParILUT(start=2), random_matrix, (4000, 20)),
     "multilevel": (fl.MultilevelILU(drop_tol=0, condest=math.inf, matching=False), random_matrix, (7000, 20)),

@@ -57,8 +57,7 @@ def test_of_real_matrices(tmp_path, name, recipe):
 
 
 def test_superlu_is_never_given_a_structurally_singular_matrix(monkeypatch):
-    from finelu import FineluError, SparseLU
-    from finelu import foreign
+    from finelu import FineluError, SparseLU, foreign
 
     given, plain = [], foreign.splu
 

@@ -349,7 +349,7 @@ def test_gaps_are_filled_where_they_are():
     np.testing.assert_array_equal(S.tosparse().toarray(), A.toarray())
     np.testing.assert_array_equal(S.indices[S.diag], np.arange(30))
     assert S.tosparse().has_sorted_indices
-    cudss._take_values(S, places, C, 0.5)
+    cudss._take_values(S, places, C.data, 0.5)
     d = A.diagonal()
     np.testing.assert_allclose(S.data[S.diag], d + 0.5 * np.where(d == 0, abs(A).max(), d))
 

@@ -19,7 +19,7 @@ from scipy.optimize import newton_krylov
 import finelu as fl
 from finelu import deadline, foreign, gallery
 from finelu.auto.ladder import Ladder
-from finelu.errors import FineluError, MatrixError, OutOfTime, ParameterError, SingularMatrix
+from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix, UnstableFactors
 from finelu.ordering import Begun, complete_fill, with_little_fill
 from finelu.preconditioners import complete, direct, pardiso
 
@@ -101,7 +101,7 @@ def test_a_step_of_refinement_is_taken_where_solves_need_one_and_only_there(solv
 
 
 def test_what_is_written_to_A_later_does_not_change_refined_solves():
-    A = next(A for A in map(lambda seed: scaled(seed=seed), range(20)) if refined(A))
+    A = next(A for A in (scaled(seed=seed) for seed in range(20)) if refined(A))
     F, b = fl.SparseLU(matching=False, backend="superlu").factor(A), np.ones(400)
     want = F.solve(b)
     others = copy.copy(F), pickle.loads(pickle.dumps(F))
@@ -135,8 +135,15 @@ def test_bad_factors_are_made_again_by_another_library_or_warn(monkeypatch):
     H = fl.SparseLU().factor(A)  # the better of the two, and no word less
     assert H.report.backend == "klu" and "backward error" in H.report.warning and len(H.report.tried) == 3
     assert "refinement" in H.report.warning or H.report.refinements == 0
+    monkeypatch.setattr(complete.SuperLU, "solve", off(complete.SuperLU.solve, np.nan))
+    monkeypatch.setattr(complete.KLU, "solve", off(complete.KLU.solve, np.nan))
+    for asked in ("auto", "klu"):
+        with pytest.raises(UnstableFactors):
+            fl.SparseLU(backend=asked).factor(A)
     monkeypatch.undo()
     assert H.update(A).report.warning is None and H.report.tried is None
+    monkeypatch.setattr(complete.KLU, "solve", off(complete.KLU.solve, np.nan))
+    assert np.linalg.norm(A @ fl.SparseLU().factor(A).solve(b) - b) < 1e-9
 
 
 def test_factors_of_a_shifted_matrix_are_not_taken_for_those_of_A():
@@ -157,7 +164,7 @@ def test_what_a_library_gives_up_goes_to_superlu(monkeypatch):
     for code, kind, words in (
         (-1, FineluError, "inconsistent"),
         (-2, FineluError, "other failures"),
-        (-4, SingularMatrix, ""),
+        (-4, SingularMatrix, "singular"),
     ):
         monkeypatch.setattr(
             pardiso._Called, "_call", lambda C, phase, *r, c=code: c if phase > 0 else call(C, phase, *r)

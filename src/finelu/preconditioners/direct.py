@@ -77,6 +77,10 @@ class SparseLU(Recipe):
         without. Where PARDISO has to replace pivots even so, "auto" leaves A to SuperLU, and `F.report` warns
         if PARDISO was asked for. cuDSS takes "auto", its own nested dissection, "nd", "amd" or None, and any
         `matching`, None being its own choice.
+    No library gets stored zeros, nor numbers so large or small that products of two may be none: of such A, in double
+    precision and scaled by powers of two, factors are made. `factor` and `update` look at solves with them: where these
+    leave more than rounding in a row, each solve takes a step of refinement; where that does not help, factors are made
+    again of a scaled A, then, with "auto", by SuperLU, at last with a matching; `F.report` says so, or warns.
     With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
         the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
@@ -112,7 +116,8 @@ class SparseLU(Recipe):
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
-        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room.
+        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room,
+        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
@@ -349,7 +354,9 @@ class SparseLUFactors(Factors):
 
     def _judge(self, A: CSR) -> None:
         """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
-        solves, scale A, or take other factors where "auto" allows for them, or warn."""
+        solves, scale A, or take other factors where "auto" allows for them, or warn.
+
+        Raises UnstableFactors where none solve for finite numbers."""
         report = self.report
         start, found = perf_counter(), self._judged()
         best, others = (found, self._state()), [(report.backend, found)]
@@ -368,6 +375,8 @@ class SparseLUFactors(Factors):
                 best = (found, self._state())
             if found[1] <= ENOUGH:
                 break
+        if not best[0][1] < np.inf:
+            raise UnstableFactors(self.recipe)
         found, (attributes, facts) = best  # whatever was made, or begun, after these
         vars(self).update(attributes)
         vars(report).update(facts)
@@ -407,8 +416,8 @@ class SparseLUFactors(Factors):
         `finelu.factors.probe` finds; S is what is prepared, y random, and in proportion to the columns' sizes, so that
         all of them count.
 
-        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps.
-        Raises UnstableFactors where a solve is not finite.
+        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
+        solve is not finite.
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, probing(S)
@@ -421,9 +430,7 @@ class SparseLUFactors(Factors):
         while True:
             X = np.asfortranarray(self._refined(B, "N"))
             if not np.isfinite(X).all():
-                if found:
-                    break
-                raise UnstableFactors(self.recipe)
+                break
             (*one, r), (*two, _) = (backward_error(S, X[:, k], B[:, k]) for k in (0, 1))
             size = abs(B[:, 0]).max()
             probed = norm(r / size) / norm(B[:, 0] / size) if size > 0 else 0.0
@@ -431,6 +438,7 @@ class SparseLUFactors(Factors):
             if self._steps or found[0][1] <= ENOUGH:
                 break
             self._steps = 1
+        found = found or [(np.inf, np.inf, np.inf)]
         self._steps = int(len(found) > 1 and found[1][1] < found[0][1])
         self._S = S.copy() if self._steps else None  # a caller may write to what A shares with it
         return found[self._steps]

@@ -36,6 +36,7 @@ SCATTERED = 3.0  # how much longer a row takes in level order than in natural or
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
+LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
 
 
@@ -135,6 +136,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     waits = forgo(work) if free and could_pay(work) else 0
     if variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
+        deadline.check()
         required = variant == "levels"
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
     elif free:
@@ -284,7 +286,7 @@ def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first,
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
-            if halted(halt):
+            if r & LOOK == 0 and halted(halt):
                 break
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -321,7 +323,7 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
-            if halted(halt):
+            if r & LOOK == 0 and halted(halt):
                 break
             i = order[r]
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
@@ -351,7 +353,7 @@ def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, 
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
-            if halted(halt):
+            if r & LOOK == 0 and halted(halt):
                 break
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -381,7 +383,7 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
-            if halted(halt):
+            if r & LOOK == 0 and halted(halt):
                 break
             i = order[r]
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
@@ -477,7 +479,7 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
-            if halted(halt):
+            if r & LOOK == 0 and halted(halt):
                 break
             i = np.uint64(order[r])
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])

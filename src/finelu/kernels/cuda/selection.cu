@@ -849,6 +849,7 @@ search_rest(long long n_max, const void* n_at, long long k, const void* k_at, in
             if (t == 0) finish<K>(state, out, infinity_key<K>(ORDER), ORDER, n);
             return;
         }
+        __syncthreads();  // all have read `found`
     }
 
     while (count > BLOCK && K(high - low) > 1) {
