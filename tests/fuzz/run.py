@@ -241,11 +241,11 @@ def tried(kind: str, first: int, count: int | None, seconds: float, processes: i
             print("stopping", flush=True)
     alone = Worker(kind, folder / "alone")
     for seed in sorted(found.doubtful):
-        for _, verdict in alone.tried(seed, seed + 1):
-            again = {"faults": [verdict]} if isinstance(verdict, str) else verdict
-            if again["faults"]:
-                outcome = again.get("outcome", verdict)
-                found.faults.append({"seed": seed, "outcome": outcome, "faults": again["faults"]})
+        *_, verdict = (v for _ in range(2) for _, v in alone.tried(seed, seed + 1))  # the first time may import modules
+        again = {"faults": [verdict]} if isinstance(verdict, str) else verdict
+        if again["faults"]:
+            outcome = again.get("outcome", verdict)
+            found.faults.append({"seed": seed, "outcome": outcome, "faults": again["faults"]})
     alone.close()
     found.wall = time.monotonic() - start
     found.faults.sort(key=lambda fault: fault["seed"])
