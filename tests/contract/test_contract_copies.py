@@ -145,6 +145,9 @@ def made() -> dict:
         errors.ZeroPivot: errors.ZeroPivot(ILU0(shift=0.1), 3, 0.0),
         errors.NoFactors: errors.NoFactors(ILU0()),
         errors.NotConverged: errors.NotConverged("it", fl.krylov.gmres(A, np.ones(N), maxiter=1), 1e-8),
+        errors.OutOfTime: errors.OutOfTime(),
+        errors.TooManyEntries: errors.TooManyEntries(1000),
+        errors.UnknownParameter: errors.UnknownParameter("solve", "tol", ["rtol"]),
         SingularBlock: SingularBlock(BlockILU0(block_size=2), (1, 2, 3), 4, 1e20),
     }
 

@@ -671,8 +671,8 @@ def test_a_structurally_singular_matrix_names_a_row(backend, options):
 def test_a_matrix_that_is_hermitian_up_to_rounding_is_not_singular_for_that():
     A = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]) + 1e-8j * np.eye(3)
     A, b = sp.csr_matrix(A.astype(np.complex64)), np.ones(3, np.complex64)
-    with pytest.raises(ZeroPivot, match=r"row 2 .* once A, symmetric up to rounding, .*Try symmetric=False"):
-        MultilevelILU().factor(A)
+    F = MultilevelILU().factor(A)  # of A made symmetric, which is singular: A itself is not
+    assert "singular to working precision, or nearly" in F.report["warning"] and fl.solve(A, b).converged
     assert backward_error(A, MultilevelILU(symmetric=False).factor(A).solve(b), b) < 100
 
 

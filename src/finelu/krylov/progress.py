@@ -346,8 +346,9 @@ class Progress(Measures):
         self.stopped = status
 
     def is_even(self) -> bool:
-        """After the end: whether x converged, and the terms of its rows differ so little that one norm says it all."""
-        return self._believed_x and terms_are_even(self.residual.bound)
+        """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm says
+        it all. Where the system was scaled, those of small rows may have underflowed."""
+        return self._believed_x and self.scale == 1 and terms_are_even(self.residual.bound)
 
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
