@@ -254,7 +254,7 @@ def real_matrix(name):
 @pytest.fixture(autouse=True)
 def embedded_direct_solver(request, monkeypatch):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers."""
-    if request.path.name not in ("test_interop_direct.py", "test_libraries.py"):
+    if request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
         monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
         monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
     if request.path.name != "test_cudss.py":

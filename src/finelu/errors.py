@@ -148,7 +148,7 @@ class UnstableFactors(FineluError, ArithmeticError):
         )
 
 
-class TooManyEntries(FineluError, MemoryError):
+class TooManyEntries(MemoryError, FineluError):
     """Factors that would have more entries than they may.
 
     most : how many they may have.
@@ -172,6 +172,9 @@ class OutOfTime(FineluError, TimeoutError):
 
     def __init__(self) -> None:
         super().__init__("the time limit was reached")
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return type(self), ()  # as OSError, its base, takes the arguments of an exception apart
 
 
 class NotConverged(FineluError, ArithmeticError):

@@ -346,8 +346,8 @@ class Progress(Measures):
         self.stopped = status
 
     def is_even(self) -> bool:
-        """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm says
-        it all. Where the system was scaled, those of small rows may have underflowed."""
+        """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm
+        says it all. Where the system was scaled, those of small rows may have underflowed."""
         return self._believed_x and self.scale == 1 and terms_are_even(self.residual.bound)
 
     def end(self) -> Solution:
