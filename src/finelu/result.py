@@ -100,10 +100,17 @@ class Certificate:
     least_residual: float
 
     def sentence(self) -> str:
+        known = (
+            f"condition number about {self.condition:.1e}"
+            if np.isfinite(self.condition)
+            else "no condition number is known",
+            f"x is wrong by at most {self.error:.1e} of its largest element"
+            if np.isfinite(self.error)
+            else "no bound of the error of x is known",
+        )
         return (
-            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; condition number about "
-            f"{self.condition:.1e}; x is wrong by at most {self.error:.1e} of its largest element; rounding x alone "
-            f"leaves a relative residual of about {self.least_residual:.1e}"
+            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; {'; '.join(known)}; rounding "
+            f"x alone leaves a relative residual of about {self.least_residual:.1e}"
         )
 
 

@@ -281,7 +281,8 @@ def within_reach(A: sp.csr_matrix, b: Any, rtol: float, atol: float, dtype: Any)
     limits = np.finfo(dtype)
     in_range = np.all((log_x < limits.maxexp - 10) & ((log_x > limits.minexp + 60) | ~np.isfinite(log_x)))
     wanted = max(rtol * float(np.linalg.norm(b / of_b)) * of_b, atol)
-    rounding = float(np.finfo(dtype).eps) * float(np.linalg.norm(terms))
+    with np.errstate(all="ignore"):
+        rounding = float(np.finfo(dtype).eps) * float(np.linalg.norm(terms))
     normal = of_b > 1e3 * float(limits.tiny / limits.eps) and np.all(np.isfinite(terms)) and np.max(terms) < 1e290
     return bool(in_range and normal and rounding <= wanted / 100)
 

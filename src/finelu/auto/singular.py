@@ -217,6 +217,7 @@ def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
     """|A v|, formed in twice the precision, what the rounding of the sums in the rows of A may make of 0, and what that
     of the product itself may: all three times a power of two, with which the largest terms are about 1, and others do
     not underflow together. Rows whose terms leave the range all the same are Inf, and nothing of them rounding."""
+    deadline.check()
     of_A, of_v = (math.frexp(float(abs(values).max()) if values.size else 0.0)[1] for values in (A.data, v))
     limits, xp = np.finfo(A.dtype), namespace(v)
     v = times_power(v, min(-of_A, int(limits.maxexp) - 2) - of_v)
