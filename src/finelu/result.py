@@ -89,8 +89,8 @@ class Certificate:
     componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, likewise with each entry by itself.
     condition : ||A|| ||A^-1||, estimated from below; Inf where a solve that this takes did not end.
     error : a bound of max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf likewise.
-    least_residual : about ||b - A x||_2 / ||b||_2 of the solution itself, rounded to this precision: no rtol below it
-        can be asked for.
+    least_residual : what ||b - A x||_2 / ||b||_2 of the solution itself may be, rounded to this precision: an rtol far
+        below it cannot be reached.
     """
 
     normwise: float
@@ -110,7 +110,7 @@ class Certificate:
         )
         return (
             f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; {'; '.join(known)}; rounding "
-            f"x alone leaves a relative residual of about {self.least_residual:.1e}"
+            f"x alone may leave a relative residual of {self.least_residual:.1e}"
         )
 
 

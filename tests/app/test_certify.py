@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from conftest import real_matrix
 
 import finelu as fl
 from finelu.auto.certify import one_norm
@@ -84,6 +85,26 @@ def test_many_columns_and_none():
     assert fl.solve(A, np.zeros(100), certify=True).certificate.error >= 0
     with pytest.raises(ParameterError, match="certify"):
         fl.solve(A, B, certify="yes")
+
+
+REAL = ["west0479", "bcsstk16", "lns_131", "plat362", "cryg2500", "mcca", "ng_maxwell_eddy", "trilinos_nsjac_1"]
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("kind", ["range", "random"])
+def test_real_systems_end_converged_singular_or_at_the_limit_of_the_precision(name, kind):
+    """Of all, at length: benchmarks/claims/certified.py."""
+    A = real_matrix(name)
+    b = A @ np.ones(A.shape[0]) if kind == "range" else np.random.default_rng(0).standard_normal(A.shape[0])
+    solution = fl.solve(A, b, certify=True)
+    ended = (fl.Status.CONVERGED, fl.Status.SINGULAR, fl.Status.NUMERICALLY_SINGULAR, fl.Status.PRECISION_LIMIT)
+    assert solution.status in ended
+    if solution.converged:
+        assert np.linalg.norm(b - A @ solution.x) <= 1.01e-8 * np.linalg.norm(b)
+    if solution.status is fl.Status.PRECISION_LIMIT:
+        assert solution.certificate.least_residual <= 10 * solution.residual_norm / np.linalg.norm(b)
+    if kind == "range" and solution.converged and solution.certificate.error < 1:
+        assert abs(solution.x - 1).max() <= 10 * solution.certificate.error + 1e-10
 
 
 def test_a_deadline_ends_the_estimates():
