@@ -20,6 +20,7 @@ import numpy as np
 
 from finelu.errors import OutOfTime
 
+LONGEST = 1e6  # s that a thread waits for the end of the time: a later one is not set
 NEVER = np.zeros(1, np.int64)  # what kernels look at where there is no limit; never written
 
 _here = threading.local()
@@ -81,7 +82,7 @@ def under(limit: Limit | None) -> Iterator[None]:
 def limited(end: float) -> Iterator[None]:
     """Let what is called inside end by `end`, of `perf_counter`, or by the limit outside if that is earlier."""
     outside = current()
-    if end == math.inf or (outside is not None and outside.end <= end):
+    if end - perf_counter() > LONGEST or (outside is not None and outside.end <= end):
         yield
         return
     limit = Limit(end)

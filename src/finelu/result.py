@@ -67,7 +67,7 @@ class Attempt:
 
     method : "" where there were no factors.  why : the reason it was tried.  outcome : how it ended.
     setup_seconds : of the factors, 0 where they were there.  seconds : of the iterations.
-    residual : ||b - A x|| / ||b|| of the x that it left.
+    residual : ||b - A x|| / ||b|| of the x that it left; what `criterion` says of it, where that is more.
     """
 
     recipe: str

@@ -85,7 +85,7 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
         x, r, size, history = _refine(column, way, r, monitor)
         iterations, recurrence = len(history) - 1, history
     for method in way.methods if size > target and monitor.status is None else ():
-        goes_on = True
+        goes_on, corrected = True, False
         while goes_on:  # once, unless rows differ in size, so that one norm does not lead to what is asked
             most = min(way.most - iterations, REFINEMENTS**2 if way.complete else MAXITER)
             if most <= 0:
@@ -100,7 +100,9 @@ def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
             if found.iterations and math.isfinite(reached):
                 history[-1] = reached
             column.indefinite |= status is Status.INDEFINITE
-            x, r, size = better, rest, reached
+            if corrected and not reached < size:
+                break
+            x, r, size, corrected = better, rest, reached, True
             claimed = status is Status.CONVERGED and size > target
             goes_on = claimed and column.residual.by_rows and size <= before / 2 and monitor.status is None
         if most <= 0 or monitor.status or (status not in way.ended and not claimed):

@@ -153,7 +153,7 @@ class Ladder:
         rung : the only one that is tried.  why : the reason for the first attempt, where the caller knows it.
         """
         b = namespace(b).ascontiguousarray(b)
-        if power := power_for(b):
+        if power := power_for(b, self.A):
             return self._magnified(b, x0, atol, power)
         scale = norm(b)
         if not math.isfinite(scale):
@@ -404,10 +404,11 @@ class Ladder:
             return False
         _, column.size = column.residual(column.b, x, column.target)
         column.x = x
-        column.verdict = (
-            f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
-            "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
-        )
+        if column.status is not Status.PRECISION_LIMIT:  # which has said more
+            column.verdict = (
+                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
+                "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+            )
         return True
 
     def _solution(self, column: Column, left: list[str]) -> Solution:

@@ -123,7 +123,7 @@ class Sequence:
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self.rtol)
         with compile_clock() as compiling:
-            power = power_for(v)  # of the smallest numbers: see `finelu.krylov.criterion`
+            power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
             larger = times_power(v, power) if power else v
             solution, decision, why, on_host = self._solved(A, larger)
             if power:
@@ -298,7 +298,9 @@ class Sequence:
         options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
         M, history, recurrence, goes_on, iterations = as_operator(self._F, "M", b, b.dtype), [least], [least], True, 0
         while goes_on:  # once, unless rows of A differ much in size
-            before, (rest, tolerance) = least, residual.correction(x, r, least, target)
+            before, (rest, tolerance) = least, (r, target)
+            if least > target:
+                rest, tolerance = residual.correction(x, r, least, target)
             system, options["atol"] = System(product, rest, M), tolerance
             solution = krylov.iterate(
                 self._method, system, rtol=0.0, maxiter=MAXITER - iterations, watch=too_long, **options
@@ -309,8 +311,8 @@ class Sequence:
             history, recurrence = [*history, *solution.history[1:]], [*recurrence, *solution.recurrence[1:]]
             goes_on = residual.by_rows and solution.converged and target < least <= before / 2 and iterations < MAXITER
         end = perf_counter()
-        status = solution.status
-        if status is Status.CONVERGED and not least <= target:
+        status = Status.CONVERGED if least <= target else solution.status
+        if least > target and status is Status.CONVERGED:
             status = Status.STAGNATED
         self._account.last = iterations
         if began and iterations > began[0][0]:

@@ -18,6 +18,7 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.krylov.operators import Operator
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
@@ -106,7 +107,7 @@ class Criterion:
         what it finds of one rounding of |A| |x| + |b|."""
         size, bound = measure(r), self._bound(b, x)
         noise = measure(bound)
-        rounding = float(np.finfo(b.dtype).eps) * measure(self.residual.terms(bound))
+        rounding = float(np.finfo(b.dtype).eps) * measure(self.residual.magnitudes(b, x))
         if noise > max(tolerance, size / 100):
             r, part = self.residual.twice(b, x)
             size = measure(r)
@@ -198,6 +199,8 @@ def solved(
     iterate : the method, of a Progress and `options`.
     """
     kind = criterion_asked(criterion)
+    if kind == "backward" and system.comm is not None:
+        raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
     given, power = system, small_power(system)
     if power:
         system = magnified(system, power)
@@ -234,6 +237,11 @@ def _corrected(
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
+    if kind == "backward" and size > target and isinstance(system.M, Operator):
+        better = kernels_for(x).vectors.added(x, system.M @ r)  # which the norm of b - A x may have thrown away
+        rest, reached = check(system.b, better, target)
+        if reached < size:
+            x, r, size = better, rest, reached
     while size > target and left > 0 and found.status in (Status.CONVERGED, Status.STAGNATED):
         rest, tolerance = check.correction(x, r, size, target)
         done = found.iterations
@@ -269,6 +277,8 @@ def _corrected(
     status = found.status
     if size <= target:
         status = Status.CONVERGED
+    elif left <= 0:
+        status = Status.MAX_ITERATIONS
     elif status in (Status.CONVERGED, Status.STAGNATED):
         limited = size <= LIMIT * check.rounding(system.b, x)
         status = Status.PRECISION_LIMIT if limited else Status.STAGNATED
@@ -305,17 +315,22 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
 
 def small_power(system: System) -> int:
     """The power of two that b is to be multiplied by before a solve: 0 unless b is near the smallest numbers."""
-    return 0 if system.comm is not None else power_for(system.b)
+    return 0 if system.comm is not None else power_for(system.b, system.A.matrix)
 
 
-def power_for(b: Any) -> int:
-    """0, or the power of two that takes the largest entry of b to about 1 where ||b|| is next to the smallest numbers.
+def power_for(b: Any, matrix: Any) -> int:
+    """0, or the power of two that takes the largest entry of b to about that of the matrix, or to 1 if that is larger,
+    where ||b|| is next to the smallest numbers.
 
     To multiply by it is exact. A x then loses no digits by underflow; those that x itself loses, as it is rounded to
     what can be held, are looked at afterwards.
     """
     most, limits = largest(b), np.finfo(b.real.dtype)
-    return 1 - math.frexp(most)[1] if 0 < most < float(limits.tiny) / float(limits.eps) else 0
+    if not 0 < most < float(limits.tiny) / float(limits.eps):
+        return 0
+    entries = matrix.data if isinstance(matrix, CSR) else matrix if is_array(matrix) else None
+    of_A = 1.0 if entries is None else min(largest(entries), 1.0)
+    return max(math.frexp(of_A)[1] - math.frexp(most)[1], 0)
 
 
 def times_power(v: Any, power: int) -> Any:

@@ -81,14 +81,9 @@ class Residual(Measures):
         """|A| |x| + |b| for each row; None where no entries of A are known."""
         if self.matrix is None:
             return None
-        b, x = self._prepared(b, x)
-        bound, _ = self._rounding(b, x)
-        return self.terms(bound)
-
-    def terms(self, bound: Any) -> Any:
-        """|A| |x| + |b| for each row, from the bound of its rounding."""
+        terms, _ = self._rounding(*self._prepared(b, x), eps=1.0)  # the bound itself may underflow
         A = self._entries
-        return bound / ((A.indptr[1:] - A.indptr[:-1] + 1) * float(np.finfo(bound.dtype).eps))
+        return terms / (A.indptr[1:] - A.indptr[:-1] + 1)
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
@@ -125,12 +120,12 @@ class Residual(Measures):
             return accurate, math.inf
         return accurate, size if rest <= max(tolerance, BELOW * square * self.size(b)) else max(size, rest)
 
-    def _rounding(self, b: Any, x: Any) -> tuple[Any, Any]:
+    def _rounding(self, b: Any, x: Any, eps: float | None = None) -> tuple[Any, Any]:
         A = self._entries
         r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
         x = x if self.comm is None else self.matrix.with_ghosts(x)
         with np.errstate(over="ignore", invalid="ignore"):
-            self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound)
+            self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound, eps)
         return bound, r
 
     @cached_property
@@ -194,8 +189,6 @@ def largest(v: Any) -> float:
 
 
 def terms_are_even(bound: Any) -> bool:
-    """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown."""
-    if bound is None:
-        return False
-    most = largest(bound)
-    return bool(((bound * UNEVEN >= most) | (bound == 0)).all())
+    """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown, or
+    so small that they have underflowed."""
+    return bound is not None and bool((bound * UNEVEN >= max(largest(bound), np.finfo(bound.dtype).tiny)).all())

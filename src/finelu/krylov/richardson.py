@@ -51,7 +51,7 @@ def richardson(
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
     system = checked(A, b, x0, M)
-    callback, watch = alike(system, callback, watch, rtol=rtol, atol=atol, maxiter=maxiter)
+    callback, watch = alike(system, callback, watch, rtol=rtol, atol=atol, maxiter=maxiter, criterion=criterion)
     return solved(
         "richardson",
         iterate,

@@ -37,11 +37,11 @@ class Product:
         return product
 
 
-def residual(indptr, indices, data, x, b, factor, r, bound):
+def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
     """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference/products.py."""
     real = r.real.dtype.type
-    items = shared_out(indptr, data.size)
-    arguments = items, unsigned(indptr), unsigned(indices), data, x, b, real(factor), np.finfo(real).eps, r, bound
+    items, eps = shared_out(indptr, data.size), real(np.finfo(real).eps if eps is None else eps)
+    arguments = items, unsigned(indptr), unsigned(indices), data, x, b, real(factor), eps, r, bound
     run_items(_residual, items.size - 1, *arguments)
 
 

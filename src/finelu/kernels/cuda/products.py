@@ -53,7 +53,7 @@ def rows_of_a_block(n: int, nnz: int, processors: int) -> int:
     return rows
 
 
-def residual(indptr, indices, data, x, b, factor, r, bound):
+def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
     n, index, real = indptr.size - 1, indices.dtype, bound.dtype.type
     lanes = lanes_for(indices.size / max(n, 1))
     kernel("products", "residual", data.dtype, index)(
@@ -61,7 +61,7 @@ def residual(indptr, indices, data, x, b, factor, r, bound):
         (BLOCK,),
         (
             *(index.type(n), np.int32(lanes), indptr, indices, data, x, b),
-            *(real(factor), real(np.finfo(real).eps), r, bound),
+            *(real(factor), real(np.finfo(real).eps if eps is None else eps), r, bound),
         ),
     )
 

@@ -34,8 +34,9 @@ class Product:
         return product
 
 
-def residual(indptr, indices, data, x, b, factor, r, bound):
+def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
     """r = b - factor A x, and bound_i = (k_i + 1) eps (factor |A| |x| + |b|)_i for the k_i entries of row i.
+    eps : None for that of the dtype, for which bound is what follows; 1 for the terms, which do not underflow by it.
 
     r (n,) and b in the dtype of data and x, bound (n,) in its real one; factor is a power of two. bound is as much as
     rounding may have put into r (Higham 2002, section 3.5). |a| is |Re a| + |Im a|.
@@ -44,7 +45,7 @@ def residual(indptr, indices, data, x, b, factor, r, bound):
     def size(v):
         return abs(v.real) + abs(v.imag)
 
-    eps = np.finfo(bound.dtype).eps
+    eps = np.finfo(bound.dtype).eps if eps is None else eps
     for i in range(r.size):
         row = range(indptr[i], indptr[i + 1])
         r[i] = b[i] - factor * sum((data[p] * x[indices[p]] for p in row), start=r.dtype.type(0))
