@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time (default 8)")
-    parser.add_argument("--seconds", type=float, default=1e9, help="for all of it")
+    parser.add_argument("--seconds", type=float, default=1e5, help="for all of it (default 1e5)")
     parser.add_argument("--plain-loads", action="store_true")
     options = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
