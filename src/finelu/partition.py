@@ -218,12 +218,21 @@ def _host_is_faster(graph: Graph) -> bool:
 
 
 def _on_host(graph: Graph) -> Graph:
-    """The graph in host memory, itself if it is there, without what lies behind its last neighbour."""
-    begin, end, neighbours, weights, sizes = graph
-    if not on_gpu(sizes):
+    """The graph in host memory, itself if it is there."""
+    if not on_gpu(graph[-1]):
         return graph
-    used = int(end[-1])
-    return to_host(begin), to_host(end), to_host(neighbours[:used]), to_host(weights[:used]), to_host(sizes)
+    begin, end, neighbours, weights, sizes = (to_host(v) for v in _without_gaps(graph))
+    return begin, end, neighbours, weights, sizes
+
+
+def _without_gaps(graph: Graph) -> Graph:
+    """The graph with its lists one after the other: those of a contracted one lie apart."""
+    begin, end, neighbours, weights, sizes = graph
+    kernels = kernels_for(sizes)
+    pointers, total = kernels.indices.pointers(kernels.indices.lengths(begin, end))
+    _, places = kernels.indices.entries(pointers, total, begin)
+    gather = kernels.vectors.gather
+    return pointers[:-1], pointers[1:], gather(neighbours, places), gather(weights, places), sizes
 
 
 def _graph(A: CSR) -> tuple[Graph, bool]:

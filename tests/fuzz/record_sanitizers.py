@@ -3,14 +3,16 @@
 Usage: python tests/fuzz/record_sanitizers.py --out FOLDER [--tools memcheck racecheck initcheck] [--parts PART ...]
            [--jobs N] [--seconds S] [--plain-loads]
 
-Runs each part of sanitize.py in a process of its own, several at a time: at first without a tool, so that all kernels
-are compiled, then with each tool. FOLDER gets a page with the counts of each tool and kernel, and for each tool the
-text of what it reported.
+Runs each part of sanitize.py in processes of its own, several parts at a time: at first without a tool, so that all its
+kernels are compiled, then with each tool. FOLDER gets a page with the counts of each tool and kernel, and for each tool
+a file with what was reported: the first report of each kernel, and how many there were. Kernels of other libraries,
+which CuPy launches, are counted apart.
 
---plain-loads : racecheck sees the waits in shared memory as loads and stores, not as atomic swaps.
+--plain-loads : racecheck sees the kernels as they are, not compiled with FINELU_RACECHECK.
 --seconds : after which no process is begun, and those that run are ended; what did not run is named on the page.
 
-Ends with status 1 if anything was reported, a part failed or did not end, or a kernel was not launched.
+Ends with status 1 if anything was reported of finelu's kernels or copies, a part failed or did not end, or a kernel was
+not launched.
 """
 
 from __future__ import annotations
@@ -40,16 +42,26 @@ from sanitize import PARTS, every_kernel  # noqa: E402
 from benchmarks.harness.record import machine  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
+LONG = (  # the parts that take longest with racecheck
+    *("methods", "methods_for_symmetric", "stencil_of_large_blocks", "stencil_of_larger_blocks", "schwarz"),
+    *("schwarz_of_others", "adapted", "sweeps_of_very_long_rows", "sweeps_of_long_rows", "thresholds_of_long_rows"),
+    *("triangular", "triangular_of_long_rows", "triangular_of_a_chain", "subdomains"),
+)
+BEGUN = perf_counter()
 FOUND = 9  # status of a process in which a tool found something
 MOST = 100_000  # reports of a process that are printed
-LONGEST = 2**20  # characters of what a process prints that are kept
+LONGEST = 3000  # characters of what a process prints besides that are kept, the last ones
 SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)", re.MULTILINE)
+KERNEL = re.compile(r"\bat (?:void )?(\w[\w:]*)[^\n]*\+0x")
+COPY = re.compile(r"Host Frame: (\S+ in \S+\.py:\d+)")
+OTHERS = "another library's "  # what the name of a kernel begins with that is not finelu's
 BEGIN = re.compile(r"^========= (?! |COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|Target application|$)(\S.*)")
 
 
 @dataclass
 class Outcome:
-    """Of one part with one tool: its status, None where it did not end; reports by kernel; kernels launched."""
+    """Of one part with one tool: its status, None where it did not end; what it printed besides reports; the number of
+    reports by kernel, and the first of each; kernels launched."""
 
     part: str
     status: int | None = None
@@ -57,15 +69,43 @@ class Outcome:
     text: str = ""
     reports: Counter[str] = field(default_factory=Counter)
     launched: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def read(self, text: str, names: dict[str, str]) -> None:
+        """Take the output of a process."""
+        self.text = text
+        for report in reports(text):
+            name = kernel_of(report, names)
+            self.reports[name] += 1
+            self.first.setdefault(name, report)
 
     @property
     def summaries(self) -> list[str]:
         return SUMMARY.findall(self.text)
 
     @property
+    def own(self) -> int:
+        """How many reports are not of another library's kernels."""
+        return sum(count for name, count in self.reports.items() if not name.startswith(OTHERS))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the part came to its end without an error, and all that the tool found was printed."""
+        counted = sum(int(text.split()[0].replace(",", "")) for text in self.summaries)
+        done = re.search(rf"^{self.part}: done,", self.text, re.MULTILINE) is not None
+        status = self.status == (FOUND if self.reports else 0)
+        return status and done and counted == self.reports.total()
+
+    @property
     def good(self) -> bool:
-        clean = all(re.match("0 (errors|hazards)", text) for text in self.summaries)
-        return self.status == 0 and clean and not self.reports
+        return self.ended and not self.own
+
+    def excerpt(self) -> str:
+        """The first report of each kernel, and the end of what was printed besides."""
+        lines = [f"--- {self.part}: status {self.status}, {'; '.join(self.summaries) or 'no summary'}"]
+        lines += [f"{count} of {name}, the first:\n{self.first[name]}" for name, count in self.reports.most_common()]
+        besides = "\n".join(line for line in self.text.splitlines() if not line.startswith("========="))
+        return "\n".join([*lines, besides[-LONGEST:]])
 
 
 def reports(text: str) -> Iterator[str]:
@@ -83,11 +123,17 @@ def reports(text: str) -> Iterator[str]:
 
 
 def kernel_of(report: str, names: dict[str, str]) -> str:
-    """`file:kernel`, or the first line of a report that names no kernel of finelu."""
-    for word in re.findall(r"\b(\w+)(?=[<(+])", report):
+    """`file:kernel`; another library's kernel after OTHERS; of a copy what asked for it; else the first line."""
+    device = "\n".join(line for line in report.splitlines() if "Host Frame" not in line)
+    for word in re.findall(r"\b(\w+)(?=[<(+])", device):
         if word in names:
             return names[word]
-    return report.splitlines()[0].removeprefix("========= ")[:100]
+    if other := KERNEL.search(device):
+        return OTHERS + other[1]
+    first = report.splitlines()[0].removeprefix("========= ")
+    if first.startswith("Host API") and (frames := COPY.findall(report)):
+        return "a copy by " + ", ".join(frames[:2])
+    return first[:100]
 
 
 def run(part: str, tool: str, by_swap: bool, end: float, names: dict[str, str]) -> Outcome:
@@ -113,20 +159,20 @@ def run(part: str, tool: str, by_swap: bool, end: float, names: dict[str, str]) 
             start_new_session=True,
         )
         try:
-            outcome.text = process.communicate(timeout=left)[0]
+            text = process.communicate(timeout=left)[0]
             outcome.status = process.returncode
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the tool, and the program that it runs
-            outcome.text = process.communicate()[0]
+            text = process.communicate()[0]
         if launched.exists():
             outcome.launched.update(json.loads(launched.read_text()))
     outcome.seconds = perf_counter() - start
-    if tool:
-        own = names | {name.partition(":")[2]: name for name in outcome.launched}
-        outcome.reports.update(kernel_of(report, own) for report in reports(outcome.text))
+    outcome.read(text, names | {name.partition(":")[2]: name for name in outcome.launched})
     kind = tool or "no tool"
     status = "did not end" if outcome.status is None else f"status {outcome.status}"
-    print(f"{kind} {part}: {status}, {outcome.reports.total()} reports, {outcome.seconds:.0f} s", flush=True)
+    others = outcome.reports.total() - outcome.own
+    counts = f"{outcome.own} reports, {others} of other libraries"
+    print(f"{kind} {part}: {status}, {counts}, {outcome.seconds:.0f} s of {perf_counter() - BEGUN:.0f}", flush=True)
     return outcome
 
 
@@ -143,21 +189,22 @@ def page(found: dict[str, list[Outcome]], every: set[str], machine: dict[str, ob
     if "racecheck" in found and not options.plain_loads:
         lines[-1] += (
             " For racecheck, the threads that wait for values in shared memory make their relaxed loads and stores by "
-            "atomic swaps (`FINELU_RACECHECK` in `runtime/finelu.cuh`)."
+            "atomic swaps, and where some warps would wait for each other all of the block do (`FINELU_RACECHECK` in "
+            "`runtime/finelu.cuh` and `subdomains.cu`)."
         )
     lines += [
         "",
-        "| tool | kernels launched | launches | reports | parts that failed or did not end |",
-        "|---|---|---|---|---|",
+        "| tool | kernels launched | launches | reports | of other libraries | parts that failed or did not end |",
+        "|---|---|---|---|---|---|",
     ]
     for tool, outcomes in found.items():
-        launched, reported = Counter(), Counter()
+        launched, own = Counter(), sum(o.own for o in outcomes)
         for outcome in outcomes:
             launched += outcome.launched
-            reported += outcome.reports
-        bad = [o.part for o in outcomes if o.status not in (0, FOUND)]
-        cells = len(every & set(launched)), launched.total(), reported.total(), ", ".join(bad) or "none"
-        lines.append(f"| {tool} | {cells[0]} of {len(every)} | {cells[1]} | {cells[2]} | {cells[3]} |")
+        others = sum(o.reports.total() for o in outcomes) - own
+        bad = ", ".join(o.part for o in outcomes if not o.ended) or "none"
+        cells = f"{len(every & set(launched))} of {len(every)}", launched.total(), own, others, bad
+        lines.append("| " + " | ".join(str(cell) for cell in (tool, *cells)) + " |")
     lines += ["", "## By kernel", "", "| kernel | launches | " + " | ".join(found) + " |"]
     lines.append("|---|---|" + "---|" * len(found))
     counts = {tool: sum((o.reports for o in outcomes), Counter()) for tool, outcomes in found.items()}
@@ -178,7 +225,7 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time (default 8)")
-    parser.add_argument("--seconds", type=float, default=1e9, help="for all of it")
+    parser.add_argument("--seconds", type=float, default=1e5, help="for all of it (default 1e5)")
     parser.add_argument("--plain-loads", action="store_true")
     options = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
@@ -190,20 +237,27 @@ def main() -> int:
     names = {name.partition(":")[2]: name for name in sorted(every)}  # of names in several files, the last
     found: dict[str, list[Outcome]] = {}
     by_swap = {"racecheck": not options.plain_loads}
+
+    def all_of(part: str) -> tuple[list[Outcome], list[Outcome]]:
+        """Without a tool, as each of the tools wants its kernels; and with the tools."""
+        swaps = [by_swap.get(tool, False) for tool in options.tools]
+        plain = [run(part, "", swap, end, names) for swap in sorted(set(swaps))]
+        return plain, [run(part, tool, swap, end, names) for tool, swap in zip(options.tools, swaps, strict=True)]
+
+    first = [part for part in LONG if part in options.parts]  # else they would be the last to end
     with ThreadPoolExecutor(options.jobs) as pool:
-        ways = {("", by_swap.get(tool, False)) for tool in options.tools} | {("", False)}
-        plain = [pool.submit(run, part, *way, end, names) for way in sorted(ways) for part in options.parts]
-        bad = [outcome.result() for outcome in plain if outcome.result().status != 0]
-        for outcome in bad:
-            print(f"--- {outcome.part}, without a tool\n{outcome.text[-3000:]}")
-        for tool in options.tools:
-            jobs = [pool.submit(run, part, tool, by_swap.get(tool, False), end, names) for part in options.parts]
-            found[tool] = [job.result() for job in jobs]
-            texts = [f"--- {o.part}\n{o.text[:LONGEST]}" for o in found[tool] if not o.good]
-            (options.out / f"{tool}.log").write_text("\n".join(texts) or "nothing\n")
-            for outcome in found[tool]:
-                if not outcome.good:
-                    print(f"{tool} {outcome.part}: {outcome.summaries} {dict(outcome.reports)}")
+        jobs = {part: pool.submit(all_of, part) for part in dict.fromkeys((*first, *options.parts))}
+    plain = [outcome for part in options.parts for outcome in jobs[part].result()[0]]
+    bad = [outcome for outcome in plain if not outcome.good]
+    for outcome in bad:
+        print(f"without a tool\n{outcome.excerpt()}")
+    for k, tool in enumerate(options.tools):
+        found[tool] = [jobs[part].result()[1][k] for part in options.parts]
+        texts = [outcome.excerpt() for outcome in found[tool] if outcome.reports or not outcome.good]
+        (options.out / f"{tool}.log").write_text("\n".join(texts) or "nothing\n")
+        for outcome in found[tool]:
+            if not outcome.good:
+                print(f"{tool} {outcome.part}: {outcome.summaries} {dict(outcome.reports)}")
     printed = subprocess.run(["compute-sanitizer", "--version"], capture_output=True, text=True).stdout
     version = next((line for line in printed.splitlines() if "ersion" in line), "an unknown version").strip()
     about = machine(True)
@@ -211,7 +265,7 @@ def main() -> int:
     path = options.out / f"sanitizers-{kind}-{date.today().isoformat()}.md"
     path.write_text(page(found, every, about, options, version))
     print(f"the record: {path}")
-    launched = set(sum((job.result().launched for job in plain), Counter()))
+    launched = set(sum((outcome.launched for outcome in plain), Counter()))
     missing = every - launched
     if missing:
         print("NOT LAUNCHED:", ", ".join(sorted(missing)))

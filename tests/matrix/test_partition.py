@@ -232,6 +232,21 @@ def test_proposals_and_contractions_are_those_of_the_specification(backend, n, s
     assert outcomes[0] == outcomes[1]
 
 
+@PATTERNS
+@given(n=st.integers(1, 200), seed=st.integers(0, 1000))
+def test_a_graph_without_gaps_has_the_same_lists(backend, n, seed):
+    graph, wish = graph_of(n, seed)
+    graph, wish = [backend.move(v) for v in graph], backend.move(wish)
+    contracted, _ = finelu.partition._contracted(graph, wish, 10)
+    found, want = ([backend.fetch(v) for v in of] for of in (finelu.partition._without_gaps(contracted), contracted))
+    begin, end, neighbours, weights, sizes = found
+    assert begin[0] == 0 and end[-1] == neighbours.size == weights.size and np.array_equal(begin[1:], end[:-1])
+    for i in range(begin.size):
+        for got, of in ((neighbours, want[2]), (weights, want[3])):
+            assert np.array_equal(got[begin[i] : end[i]], of[want[0][i] : want[1][i]])
+    assert np.array_equal(sizes, want[4])
+
+
 @ON_GPU
 @NAMES
 def test_a_gpu_finds_the_same_parts(backend, name):

@@ -327,12 +327,32 @@ __device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, i
     else s[i] = NARROW<T, V> ? own * t.inverses[row] - sum : (own - sum) * t.inverses[row];
 }
 
+// What comes between two steps: the first `warps` warps of the block wait for each other. While some warps waited here and
+// the others for the whole block, compute-sanitizer's racecheck reported races between accesses of `block_sum` that
+// barriers of the whole block keep apart in the machine code, and in no kernel without such a barrier of some warps. With
+// FINELU_RACECHECK all warps of the block wait, those without rows in `let_others_solve`.
+__device__ inline void end_of_step(int warps)
+{
+#ifdef FINELU_RACECHECK
+    __syncthreads();
+#else
+    if (warps == 1) __syncwarp();
+    else asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory");
+#endif
+}
+__device__ inline void let_others_solve([[maybe_unused]] int slices, [[maybe_unused]] int warps)
+{
+#ifdef FINELU_RACECHECK
+    for (int c = 0; c < slices; c += warps) end_of_step(warps);
+#endif
+}
+
 // s = T^-1 s, a step after the other; s[rows] = 0 is what slices are filled up with. Where the next slice lies is looked up
 // while one is solved.
 template <typename T, typename V, int LANES> __device__ inline void substitute(const Packed<T, V>& t, T* s)
 {
     const int warps = t.shape.y, warp = threadIdx.x / 32, thread = threadIdx.x % 32, lane = thread % LANES;
-    if (warp >= warps) return;
+    if (warp >= warps) return let_others_solve(t.shape.w, warps);
     const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (thread / LANES * LANES);
     int2 slice = t.slices[warp];
     int next_row = t.slices[warp + 1].y;
@@ -350,8 +370,7 @@ template <typename T, typename V, int LANES> __device__ inline void substitute(c
             else if (each == 3) solve_row<T, V, LANES, 3>(t, s, row, at, width, 3, group, lane);
             else solve_row<T, V, LANES, 4>(t, s, row, at, width, each, group, lane);
         }
-        if (warps == 1) __syncwarp();
-        else asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory");
+        end_of_step(warps);
     }
 }
 

@@ -55,7 +55,8 @@ class _Packed:
         self.plan, t = plan, plan.triangle
         self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
         parts = starts.size - 1
-        self.order, self.slices = cupy.empty(rows, np.uint16), cupy.empty((rows, 2), np.int32)
+        # zeros: what lies between the parts is copied with them, 16 bytes at a time
+        self.order, self.slices = cupy.zeros(rows, np.uint16), cupy.zeros((rows, 2), np.int32)
         self.shape = cupy.empty((parts, 4), np.int32)
         index = t.indices.dtype
         kernel("subdomains", "order_by_levels", index)(

@@ -80,7 +80,7 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
             return Grown(-1, np.nan, most + 1)
         if ended & POOL_FULL:
             room = min(2 * room, most)
-            columns, data = _longer(columns, room), _longer(data, room)
+            columns, data = _longer(columns, room, stored), _longer(data, room, stored)
     if (bad := bad & NONE) != NONE:
         return Grown(bad, pivots[bad].item(), stored)
     return Grown(-1, 0, stored, *_collected(ready, before, columns, data, values))
@@ -98,10 +98,10 @@ def _shape(launched: tuple, n: int, size: int, bytes_of_column: int):
     return run, grid, 0, cupy.empty(grid * of_block, np.uint8)
 
 
-def _longer(array, size: int):
-    """The array with room behind it."""
+def _longer(array, size: int, stored: int):
+    """An array of `size` with the first `stored` numbers of this one."""
     longer = cupy.empty(size, array.dtype)
-    cupy.cuda.runtime.memcpyAsync(longer.data.ptr, array.data.ptr, array.nbytes, 3, cupy.cuda.get_current_stream().ptr)
+    longer.data.copy_from_device_async(array.data, stored * array.itemsize)
     return longer
 
 
