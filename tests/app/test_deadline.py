@@ -313,3 +313,8 @@ def test_cycles_that_take_nothing_off_the_residual_end():
 
 def test_out_of_time_is_an_error_of_finelu():
     assert issubclass(OutOfTime, FineluError) and issubclass(TooManyEntries, FineluError)
+
+
+def test_a_limit_beyond_what_a_thread_can_wait_for_is_none():
+    with deadline.limited(perf_counter() + 1e12):
+        assert deadline.halt() is deadline.NEVER and deadline.remaining() == math.inf

@@ -305,6 +305,50 @@ def test_a_callback_sees_x_in_corrections_too():
 
 def test_power_of_two_is_exact():
     for b in (np.array([5e-324, 1e-310]), np.array([1e-45], np.float32)):
-        power = criteria.power_for(b)
+        power = criteria.power_for(b, None)
         assert np.array_equal(criteria.times_power(criteria.times_power(b, power), -power), b)
-    assert criteria.power_for(np.ones(3)) == criteria.power_for(np.zeros(3)) == 0
+    assert criteria.power_for(np.ones(3), None) == criteria.power_for(np.zeros(3), None) == 0
+
+
+def test_a_matrix_as_small_as_b_is_no_reason_to_magnify():
+    """x of 1 would overflow."""
+    A = sp.diags([-np.ones(49), 2 * np.ones(50), -np.ones(49)], [-1, 0, 1]).tocsr() * 1e-310
+    b = A @ np.ones(50)
+    for solution in (fl.solve(A, b), fl.cg(A, b, rtol=1e-8)):
+        assert solution.converged and abs(solution.x - 1).max() < 1e-3
+    assert criteria.power_for(b, fl.as_csr(A)) < 10
+
+
+def test_rows_so_small_that_their_rounding_underflows_are_looked_at():
+    P = fl.gallery.problem("poisson5:6")
+    A, b = sp.block_diag([P, 1e-309 * P]).tocsr(), np.r_[np.ones(36), np.full(36, 1e-309)]
+    solutions = [fl.gmres(A, b, rtol=1e-8, criterion=c) for c in ("auto", "backward")]
+    solutions.append(fl.solve(A, b, recipe=None, criterion="backward"))
+    for s in solutions:
+        small = np.linalg.norm(1e300 * (b - A @ s.x)[36:]) * 1e9 if s.converged else 0
+        assert small <= 1e-2, s
+
+
+def test_a_certificate_of_the_smallest_numbers_knows_how_coarse_they_are():
+    found = fl.solve(sp.csr_matrix(3 * np.eye(2)), np.full(2, 1.2345e-318), certify=True).certificate
+    assert found.error > 1e-7 and found.componentwise > 1e-7 and found.least_residual > 1e-7
+
+
+@pytest.mark.parametrize("method", ["gmres", "fgmres", "bicgstab", "richardson"])
+def test_backward_finds_what_the_norm_throws_away(method):
+    A, b, exact = chain()
+    solution = getattr(fl, method)(A, b, M=fl.ILU0().factor(A), rtol=1e-8, criterion="backward")
+    assert solution.converged and (abs(solution.x - exact) <= 1e-13 * exact).all()
+
+
+def test_the_most_iterations_are_those_of_all_corrections():
+    A, b, _ = penalty(1e12)
+    for most in (1, 2, 20):
+        solution = fl.gmres(A, b, M=fl.ILU0().factor(A), rtol=1e-8, maxiter=most)
+        assert solution.status is Status.MAX_ITERATIONS and solution.iterations == most
+
+
+def test_a_sequence_corrects_nothing_that_is_good_enough():
+    A, b, _ = penalty(1e9)
+    sequence = fl.Sequence(A, rtol=1e-8, recipe="ic0")
+    assert [sequence.step(b=b).iterations > 0 for _ in range(3)] == [True, False, False]

@@ -12,6 +12,7 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.attempt import MAXITER
 from finelu.device import namespace, to_host
+from finelu.krylov.criterion import times_power
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
@@ -38,6 +39,9 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     xp = namespace(b)
     product = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
     residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    most = max(largest(b), largest(x))
+    if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow
+        b, x = (times_power(v, -math.frexp(most)[1]) for v in (b, x))
     terms, eps = residual.magnitudes(b, x), float(np.finfo(b.dtype).eps)
     r, _ = residual.twice(b, x)
     of_rows = residual.magnitudes(xp.zeros_like(b), xp.ones_like(b))

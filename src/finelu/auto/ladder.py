@@ -406,8 +406,8 @@ class Ladder:
         column.x = x
         if column.status is not Status.PRECISION_LIMIT:  # which has said more
             column.verdict = (
-                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise "
-                "backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
+                " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
             )
         return True
 

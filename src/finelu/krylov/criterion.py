@@ -277,7 +277,7 @@ def _corrected(
     status = found.status
     if size <= target:
         status = Status.CONVERGED
-    elif left <= 0:
+    elif left <= 0 and status in (Status.CONVERGED, Status.STAGNATED):
         status = Status.MAX_ITERATIONS
     elif status in (Status.CONVERGED, Status.STAGNATED):
         limited = size <= LIMIT * check.rounding(system.b, x)
