@@ -1,8 +1,8 @@
 """Claim: of each real system `solve` finds x, or shows within a minute that it is singular or that the precision ends.
 
 Every matrix of a folder (FINELU_MATRICES, or ../shared/matrices) with b = A 1 and with random b: finelu.solve(A, b,
-time_limit=..., certify=True), called a second time, so that kernels are compiled. The residual is computed here from the
-matrix as it was read.
+time_limit=..., certify=True), called a second time, so that kernels are compiled. The residual is computed here from
+the matrix as it was read.
 
     python -m benchmarks.claims.certified [--matrices memplus,fv2] [--seconds 60] [--out FOLDER]
 """

@@ -191,7 +191,7 @@ class Ladder:
                     if evidence is not None:
                         return self._least_squares(column, evidence)
             except OutOfTime:
-                column.status = Status.OUT_OF_TIME
+                column.status = Status.OUT_OF_TIME if column.attempts else column.status
             return self._solution(column, left)
 
     def _climb(self, column: Column, left: list[str], rung: str | None, why: str) -> str | None:
