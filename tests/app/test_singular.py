@@ -198,6 +198,45 @@ def test_a_matrix_a_rounding_from_singular_is_solved_where_x_can_be_held():
     assert solution.converged and abs(solution.x - 2.0**52).max() < 2 * n
 
 
+def with_a_weak_spring(n, weight):
+    """A regular matrix whose row sums are 0 but for one of `weight`; A x = e_0 for x = -1 / weight."""
+    A = sp.block_diag([neumann(n), weight]).tolil()
+    A[0, n] = A[n, 0] = -weight
+    return A.tocsr()
+
+
+@pytest.mark.parametrize(("n", "dtype", "power"), [(300, "float64", -110), (3, "float32", -40), (2, "float64", -130)])
+def test_a_matrix_less_than_twice_the_precision_from_singular_is_not_called_so(n, dtype, power):
+    A = with_a_weak_spring(n, 2.0**power).astype(dtype)
+    solution = solve(A, np.eye(n + 1, dtype=dtype)[0], rtol=1e-4)
+    assert solution.status is not Status.SINGULAR and solution.x.dtype == np.float64
+    assert (A @ np.full(n + 1, -(2.0**-power)) == np.eye(n + 1)[0]).all()  # the x that there is
+    assert solution.converged or n > singular.MOST_EXACT or power < -106
+    if n <= singular.MOST_EXACT:
+        assert singular.exactly_singular(as_csr(A)) is False
+
+
+@pytest.mark.parametrize("phase", [1, -1, 1j])
+def test_null_vectors_of_units_that_factors_find(phase):
+    """A large A of which v = (1, phase, phase^2, ...) is a null vector without rounding, or but for a weak spring."""
+    n, U = 300, sp.diags(np.array([1.0, phase, phase * phase, phase**3])[np.arange(300) % 4])
+    A, b = (U @ neumann(n) @ U.conj().T).tocsr(), random(n)
+    assert solve(A, b).status is Status.SINGULAR
+    U, A = sp.block_diag([U, [[1]]]), with_a_weak_spring(n, 2.0**-110)
+    assert solve((U @ A @ U.conj().T).tocsr(), np.r_[b, 0]).status is Status.NUMERICALLY_SINGULAR
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_sums_of_rows_are_0_without_rounding_or_not(ordered):
+    """1 + 2^-60 - 1 - 2^-60 is, 1 + 2^-120 - 1 is not, in whatever order twice the precision adds them up."""
+    row = np.array([2.0**-120, 1, 2.0**-60, -1, -(2.0**-60)])
+    A = np.array([np.roll(row if ordered else row[::-1], k) for k in range(5)])
+    found = singular.constants(as_csr(A, diagonal=False), hermitian=False, thorough=False)
+    assert not found.right.exact and not found.left.exact and not found.singular
+    A = np.where(abs(A) == 2.0**-120, 0, A)
+    assert singular.constants(as_csr(A, diagonal=False), hermitian=False, thorough=False).singular
+
+
 @pytest.mark.parametrize("share", [1.1e-8, 1e-6])
 def test_a_part_outside_of_the_range_that_rounding_may_reach_is_no_verdict_at_once(share):
     """A v of a rounding reaches that part with a c v whose terms have roundings as large."""
