@@ -292,6 +292,26 @@ def test_evidence_is_not_one_of_rows_that_leave_the_range():
     assert solve(A, b).status is not Status.SINGULAR
 
 
+@pytest.mark.parametrize("size", [1e302, 3e-306])
+def test_x_without_a_part_along_v_is_finite_and_accurate_where_sums_leave_the_range(size):
+    n = 400
+    A, wave = neumann(n), np.cos(np.pi * (np.arange(n) + 0.5) / n)
+    solution = solve(A, size * (wave + 0.01))
+    assert solution.status is Status.SINGULAR and np.isfinite(solution.x).all()
+    np.testing.assert_allclose(solution.x / size, wave / (2 - 2 * np.cos(np.pi / n)), atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0**1022, 2.0**-1060])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_projections_of_the_largest_and_smallest_numbers(size, dtype):
+    x = np.array([1, 1, 1, 1, 1, 1, 1, 0, 1.5], dtype) * (1 + 1j if dtype == "complex128" else 1)
+    pieces = singular.Pieces(np.array([0] * 8 + [-1]), 1, True)
+    wanted = np.array([0.875] * 8 + [0]) * x[0] * size
+    assert (pieces.part(x * size) == wanted).all()
+    rest = singular.Vectors.together(np.eye(9, dtype=dtype)[:, 8:], pieces)
+    assert (rest.part(x * size) == wanted + np.eye(9)[8] * x[8] * size).all()
+
+
 def test_numbers_whose_sum_overflows():
     A = np.array([[1.2e308 + 0.9e308j, 1e300], [1e300, 1.2e308 + 0.9e308j]])
     assert np.isfinite(solve(A, np.ones(2)).x).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from finelu.device import namespace, to_host
 from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion, times_power
+from finelu.krylov.residual import largest
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
@@ -40,6 +42,15 @@ MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
 
+def _projected(projection: Callable[[Any], Any], x: Any) -> Any:
+    """The projection of x (n,), by way of 2^-p x, whose entries are at most 1, so that no sum overflows; and that of
+    what it leaves, against the rounding of long sums."""
+    power = math.frexp(largest(x))[1]
+    x = times_power(x, -power)
+    found = projection(x)
+    return times_power(found + projection(x - found), power)
+
+
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """The span of the vectors that are constant on one set of unknowns and 0 elsewhere.
@@ -54,8 +65,7 @@ class Pieces:
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
-        found = self._means(x)
-        return found + self._means(x - found)  # twice, against the rounding of long sums
+        return _projected(self._means, x)
 
     def _means(self, x: Any) -> Any:
         xp, labels = namespace(x), namespace(x).where(self.labels < 0, self.count, self.labels)
@@ -94,8 +104,7 @@ class Vectors:
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
-        found = self._part(x)
-        return found + self._part(x - found)
+        return _projected(self._part, x)
 
     def _part(self, x: Any) -> Any:
         found = self.V @ (self.V.conj().T @ x)
@@ -252,7 +261,7 @@ def _image(A: CSR, v: Any) -> tuple[Any, Any]:
     times a power of two, with which the largest terms are about 1, and others do not underflow together. Rows whose
     terms leave the range all the same are Inf, and nothing of them rounding."""
     deadline.check()
-    of_A, of_v = (math.frexp(float(abs(values).max()) if values.size else 0.0)[1] for values in (A.data, v))
+    of_A, of_v = (math.frexp(largest(values))[1] for values in (A.data, v))
     limits, xp = np.finfo(A.dtype), namespace(v)
     v = times_power(v, min(-of_A, int(limits.maxexp) - 2) - of_v)
     sizes, eps = abs(A.tosparse()) @ abs(v), float(limits.eps)
@@ -367,12 +376,12 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
     if found is None:
         shown = [_is_null(A, right.v), _is_null(adjoint, left.v), (known is not None and known.singular) or None]
         found = True in shown or (right.exact and left.exact and False not in shown)
-    length, largest = norm(_product(A, right.v)), float(abs(A.data).max()) if A.nnz else 0.0
+    length = norm(_product(A, right.v))
     return Evidence(
         found,
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
-        f"{length:.1e}, largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside of "
-        f"A's range",
+        f"{length:.1e}, largest entry of A {largest(A.data):.1e}), and b has a part of {outside:.1e} of its length "
+        f"outside of A's range",
         Vectors.together(U, None if known is None else known.left).part(b),
         Vectors.together(V, None if known is None else known.right),
     )
@@ -500,7 +509,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
     precision.
     """
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
-    largest, v, sizes = 1.0, x, abs(A.tosparse())
+    most, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
         deadline.check()
         v = _unit(v)
@@ -509,13 +518,13 @@ def condition(A: CSR, F: Any, x: Any) -> float:
         length = norm(_product(A, v))
         if length == 0:
             return math.inf
-        largest = max(largest, norm(sizes @ abs(v)) / length)
+        most = max(most, norm(sizes @ abs(v)) / length)
         if F is None:
             break
         v = _inverse_step(F, v, "N")
         if v is None:
             break
-    return largest
+    return most
 
 
 def exactly_singular(A: CSR) -> bool | None:
