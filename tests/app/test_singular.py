@@ -276,6 +276,24 @@ def test_constants_are_exact_or_rounding_or_none():
     assert found(shell, thorough=True).right.count == 1
 
 
+def test_all_rows_may_be_null(backend, monkeypatch):
+    """CuPy's bincount takes no empty array."""
+    bincount = np.bincount
+
+    def of_some(x, weights=None, minlength=0):
+        if x.size == 0:
+            raise ValueError("The length of the array must be larger than 0")
+        return bincount(x, weights, minlength)
+
+    monkeypatch.setattr(np, "bincount", of_some)
+    A = as_csr(backend.move(neumann(30, 30)), diagonal=False)
+    assert singular.constants(A, hermitian=True, thorough=True).right.exact
+    b = random(900)
+    solution = solve(backend.move(neumann(30, 30)), backend.move(b), device=backend.name)
+    assert solution.status is Status.SINGULAR
+    assert solution.residual_norm == pytest.approx(abs(b.mean()) * 30, rel=1e-3)
+
+
 @pytest.mark.parametrize(("size", "of_b"), [(1e-300, 1e-200), (1e-150, 1e-180), (1.1e300, 1e-200)])
 def test_evidence_is_not_one_of_underflow(size, of_b):
     A = neumann(3, 3) * size  # rounded, row by row, so that A 1 is not 0

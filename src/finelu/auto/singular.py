@@ -208,7 +208,7 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
     def null(mask: Any) -> Any:
         """Which unknowns of the mask are in connected parts in which A takes its indicator to 0."""
         rest, rounding = _image(A, mask.astype(A.dtype))
-        bad = xp.bincount(parts[~(rest <= rounding)], minlength=number) > 0
+        bad = xp.bincount(parts, (~(rest <= rounding)).astype(np.float64), number) > 0  # CuPy's takes no empty array
         return mask & ~bad[parts]
 
     whole = null(xp.ones(A.n, bool))
