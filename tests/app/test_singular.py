@@ -190,6 +190,25 @@ def test_constants_of_the_columns_alone():
 # what is not claimed
 
 
+@pytest.mark.parametrize("spread", [0, 1, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_residual_of_many_null_vectors(seed, spread):
+    """Ten parts, each with a null vector of its own, of which some are not found."""
+    rng, blocks = np.random.default_rng(seed), []
+    for k in rng.integers(20, 60, 10):
+        D = sp.diags(2.0 ** rng.integers(-3, 4, k))
+        blocks.append(D @ neumann(k) @ D * 10.0 ** rng.integers(-spread - 1, spread + 1))
+    A = sp.block_diag(blocks).tocsr()
+    b = rng.standard_normal(A.shape[0])
+    solution = solve(A, b)
+    assert solution.status in SINGULARS
+    size, least = relative(A, b, solution.x), relative(A, b, np.linalg.lstsq(A.toarray(), b, rcond=1e-13)[0])
+    assert solution.residual_norm == pytest.approx(size * np.linalg.norm(b), rel=1e-3)
+    text = solution.explain()
+    assert "x is of the least residual that was found" in text or size <= 1.001 * least
+    assert size <= 0.99 or not solution.x.any()  # else x = 0 is as good as some x of 1e29
+
+
 def test_a_matrix_a_rounding_from_singular_is_solved_where_x_can_be_held():
     n = 50
     A = neumann(n).tolil()
