@@ -190,12 +190,70 @@ def test_constants_of_the_columns_alone():
 # what is not claimed
 
 
+@pytest.mark.parametrize("spread", [0, 1, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_residual_of_many_null_vectors(seed, spread):
+    """Ten parts, each with a null vector of its own, of which some are not found."""
+    rng, blocks = np.random.default_rng(seed), []
+    for k in rng.integers(20, 60, 10):
+        D = sp.diags(2.0 ** rng.integers(-3, 4, k))
+        blocks.append(D @ neumann(k) @ D * 10.0 ** rng.integers(-spread - 1, spread + 1))
+    A = sp.block_diag(blocks).tocsr()
+    b = rng.standard_normal(A.shape[0])
+    solution = solve(A, b)
+    assert solution.status in SINGULARS
+    size, least = relative(A, b, solution.x), relative(A, b, np.linalg.lstsq(A.toarray(), b, rcond=1e-13)[0])
+    assert solution.residual_norm == pytest.approx(size * np.linalg.norm(b), rel=1e-3)
+    text = solution.explain()
+    assert "x is of the least residual that was found" in text or size <= 1.001 * least
+    assert size <= 0.99 or not solution.x.any()  # else x = 0 is as good as some x of 1e29
+
+
 def test_a_matrix_a_rounding_from_singular_is_solved_where_x_can_be_held():
     n = 50
     A = neumann(n).tolil()
     A[n - 1, n - 1] = 1 + 2.0**-52
     solution = solve(A.tocsr(), np.eye(n)[0])  # x = 2^52 + n - 1 - i
     assert solution.converged and abs(solution.x - 2.0**52).max() < 2 * n
+
+
+def with_a_weak_spring(n, weight):
+    """A regular matrix whose row sums are 0 but for one of `weight`; A x = e_0 for x = -1 / weight."""
+    A = sp.block_diag([neumann(n), weight]).tolil()
+    A[0, n] = A[n, 0] = -weight
+    return A.tocsr()
+
+
+@pytest.mark.parametrize(("n", "dtype", "power"), [(300, "float64", -110), (3, "float32", -40), (2, "float64", -130)])
+def test_a_matrix_less_than_twice_the_precision_from_singular_is_not_called_so(n, dtype, power):
+    A = with_a_weak_spring(n, 2.0**power).astype(dtype)
+    solution = solve(A, np.eye(n + 1, dtype=dtype)[0], rtol=1e-4)
+    assert solution.status is not Status.SINGULAR and solution.x.dtype == np.float64
+    assert (A @ np.full(n + 1, -(2.0**-power)) == np.eye(n + 1)[0]).all()  # the x that there is
+    assert solution.converged or n > singular.MOST_EXACT or power < -106
+    if n <= singular.MOST_EXACT:
+        assert singular.exactly_singular(as_csr(A)) is False
+
+
+@pytest.mark.parametrize("phase", [1, -1, 1j])
+def test_null_vectors_of_units_that_factors_find(phase):
+    """A large A of which v = (1, phase, phase^2, ...) is a null vector without rounding, or but for a weak spring."""
+    n, U = 300, sp.diags(np.array([1.0, phase, phase * phase, phase**3])[np.arange(300) % 4])
+    A, b = (U @ neumann(n) @ U.conj().T).tocsr(), random(n)
+    assert solve(A, b).status is Status.SINGULAR
+    U, A = sp.block_diag([U, [[1]]]), with_a_weak_spring(n, 2.0**-110)
+    assert solve((U @ A @ U.conj().T).tocsr(), np.r_[b, 0]).status is Status.NUMERICALLY_SINGULAR
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_sums_of_rows_are_0_without_rounding_or_not(ordered):
+    """1 + 2^-60 - 1 - 2^-60 is, 1 + 2^-120 - 1 is not, in whatever order twice the precision adds them up."""
+    row = np.array([2.0**-120, 1, 2.0**-60, -1, -(2.0**-60)])
+    A = np.array([np.roll(row if ordered else row[::-1], k) for k in range(5)])
+    found = singular.constants(as_csr(A, diagonal=False), hermitian=False, thorough=False)
+    assert not found.right.exact and not found.left.exact and not found.singular
+    A = np.where(abs(A) == 2.0**-120, 0, A)
+    assert singular.constants(as_csr(A, diagonal=False), hermitian=False, thorough=False).singular
 
 
 @pytest.mark.parametrize("share", [1.1e-8, 1e-6])
@@ -237,6 +295,24 @@ def test_constants_are_exact_or_rounding_or_none():
     assert found(shell, thorough=True).right.count == 1
 
 
+def test_all_rows_may_be_null(backend, monkeypatch):
+    """CuPy's bincount takes no empty array."""
+    bincount = np.bincount
+
+    def of_some(x, weights=None, minlength=0):
+        if x.size == 0:
+            raise ValueError("The length of the array must be larger than 0")
+        return bincount(x, weights, minlength)
+
+    monkeypatch.setattr(np, "bincount", of_some)
+    A = as_csr(backend.move(neumann(30, 30)), diagonal=False)
+    assert singular.constants(A, hermitian=True, thorough=True).right.exact
+    b = random(900)
+    solution = solve(backend.move(neumann(30, 30)), backend.move(b), device=backend.name)
+    assert solution.status is Status.SINGULAR
+    assert solution.residual_norm == pytest.approx(abs(b.mean()) * 30, rel=1e-3)
+
+
 @pytest.mark.parametrize(("size", "of_b"), [(1e-300, 1e-200), (1e-150, 1e-180), (1.1e300, 1e-200)])
 def test_evidence_is_not_one_of_underflow(size, of_b):
     A = neumann(3, 3) * size  # rounded, row by row, so that A 1 is not 0
@@ -251,6 +327,26 @@ def test_evidence_is_not_one_of_rows_that_leave_the_range():
     b = 1e108 * np.array([5.2, 5.6, -2.7, -1.0, 2.7, -5.0, 4.9])
     assert singular.exactly_singular(as_csr(A)) is False
     assert solve(A, b).status is not Status.SINGULAR
+
+
+@pytest.mark.parametrize("size", [1e302, 3e-306])
+def test_x_without_a_part_along_v_is_finite_and_accurate_where_sums_leave_the_range(size):
+    n = 400
+    A, wave = neumann(n), np.cos(np.pi * (np.arange(n) + 0.5) / n)
+    solution = solve(A, size * (wave + 0.01))
+    assert solution.status is Status.SINGULAR and np.isfinite(solution.x).all()
+    np.testing.assert_allclose(solution.x / size, wave / (2 - 2 * np.cos(np.pi / n)), atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0**1022, 2.0**-1060])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_projections_of_the_largest_and_smallest_numbers(size, dtype):
+    x = np.array([1, 1, 1, 1, 1, 1, 1, 0, 1.5], dtype) * (1 + 1j if dtype == "complex128" else 1)
+    pieces = singular.Pieces(np.array([0] * 8 + [-1]), 1, True)
+    wanted = np.array([0.875] * 8 + [0]) * x[0] * size
+    assert (pieces.part(x * size) == wanted).all()
+    rest = singular.Vectors.together(np.eye(9, dtype=dtype)[:, 8:], pieces)
+    assert (rest.part(x * size) == wanted + np.eye(9)[8] * x[8] * size).all()
 
 
 def test_numbers_whose_sum_overflows():

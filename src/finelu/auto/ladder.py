@@ -257,8 +257,11 @@ class Ladder:
         known, of the least norm.  rung : that of good factors, if there are some.  guess : of x, None for 0: what
         iterations with b have left has grown along null vectors."""
         b, null, within = column.b, evidence.null, column.b - evidence.outside
-        inner = self.nothing(b, Status.CONVERGED, norm(within))
-        if inner.residual_norm > column.target and self.nested < NESTED:
+        if rung is not None:
+            self._look_at_structure()
+        status = Status.SINGULAR if evidence.exact or self.structure else Status.NUMERICALLY_SINGULAR
+        inner = self.nothing(b, Status.CONVERGED if norm(within) <= column.target else status, norm(within))
+        if not inner.converged and self.nested < NESTED:
             before, why = (self.most, self.given_up), "it is for the part of b in A's range"
             self.most, self.given_up = max(self.most - column.iterations, 0), set()
             self.nested, self.least = self.nested + 1, False
@@ -269,16 +272,13 @@ class Ladder:
                 self.nested -= 1
         if inner.status is Status.PRECISION_LIMIT and b.real.dtype == np.float32:
             return inner  # double precision finds out
-        x = inner.x if null is None else inner.x - null.part(inner.x)
-        _, size = column.residual(b, x, column.target)
-        if rung is not None:
-            self._look_at_structure()
-        status = Status.SINGULAR if evidence.exact or self.structure else Status.NUMERICALLY_SINGULAR
-        if not inner.converged and column.size < size:
-            x = column.x
-        if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME) and status is not Status.CONVERGED:
-            status = inner.status
+        found = [inner.x] if inner.converged else [b * 0, inner.x, column.x]
+        if null is not None:
+            found = [rest if bool(namespace(b).isfinite(rest := x - null.part(x)).all()) else x for x in found]
+        x = min(found, key=lambda x: column.residual(b, x, column.target)[1])
         column.residual(b, x, column.target)
+        if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
+            status = inner.status
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
         self.least = inner.converged or self.least
         if not self.least:

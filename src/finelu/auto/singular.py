@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from finelu.device import namespace, to_host
 from finelu.errors import FineluError, counted
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion, times_power
+from finelu.krylov.residual import largest
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
@@ -24,6 +27,8 @@ UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of
 UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size can meet a tolerance below
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 ROUGH = 8  # roundings of the terms of A v, up to which a refinement of v is worth while
+UNIT = 1e-3  # by which entries of a null vector may differ from 0, 1, -1, i and -i that they stand for
+DOUBLE = 2.0**-53  # the largest relative rounding of double precision
 EXACT = 32  # roundings in twice the precision, per entry of a row of A v, up to which it is 0
 STEPS = 5  # of a refinement
 LEVEL = 64  # roundings within which magnitudes are taken for equal, as those of a constant null vector are
@@ -37,12 +42,21 @@ MOST_EXACT = 200  # rows of a matrix whose determinant is worth forming
 PRIMES = (2147483629, 2147483549)  # 1 modulo 4
 
 
+def _projected(projection: Callable[[Any], Any], x: Any) -> Any:
+    """The projection of x (n,), by way of 2^-p x, whose entries are at most 1, so that no sum overflows; and that of
+    what it leaves, against the rounding of long sums."""
+    power = math.frexp(largest(x))[1]
+    x = times_power(x, -power)
+    found = projection(x)
+    return times_power(found + projection(x - found), power)
+
+
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """The span of the vectors that are constant on one set of unknowns and 0 elsewhere.
 
     labels (n,) : the set that an unknown belongs to, -1 for none.  count : how many sets there are.
-    exact : A takes the sum of these vectors to 0 to twice the precision.
+    exact : A takes their sum, for each kind of unknown, to 0 without any rounding.
     """
 
     labels: Any
@@ -51,8 +65,7 @@ class Pieces:
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
-        found = self._means(x)
-        return found + self._means(x - found)  # twice, against the rounding of long sums
+        return _projected(self._means, x)
 
     def _means(self, x: Any) -> Any:
         xp, labels = namespace(x), namespace(x).where(self.labels < 0, self.count, self.labels)
@@ -91,8 +104,7 @@ class Vectors:
 
     def part(self, x: Any) -> Any:
         """The orthogonal projection of x (n,) onto the span."""
-        found = self._part(x)
-        return found + self._part(x - found)
+        return _projected(self._part, x)
 
     def _part(self, x: Any) -> Any:
         found = self.V @ (self.V.conj().T @ x)
@@ -101,8 +113,9 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """exact : A is singular as it is stored, of which det A = 0, or A v = 0 to twice the precision where A is large,
-    is the sign; else it is so to the rounding of its entries only.  text : what was found.
+    """exact : A is singular as it is stored, of which det A = 0, A v = 0 without any rounding or, where A is large
+    and v not one of units, A v = 0 to twice the precision, is the sign; else it is so to the rounding of its entries
+    only.  text : what was found.
     outside (n,) : the part of b outside of A's range, as far as it is known.
     null : the span of vectors v with A v = 0, as far as it is known.
     """
@@ -138,20 +151,27 @@ class Constants:
         share = norm(outside) / norm(b)
         if share <= max(rtol, RANGE * eps):
             return None
-        rest, rounding, least = _image(self.adjoint, outside)
-        exact = bool((rest <= least).all())
-        if not exact and (small or not bool((rest <= rounding).all()) or not self._hides(outside, b, rtol)):
+        rest, rounding = _image(self.adjoint, outside)
+        if not bool((rest <= rounding).all()):
             return None
-        precision = "twice the working precision" if exact else "the rounding of the sums in its rows"
-        what = f"A v = 0 to {precision} for {self.right}" if self.right is not None else ""
+        if not self.singular and (small or not self._hides(outside, b, rtol)):
+            return None
+        found = self.left if self.right is None else self.right
+        what = "A v = 0" + ("" if found.exact else " to the rounding of the sums in its rows") + f" for {found}"
         if self.right is None:
-            what = f"u^H A = 0 to {precision} for {str(self.left).replace(' v', ' u')}"
+            what = what.replace("A v", "u^H A").replace(" v", " u")
         return Evidence(
-            exact,
+            self.singular,
             f"A is singular: {what}, and b has a part of {share:.1e} of its length outside of A's range",
             outside,
             self.right,
         )
+
+    @cached_property
+    def singular(self) -> bool:
+        """Whether A is singular as it is stored."""
+        exact = any(pieces is not None and pieces.exact for pieces in (self.right, self.left))
+        return exact or bool(exactly_singular(self.A))
 
     def _hides(self, outside: Any, b: Any, rtol: float) -> bool:
         """Whether c v, v a null vector but for rounding, is so long where A c v has the length of `outside`, the part
@@ -187,12 +207,12 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
 
     def null(mask: Any) -> Any:
         """Which unknowns of the mask are in connected parts in which A takes its indicator to 0."""
-        rest, rounding, _ = _image(A, mask.astype(A.dtype))
-        bad = xp.bincount(parts[~(rest <= rounding)], minlength=number) > 0
+        rest, rounding = _image(A, mask.astype(A.dtype))
+        bad = xp.bincount(parts, (~(rest <= rounding)).astype(np.float64), number) > 0  # CuPy's takes no empty array
         return mask & ~bad[parts]
 
     whole = null(xp.ones(A.n, bool))
-    found, labels = whole, parts
+    found, labels, kind = whole, parts, unknowns * 0
     if bool(whole.any()) or thorough:
         for k in (k for k in KINDS if A.n % k == 0):
             first = null(unknowns % k == 0)
@@ -200,7 +220,7 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
                 continue
             kinds = first | sum(null(unknowns % k == c) for c in range(1, k)).astype(bool)
             if bool(kinds.any()) and bool((kinds >= whole).all()):
-                found, labels = kinds, parts * k + unknowns % k
+                found, labels, kind = kinds, parts * k + unknowns % k, unknowns % k
                 break
     if thorough and not bool(found.any()):
         found = null((A.diag < 0) | (A.data[xp.maximum(A.diag, 0)] == 0) if A.nnz else xp.ones(A.n, bool))
@@ -209,16 +229,39 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
     names, numbers = xp.unique(labels[found], return_inverse=True)
     labels = xp.full(A.n, -1, np.int64)
     labels[found] = numbers
-    rest, _, exact = _image(A, found.astype(A.dtype))
-    return Pieces(labels, int(names.size), bool((rest <= exact).all()))
+    exact = _sums_are_exact(A) and not any(
+        bool(_image(A, (found & (kind == c)).astype(A.dtype))[0].any()) for c in range(int(kind.max()) + 1)
+    )
+    return Pieces(labels, int(names.size), exact)
 
 
-def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
-    """|A v|, formed in twice the precision, what the rounding of the sums in the rows of A may make of 0, and what that
-    of the product itself may: all three times a power of two, with which the largest terms are about 1, and others do
-    not underflow together. Rows whose terms leave the range all the same are Inf, and nothing of them rounding."""
+def _sums_are_exact(A: CSR) -> bool:
+    """Whether sums of entries of a row of A, added up in twice the precision of float64, are 0 only where they are so
+    without any rounding: all partial sums, and those of what they have rounded, are then multiples of the last place
+    of the smallest entry that this precision holds."""
+    entries = abs(A.data.view(A.data.real.dtype)).astype(np.float64)
+    entries, longest = entries[entries > 0], A.data.itemsize // A.data.real.itemsize
+    longest *= int((A.indptr[1:] - A.indptr[:-1]).max())  # terms of the real part of a sum
+    return not entries.size or float(entries.max()) * DOUBLE * longest**2 <= float(entries.min())
+
+
+def _is_null(A: CSR, v: Any) -> bool | None:
+    """Whether A takes a multiple of v (n,) to 0 without any rounding; None where that is not one of 0, 1, -1, i and -i
+    but for the rounding of v: others cannot be held, as a rule."""
+    xp = namespace(v)
+    v = v / v[abs(v).argmax()]
+    units = (xp.rint(v.real) + (1j * xp.rint(v.imag) if v.dtype.kind == "c" else 0)).astype(v.dtype)
+    if not bool((abs(v - units) <= UNIT).all()):
+        return None
+    return _sums_are_exact(A) and not bool(_image(A, units)[0].any())
+
+
+def _image(A: CSR, v: Any) -> tuple[Any, Any]:
+    """|A v|, formed in twice the precision, and what the rounding of the sums in the rows of A may make of 0: both
+    times a power of two, with which the largest terms are about 1, and others do not underflow together. Rows whose
+    terms leave the range all the same are Inf, and nothing of them rounding."""
     deadline.check()
-    of_A, of_v = (math.frexp(float(abs(values).max()) if values.size else 0.0)[1] for values in (A.data, v))
+    of_A, of_v = (math.frexp(largest(values))[1] for values in (A.data, v))
     limits, xp = np.finfo(A.dtype), namespace(v)
     v = times_power(v, min(-of_A, int(limits.maxexp) - 2) - of_v)
     sizes, eps = abs(A.tosparse()) @ abs(v), float(limits.eps)
@@ -226,7 +269,7 @@ def _image(A: CSR, v: Any) -> tuple[Any, Any, Any]:
     met = A.with_values((A.data != 0).astype(sizes.dtype)).tosparse() @ (v != 0).astype(sizes.dtype)
     known = (met == 0) | ((sizes >= float(limits.tiny) / eps**2) & xp.isfinite(sizes))
     rest, rounding = xp.where(known, abs(_product(A, v)), np.inf), xp.where(known, entries * sizes, 0)
-    return rest, rounding * (eps / 2), EXACT * (rounding + xp.where(known, sizes, 0)) * eps**2
+    return rest, rounding * (eps / 2)
 
 
 @dataclass(frozen=True)
@@ -330,13 +373,15 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
     hermitian = is_hermitian(A)
     V = U if hermitian and U.shape[1] > 1 else right.v[:, None]
     found = exactly_singular(A)
-    exact = right.exact and left.exact if found is None else found
-    length, largest = norm(_product(A, right.v)), float(abs(A.data).max()) if A.nnz else 0.0
+    if found is None:
+        shown = [_is_null(A, right.v), _is_null(adjoint, left.v), (known is not None and known.singular) or None]
+        found = True in shown or (right.exact and left.exact and False not in shown)
+    length = norm(_product(A, right.v))
     return Evidence(
-        exact,
+        found,
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
-        f"{length:.1e}, largest entry of A {largest:.1e}), and b has a part of {outside:.1e} of its length outside of "
-        f"A's range",
+        f"{length:.1e}, largest entry of A {largest(A.data):.1e}), and b has a part of {outside:.1e} of its length "
+        f"outside of A's range",
         Vectors.together(U, None if known is None else known.left).part(b),
         Vectors.together(V, None if known is None else known.right),
     )
@@ -464,7 +509,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
     precision.
     """
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
-    largest, v, sizes = 1.0, x, abs(A.tosparse())
+    most, v, sizes = 1.0, x, abs(A.tosparse())
     for _ in range(4):
         deadline.check()
         v = _unit(v)
@@ -473,13 +518,13 @@ def condition(A: CSR, F: Any, x: Any) -> float:
         length = norm(_product(A, v))
         if length == 0:
             return math.inf
-        largest = max(largest, norm(sizes @ abs(v)) / length)
+        most = max(most, norm(sizes @ abs(v)) / length)
         if F is None:
             break
         v = _inverse_step(F, v, "N")
         if v is None:
             break
-    return largest
+    return most
 
 
 def exactly_singular(A: CSR) -> bool | None:

@@ -73,8 +73,9 @@ def solve(
     Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
     iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
     where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
-    A v = 0 to twice the precision, or the pattern of A, shows that there is no solution; NUMERICALLY_SINGULAR where
-    A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as this precision allows.
+    A v = 0 without rounding, or to twice the precision, or the pattern of A, shows that there is no solution;
+    NUMERICALLY_SINGULAR where A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as
+    this precision allows.
     float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
     not to reach it, and x is double then.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
