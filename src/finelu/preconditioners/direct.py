@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching, structural_rank
 
+from finelu import deadline
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import (
     FineluError,
@@ -117,7 +118,9 @@ class SparseLU(Recipe):
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room,
-        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works.
+        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works, except
+        KLU, which lets nothing else run: it does not begin where it is expected to take longer, at a rate that it
+        hardly exceeds. With ordering="colamd" that is not known, and a time limit may not be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
@@ -340,11 +343,14 @@ class SparseLUFactors(Factors):
         other = self.recipe.backend == "auto" and self._how is not None
         try:
             self._compute(S)
-        except (MemoryError, StructurallySingular, OutOfTime):
+        except (MemoryError, StructurallySingular):
             raise
         except FineluError as error:
+            deadline.check()  # else a library was not begun that could not be left
             if not other or (self._how is not None and self._how[0] is KLU and isinstance(error, SingularMatrix)):
                 raise
+            if isinstance(error, OutOfTime):
+                return f"{self.report.backend}: it is expected to take longer than the time limit leaves"
             return f"{self.report.backend}: {str(error).split(': ', 1)[-1].rstrip('.')}"
         if self._lu.replaced:
             require_matching(S)
@@ -366,9 +372,8 @@ class SparseLUFactors(Factors):
                 self._take(_analysed(recipe, self._prepared.matrix))
                 self._compute(self._prepared.matrix)
                 found = self._judged()
-            except (FineluError, MemoryError) as error:
-                if isinstance(error, OutOfTime):
-                    raise
+            except (FineluError, MemoryError):
+                deadline.check()
                 continue
             others.append((f"{report.backend}{', scaled' if scaled else ''}", found))
             if found[1] < best[0][1]:
@@ -589,11 +594,11 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
     if by_klu:
         how = {"auto": AMD, COLAMD: COLUMNS}.get(recipe.ordering or "", GIVEN)
         try:
-            klu = KLU(_columns(recipe, arranged, A), how)
+            klu = KLU(_columns(recipe, arranged, A), how, fill)
         except SingularMatrix:
             require_matching(A)  # says which rows
             raise
-        fill = klu.expected or fill
+        fill = klu.expected
     return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
@@ -616,7 +621,7 @@ def _library_if_better(
             return None, None, begun
         fill = klu.expected
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted:
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and klu.has_time:
             return klu, fill, begun
     if not wanted or light:
         return None, None, begun
