@@ -52,10 +52,9 @@ def with_own_symbols(package: str) -> ModuleType:
             sys.setdlopenflags(before)
 
 
-def require_time(flops: float, rate: float = FASTEST) -> None:
-    """Raises OutOfTime where this work cannot end in the time that is left, at so many flops a second: by default,
-    however fast the machine is."""
-    if flops > rate * deadline.remaining():
+def require_time(flops: float) -> None:
+    """Raises OutOfTime where this work cannot end in the time that is left, however fast the machine is."""
+    if flops > FASTEST * deadline.remaining():
         raise OutOfTime
 
 

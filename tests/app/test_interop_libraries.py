@@ -285,6 +285,57 @@ def test_updates_in_and_out_of_range():
         assert componentwise(sp.csr_matrix(S.T), y, v) < 1e-3
 
 
+@pytest.mark.parametrize(("dtype", "noise"), [("float64", 1e-200), ("float32", 1e-25), ("complex64", 1e-25j)])
+def test_an_entry_that_is_tiny_beside_its_row_and_column_is_no_reason_to_scale(dtype, noise):
+    A = sp.csr_matrix(gallery.convection_diffusion(6).astype(dtype))
+    noisy, small = A.copy(), A.copy()
+    noisy.data[noisy.indptr[5]] = noise
+    small.data[small.indptr[5] : small.indptr[6]] *= noise
+    below = A.tocsc()
+    below.data[below.indptr[7] : below.indptr[8]] *= noise
+    for recipe in (fl.SparseLU(), fl.SparseLU(backend="superlu")):
+        F = recipe.factor(noisy)
+        assert F.report.scaled is False and F._factored.dtype == A.dtype
+        for S in (small, sp.csr_matrix(below)):
+            assert F.update(S).report.scaled is True and F._factored.dtype.itemsize == A.dtype.itemsize * (
+                1 + (np.finfo(dtype).eps > 1e-10)
+            )
+        assert F.update(noisy).report.scaled is False
+
+
+def test_updates_keep_their_scales_as_long_as_these_fit(monkeypatch):
+    A, asked, own = sp.csr_matrix(gallery.convection_diffusion(6)), [], direct.equilibrate
+    A.data[A.indptr[5] : A.indptr[6]] *= 1e-200
+    monkeypatch.setattr(direct, "equilibrate", lambda *given, **how: asked.append(given) or own(*given, **how))
+    F = fl.SparseLU().factor(A)
+    assert len(asked) == 1 and F.report.scaled
+    for S in (2 * A, A.copy()):
+        x = F.update(S).solve(S @ np.ones(216))
+        assert_close(x, np.ones(216), ulps=1e4)
+    assert len(asked) == 1
+    for row, power in ((8, 1e-100), (8, 1e100), (5, 1e-50)):
+        A.data[A.indptr[row] : A.indptr[row + 1]] *= power
+        assert_close(F.update(A).solve(A @ np.ones(216)), np.ones(216), ulps=1e4)
+    assert len(asked) == 4
+    S = sp.csr_matrix(gallery.poisson7(6) * 1e-200)
+    S.data[S.indptr[5] : S.indptr[6]] *= 1e-60
+    F = fl.SparseLU().factor(S)
+    symmetric = sp.csr_matrix(
+        sp.diags(F._prepared.row_scale**-1.0) @ gallery.poisson7(6) @ sp.diags(F._prepared.row_scale**-1.0)
+    )
+    assert F.update(symmetric)._prepared.matrix.mirrored()[3] == 0
+
+
+def test_a_second_right_hand_side_is_taken_where_columns_differ_in_size(monkeypatch):
+    A, asked, own = sp.csr_matrix(gallery.convection_diffusion(6)), [], complete.SuperLU.solve
+    solve = lambda F, r, trans: asked.append(r.shape[1]) or own(F, r, trans)  # noqa: E731
+    monkeypatch.setattr(complete.SuperLU, "solve", solve)
+    for S, wanted in ((A, 1), (2 * A, 1), (sp.csr_matrix(A @ sp.diags(np.where(np.arange(216) % 9, 1.0, 1e-6))), 2)):
+        asked.clear()
+        fl.SparseLU(backend="superlu", ordering=None).factor(S)
+        assert set(asked) == {wanted}
+
+
 def test_a_complex_matrix_raises_no_warning():
     rng = np.random.default_rng(0)
     A = sp.csr_matrix(sp.random(3000, 3000, 2e-3, random_state=rng) + 10 * sp.identity(3000)).astype(complex)
@@ -446,9 +497,9 @@ def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(monkeypatch)
         F = fl.SparseLU(backend="klu", ordering=ordering).factor(gallery.convection_diffusion(6))
         assert F.report.expected_flops > 0 and len(begun) == 1
         begun.clear()
+        monkeypatch.setattr(complete, "KLU_RATE", 1e6)  # far more than 60 s for 9e8 flops
+        monkeypatch.setattr(complete, "KLU_ENTRY", 0.0)
         with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 60):
-            monkeypatch.setattr(complete, "KLU_RATE", 1e6)  # far more than 60 s for 9e8 flops
-            monkeypatch.setattr(complete, "KLU_ENTRY", 0.0)
             fl.SparseLU(backend="klu", ordering=ordering).factor(A)
         monkeypatch.setattr(complete, "KLU_RATE", 1e3)
         with deadline.limited(perf_counter() + 60):

@@ -134,7 +134,8 @@ class KLU:
             raise ParameterError(
                 "backend='klu' needs nbklu, which is not installed: pip install 'finelu[direct]', or use 'superlu'."
             )
-        require_time(KLU_ENTRY * columns.nnz, KLU_RATE)
+        if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
+            raise OutOfTime
         self._complex = columns.dtype.kind == "c"
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
         weakref.finalize(self, self._solver.close).atexit = False  # analysis and factors: nothing else frees them
