@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu import foreign
-from finelu.errors import FineluError, ParameterError, SingularMatrix
-from finelu.foreign import Owner, leavable, require_time
+from finelu import deadline, foreign
+from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix
+from finelu.foreign import Owner, require_time
 from finelu.kernels.operands import CSR
 from finelu.ordering import Fill
 from finelu.threads import get_num_threads, one_blas_thread
@@ -32,7 +32,8 @@ BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to sha
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
 LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
-LONG_PATTERN = 50_000  # likewise, of what analyses a pattern
+KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
+KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
 _lock = threading.Lock()
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
 NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
@@ -112,41 +113,49 @@ def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
 class KLU:
     """KLU, for matrices whose factors stay sparse: blocks of a triangular form, each factored column by column.
 
-    It computes in double precision. T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for
-    circuit simulation problems, 2010.
+    It computes in double precision. A call of it lets no other thread run, and can neither be ended nor left: a Ctrl-C
+    is heard after it, and it does not begin where the caller has less time than it is expected to take.
+    T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
+    2010.
     """
 
     name = "klu"
     symmetric, replaced = False, 0
 
-    def __init__(self, columns: sp.csc_matrix, ordering: int):
-        """Analyse a pattern; `factor` makes the factors.
+    def __init__(self, columns: sp.csc_matrix, ordering: int, expected: Fill | None = None):
+        """Analyse a pattern; `factor` makes the factors.  expected : the fill, where it is known; KLU counts that of
+        its AMD by itself, and for COLAMD the time is not known either.
 
-        Raises ParameterError where nbklu is not installed, SingularMatrix where the pattern is singular.
+        Raises ParameterError where nbklu is not installed, SingularMatrix where the pattern is singular, OutOfTime
+        where the time of the caller is too short.
         """
         self._library = nbklu()
         if self._library is None:
             raise ParameterError(
                 "backend='klu' needs nbklu, which is not installed: pip install 'finelu[direct]', or use 'superlu'."
             )
-        self.how, self._complex = (ordering,), columns.dtype.kind == "c"
+        if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
+            raise OutOfTime
+        self._complex = columns.dtype.kind == "c"
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
-        self._freed = weakref.finalize(self, self._solver.close)  # analysis and factors: nothing else frees them
-        self._freed.atexit = False
+        weakref.finalize(self, self._solver.close).atexit = False  # analysis and factors: nothing else frees them
         common = self._solver.common
         common.ordering, common.tol, common.scale = ordering, PIVOT, NO_SCALE
         self._pattern = columns.indptr, columns.indices
         self._turns = threading.Lock()  # a solve works in memory of the factors
         n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
-        self._long = columns.nnz > LONG_PATTERN
         self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
         found = self._solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # with an order that is given it is not set
             raise SingularMatrix(f"A is singular: its {n} rows have structural rank {found.structural_rank}.")
-        self.expected = None
         if ordering == AMD:
-            self.expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
-            self._long = self.expected.flops > LONG_WORK
+            expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
+        self.expected, self.how = expected, (ordering, expected)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether `factor` may begin, as far as it is known how long it takes."""
+        return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
         """Whether the analysis is one of this pattern."""
@@ -156,7 +165,8 @@ class KLU:
     def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
         """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
-        require_time(0.0 if self.expected is None else self.expected.flops)
+        if not self.has_time:
+            raise OutOfTime
         with self._turns:
             self._called("numeric", singular, self._solver.factor, values)
         numeric = self._solver.numeric
@@ -166,10 +176,7 @@ class KLU:
     def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
         """Call nbklu. made : the attribute that it sets.  singular : what the error says where it finds A to be."""
         try:
-            if self._long:
-                leavable(function, *arguments, freed=self._freed)
-            else:
-                function(*arguments)
+            function(*arguments)
         except self._library.KLUException as error:
             setattr(self._solver, made, None)  # it is null, and to free that ends the process
             if isinstance(error, self._library.KLUSingularException):

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching, structural_rank
 
+from finelu import deadline
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import (
     FineluError,
@@ -51,6 +52,10 @@ MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take le
 ENOUGH = (
     100.0  # roundings of the sums of a row, up to which residuals are taken as they are: refined ones have 1 or less
 )
+UNEVEN = (
+    16.0  # times that the largest entries of columns differ from which on a right-hand side is in proportion to them
+)
+FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
 WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
@@ -117,7 +122,9 @@ class SparseLU(Recipe):
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room,
-        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works.
+        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works, except
+        KLU, which lets nothing else run: it does not begin where it is expected to take longer, at a rate that it
+        hardly exceeds. With ordering="colamd" that is not known, and a time limit may not be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
@@ -147,9 +154,11 @@ class DirectReport(Report):
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
     of PARDISO are a part of numeric_seconds.  probe : see
-    `finelu.factors.probe`; a warning where it is beyond 10.  backward_error : of what `solve` gives for two random
-    right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond rounding.
+    `finelu.factors.probe`; a warning where it is beyond 10.  backward_error : of what `solve` gives for one or two
+    random right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond rounding.
     refinements : steps of refinement that each solve takes, 1 where without it this would be.
+    scaled : whether A was scaled by powers of two and factored in double precision, as numbers are near the ends of
+    their range, or as other factors were worse.
     tried : the backends whose factors "auto" has left for others, and why.
     reason : why a matrix that is on a GPU was not factored there by "auto".
     """
@@ -162,6 +171,7 @@ class DirectReport(Report):
     probe: float | None = None
     backward_error: float | None = None
     refinements: int | None = None
+    scaled: bool | None = None
     tried: list[str] | None = None
     reason: str | None = None
 
@@ -187,35 +197,72 @@ class Prepared:
 
 
 def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
-    """before : of other values, whose entries are taken if there are no more.  scaled : in any case. Cost: some passes
-    over the values."""
+    """before : of other values, whose entries are taken if there are no more, and whose scales, if they fit.
+    scaled : in any case. Cost: some passes over the values."""
     A = A.on(np)
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:
         data = A.data[before.kept]
         if np.count_nonzero(data) == np.count_nonzero(A.data):
-            return _in_range(before.matrix.with_values(data), before.kept, scaled)
+            return _in_range(before.matrix.with_values(data), before.kept, before, scaled)
     S = without_zeros(A)
     if before is None or before.kept is not None or S is A:
-        return _in_range(S, None if S is A else np.flatnonzero(A.data), scaled)
-    return _in_range(A, None, scaled)  # more zeros than before are kept as entries
+        return _in_range(S, None if S is A else np.flatnonzero(A.data), before, scaled)
+    return _in_range(A, None, before, scaled)  # more zeros than before are kept as entries
 
 
-def _in_range(S: CSR, kept: np.ndarray | None, scaled: bool) -> Prepared:
-    sizes = abs(S.data.view(S.data.real.dtype))
-    if S.dtype.kind == "c":
-        sizes = np.maximum(sizes[::2], sizes[1::2])
-    limits, least = np.finfo(S.dtype), sizes.min(initial=np.inf)
-    if least == 0:
-        least = sizes[sizes > 0].min(initial=np.inf)
-    low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
-    if not scaled and low <= least and sizes.max(initial=0.0) <= high:
+def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: bool) -> Prepared:
+    if not scaled and _is_in_range(S):
         return Prepared(S, kept)
     symmetric = is_mirrored(S) or is_mirrored(S, conjugated=False)
     S = S.with_values(S.data.astype(np.result_type(S.dtype, np.float64)))
-    row_scale, column_scale = equilibrate(S, symmetric=symmetric)
+    if before is not None and before.row_scale is not None and before.column_scale is not None:
+        scales = before.row_scale, before.column_scale
+        found = Prepared(_scaled(S, *scales), kept, *scales)
+        fits = all(abs(np.log2(sizes[sizes > 0])).max(initial=0.0) <= FITTING for sizes in _largest(found.matrix))
+        if fits and (not symmetric or np.array_equal(*scales)):
+            return found
+    scales = equilibrate(S, symmetric=symmetric)
+    return Prepared(_scaled(S, *scales), kept, *scales)
+
+
+def _is_in_range(S: CSR) -> bool:
+    """Whether S has no numbers near the ends of the range; small ones do no harm beside larger ones in their row and
+    their column, as long as they are normal."""
+    sizes, limits = _sizes(S), np.finfo(S.dtype)
+    low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
+    least = sizes.min(initial=np.inf)
+    if least == 0:
+        least = sizes[sizes > 0].min(initial=np.inf)
+    if sizes.max(initial=0.0) > high or least < limits.tiny:
+        return False
+    return bool(least >= low or not any(((largest > 0) & (largest < low)).any() for largest in _largest(S)))
+
+
+def _sizes(S: CSR) -> Any:
+    """(nnz,) : the larger part of each entry, whose magnitude may be no number."""
+    sizes = abs(S.data.view(S.data.real.dtype))
+    return np.maximum(sizes[::2], sizes[1::2]) if S.dtype.kind == "c" else sizes
+
+
+def _largest(S: CSR) -> tuple[Any, Any]:
+    """The largest of `_sizes` in each row (n,), and in each column (n,); 0 where there is no entry."""
+    sizes = _sizes(S)
+    by_row = np.where(
+        np.diff(S.indptr) > 0, np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), S.indptr[:-1]), 0
+    )
+    return by_row, _largest_of_columns(S, sizes)
+
+
+def _largest_of_columns(S: CSR, sizes: Any) -> Any:
+    largest = np.zeros(S.n, sizes.dtype)
+    np.maximum.at(largest, S.indices, sizes)
+    return largest
+
+
+def _scaled(S: CSR, row_scale: Any, column_scale: Any) -> CSR:
     of_rows, of_columns = (np.log2(scale).astype(np.int32) for scale in (row_scale, column_scale))
     exponents = np.repeat(of_rows, np.diff(S.indptr)) + of_columns[S.indices]
-    return Prepared(S.with_values(times_power(S.data, exponents)), kept, row_scale, column_scale)
+    return S.with_values(times_power(S.data, exponents))
 
 
 @dataclass(frozen=True)
@@ -334,17 +381,21 @@ class SparseLUFactors(Factors):
             self._probe(S, lambda v: self._solved(v, "N"))
         elif self._probed:
             self._judge(A)
+        report.scaled = self._prepared.row_scale is not None
 
     def _failed(self, S: CSR) -> str:
         """Compute the factors; "", or why others than those of a library that "auto" has chosen are to be computed."""
         other = self.recipe.backend == "auto" and self._how is not None
         try:
             self._compute(S)
-        except (MemoryError, StructurallySingular, OutOfTime):
+        except (MemoryError, StructurallySingular):
             raise
         except FineluError as error:
+            deadline.check()  # else a library was not begun that could not be left
             if not other or (self._how is not None and self._how[0] is KLU and isinstance(error, SingularMatrix)):
                 raise
+            if isinstance(error, OutOfTime):
+                return f"{self.report.backend}: it is expected to take longer than the time limit leaves"
             return f"{self.report.backend}: {str(error).split(': ', 1)[-1].rstrip('.')}"
         if self._lu.replaced:
             require_matching(S)
@@ -366,9 +417,8 @@ class SparseLUFactors(Factors):
                 self._take(_analysed(recipe, self._prepared.matrix))
                 self._compute(self._prepared.matrix)
                 found = self._judged()
-            except (FineluError, MemoryError) as error:
-                if isinstance(error, OutOfTime):
-                    raise
+            except (FineluError, MemoryError):
+                deadline.check()
                 continue
             others.append((f"{report.backend}{', scaled' if scaled else ''}", found))
             if found[1] < best[0][1]:
@@ -412,18 +462,22 @@ class SparseLUFactors(Factors):
         return found
 
     def _judged(self) -> tuple[float, float, float]:
-        """The largest backward error, as in `backward_error`, twice, of solves with two right-hand sides S y, and what
-        `finelu.factors.probe` finds; S is what is prepared, y random, and in proportion to the columns' sizes, so that
-        all of them count.
+        """The largest backward error, as in `backward_error`, twice, of solves with a right-hand side S y, and what
+        `finelu.factors.probe` finds; S is what is prepared, y random. Where columns differ in size, another y is in
+        proportion to these, so that all of them count.
 
         A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
         solve is not finite.
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, probing(S)
-        largest = np.zeros(S.n, S.data.real.dtype)
-        np.maximum.at(largest, S.indices, abs(S.data))
-        y = np.stack([y, y / np.where(largest > 0, largest, 1)], axis=1).astype(S.dtype)
+        others, sizes = [], _sizes(S)
+        if sizes.max(initial=0.0) > UNEVEN * sizes.min(initial=np.inf):
+            largest = _largest_of_columns(S, sizes)
+            largest[largest == 0] = 1
+            if largest.max() > UNEVEN * largest.min():
+                others = [y / largest]
+        y = np.stack([y, *others], axis=1).astype(S.dtype)
         B = np.asfortranarray(product(S, y))
         self._steps, self._S, self._transposed = 0, S, None
         found: list[tuple[float, float, float]] = []
@@ -431,10 +485,12 @@ class SparseLUFactors(Factors):
             X = np.asfortranarray(self._refined(B, "N"))
             if not np.isfinite(X).all():
                 break
-            (*one, r), (*two, _) = (backward_error(S, X[:, k], B[:, k]) for k in (0, 1))
+            errors, roundings, residuals = zip(
+                *(backward_error(S, *xb) for xb in zip(X.T, B.T, strict=True)), strict=True
+            )
             size = abs(B[:, 0]).max()
-            probed = norm(r / size) / norm(B[:, 0] / size) if size > 0 else 0.0
-            found.append((max(one[0], two[0]), max(one[1], two[1]), probed if probed < np.inf else np.inf))
+            probed = norm(residuals[0] / size) / norm(B[:, 0] / size) if size > 0 else 0.0
+            found.append((max(errors), max(roundings), probed if probed < np.inf else np.inf))
             if self._steps or found[0][1] <= ENOUGH:
                 break
             self._steps = 1
@@ -589,11 +645,11 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
     if by_klu:
         how = {"auto": AMD, COLAMD: COLUMNS}.get(recipe.ordering or "", GIVEN)
         try:
-            klu = KLU(_columns(recipe, arranged, A), how)
+            klu = KLU(_columns(recipe, arranged, A), how, fill)
         except SingularMatrix:
             require_matching(A)  # says which rows
             raise
-        fill = klu.expected or fill
+        fill = klu.expected
     return Analysis(arranged, bool(matched), fill, perf_counter() - start, klu, by_itself)
 
 
@@ -616,7 +672,7 @@ def _library_if_better(
             return None, None, begun
         fill = klu.expected
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted:
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and klu.has_time:
             return klu, fill, begun
     if not wanted or light:
         return None, None, begun
