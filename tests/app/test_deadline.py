@@ -1,6 +1,7 @@
 """A limit of time: set-ups end early, `solve` returns the best x so far, and nothing but OutOfTime is raised inside."""
 
 import math
+import os
 import re
 import threading
 from time import perf_counter, sleep
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 import finelu as fl
 from finelu import deadline, gallery, threads
 from finelu.auto import choose
-from finelu.errors import FineluError, OutOfTime, TooManyEntries
+from finelu.errors import FineluError, NoThread, OutOfTime, TooManyEntries
 from finelu.kernels import cpu, reference
 from finelu.preconditioners import direct
 from finelu.result import Status
@@ -58,23 +59,53 @@ def test_of_nested_limits_the_earlier_one_counts():
     assert deadline.current() is None
 
 
-def test_a_thread_sets_the_number_that_kernels_look_at_and_is_gone_with_the_limit():
-    def waiting():
-        return [thread for thread in threading.enumerate() if thread.name == "finelu_deadline"]
-
-    before = len(waiting())
-    with deadline.limited(perf_counter() + 0.02):
-        halt = deadline.halt()
-        begin = perf_counter()
-        while not halt[0] and perf_counter() < begin + 10:
-            sleep(1e-3)
-        assert halt[0] == 1
-    with deadline.limited(perf_counter() + FAR):
-        assert deadline.halt()[0] == 0 and len(waiting()) == before + 1
+def waited_for(true):
+    """Whether it becomes true, soon."""
     begin = perf_counter()
-    while len(waiting()) > before and perf_counter() < begin + 10:
+    while not true() and perf_counter() < begin + 10:
         sleep(1e-3)
-    assert len(waiting()) == before and deadline.NEVER[0] == 0
+    return true()
+
+
+def test_one_thread_of_the_process_sets_the_numbers_that_kernels_look_at():
+    with deadline.limited(perf_counter() + FAR):
+        far = deadline.halt()
+        with deadline.limited(perf_counter() + 0.02):  # the thread, asleep until the first, is woken
+            near = deadline.halt()
+            assert near is deadline.halt() and waited_for(lambda: near[0] == 1)
+        with deadline.limited(perf_counter() - 1):
+            assert deadline.halt()[0] == 1
+        assert far[0] == 0 and deadline.NEVER[0] == 0
+    for _ in range(20):
+        with deadline.limited(perf_counter() + FAR):
+            deadline.halt()
+    assert [thread.name for thread in threading.enumerate()].count("finelu_deadline") == 1
+    assert id(far) not in deadline._watchdog._watched and id(near) not in deadline._watchdog._watched
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_limit_is_kept_in_a_forked_process():
+    with deadline.limited(perf_counter() + 1.0):
+        assert deadline.halt()[0] == 0
+        child = os.fork()
+        if not child:
+            halt = deadline.halt()
+            os._exit(0 if waited_for(lambda: halt[0] == 1) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_where_no_thread_can_be_started_for_a_limit_that_is_an_error_of_finelu(monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(deadline, "_watchdog", deadline.Watchdog())
+    with monkeypatch.context() as patch, deadline.limited(perf_counter() + FAR):
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(NoThread, match=r"no thread can be started to keep a time limit \(can't start new thread\)"):
+            fl.ILU0().factor(gallery.poisson5(5, 5))
+    with deadline.limited(perf_counter() + FAR):
+        assert deadline.halt()[0] == 0  # it is tried again
 
 
 def test_what_threads_do_for_a_caller_is_under_its_limit():
