@@ -229,6 +229,47 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
                 level(form, *few)
 
 
+@pytest.mark.parametrize("wave", [2, 64])
+def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkeypatch):
+    from finelu.kernels.cpu.runtime import schur
+
+    m = 120  # beside its first row and column, which are large, all is small, and dropped
+    D = 1e-3 * (0.5 + np.random.default_rng(0).random((m, m)))
+    D = D + D.T
+    D[0], D[:, 0] = 1, 1
+    A = np.eye(m + 1)
+    A[1:, 1:], A[0, 1:], A[1:, 0] = D, 1e-9, 1e-9
+    A, room = fl.as_csr(sp.csr_matrix(A)), np.full(m + 1, m + 1)
+    symmetric = cpu.crout_symmetric.crout_symmetric(A, np.zeros(m + 1, np.uint8), [0, 1], 0.0, math.inf, 0.0, room, False)
+    general = cpu.crout.crout(A, A, [0, 1], 0.0, math.inf, 0.0, room, room)
+    monkeypatch.setattr(schur, "BLOCK", 200)  # many blocks
+    monkeypatch.setattr(schur, "WAVE", wave)
+    monkeypatch.setattr(schur, "SHARE", 1)
+    made, rows = [0], schur._rows
+
+    def counted(*args):
+        made[0] += 1
+        return rows(*args)
+
+    monkeypatch.setattr(schur, "_rows", counted)
+    for left, entries in (
+        (lambda tol, most: cpu.crout_symmetric.schur_complement_symmetric(A, symmetric, tol, False, most), 2 * m - 1),
+        (lambda tol, most: cpu.crout.schur_complement(A, general, tol, most), 3 * m - 2),
+    ):
+        whole = left(0.1, None)
+        for most in (entries, 2 * entries):
+            for one, other in zip(left(0.1, most)[:3], whole[:3], strict=True):
+                np.testing.assert_array_equal(one, other)
+        with pytest.raises(TooManyEntries):
+            left(0.1, entries - 1)
+        made[0] = 0
+        left(0.0, None)
+        blocks, made[0] = made[0], 0
+        with pytest.raises(TooManyEntries):
+            left(0.0, m)
+        assert blocks > 20 and (made[0] <= blocks / 2 or wave == 64)
+
+
 def test_multilevel_factors_without_limits_of_the_callers_have_a_bound_of_their_own(monkeypatch):
     from finelu.preconditioners.multilevel import recipe
 
