@@ -167,6 +167,13 @@ class NoFactors(FineluError, RuntimeError):
         super().__init__(f"{recipe!r}: the last update failed, so there are no factors to solve with; update again.")
 
 
+class NoThread(FineluError, RuntimeError):
+    """The system has no thread left that is needed for what was asked."""
+
+    def __init__(self, what: str, error: object):
+        super().__init__(f"no thread can be started to {what} ({error}); raise the limit of threads of this process.")
+
+
 class OutOfTime(FineluError, TimeoutError):
     """The time limit of a call was reached before what it asked for was there; see finelu.deadline."""
 

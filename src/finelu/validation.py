@@ -85,7 +85,8 @@ def choice(name: str, value: Any, offered: Iterable[str | bool | None], *, of: A
 
 def flag(name: str, value: Any, *, optional: bool = False, of: Any = None) -> None:
     """A ParameterError unless `value` is True or False, or None if it is optional."""
-    choice(name, value, (True, False, None) if optional else (True, False), of=of)
+    if value is not True and value is not False:
+        choice(name, value, (True, False, None) if optional else (True, False), of=of)
 
 
 def shown(value: Any, most: int = 60) -> str:

@@ -144,6 +144,7 @@ def made() -> dict:
         errors.StructurallySingular: errors.StructurallySingular([3, 4]),
         errors.ZeroPivot: errors.ZeroPivot(ILU0(shift=0.1), 3, 0.0),
         errors.NoFactors: errors.NoFactors(ILU0()),
+        errors.NoThread: errors.NoThread("keep a time limit", RuntimeError("can't start new thread")),
         errors.NotConverged: errors.NotConverged("it", fl.krylov.gmres(A, np.ones(N), maxiter=1), 1e-8),
         errors.OutOfTime: errors.OutOfTime(),
         errors.TooManyEntries: errors.TooManyEntries(1000),

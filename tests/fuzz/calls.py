@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import systems
-from judge import Measured, Verdict, answer, look, named, stopwatch
+from judge import Measured, Verdict, answer, look, named
 
 import finelu as fl
 from finelu.errors import FineluError
@@ -179,7 +179,7 @@ def deadline(rng: Any, verdict: Verdict) -> str:
     ended = ""
     for _ in range(3):  # the first may compile
         with compile_clock() as compiling:
-            elapsed = stopwatch()
+            start = perf_counter()
             try:
                 solution = fl.solve(A, b, rtol=1e-12, recipe=recipe, time_limit=limit)
                 ended = solution.status.name
@@ -187,7 +187,7 @@ def deadline(rng: Any, verdict: Verdict) -> str:
                     verdict.faults.append("false claim")
             except FineluError as error:
                 ended = type(error).__name__
-            seconds = elapsed() - compiling()
+            seconds = perf_counter() - start - compiling()
         if seconds <= ALLOWED[0] * limit + ALLOWED[1]:
             return ended
     verdict.late = not verdict.faults

@@ -11,15 +11,13 @@ not, and calls that took long.
 from __future__ import annotations
 
 import math
-import os
 import re
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -336,20 +334,9 @@ def answer(case: Case) -> Any:
     return F, x, F.solve(b, call.options["trans"])
 
 
-def stopwatch() -> Callable[[], float]:
-    """Seconds since this call; of this process alone where others take turns with it on all cores."""
-    start, used = perf_counter(), process_time()
-
-    def elapsed() -> float:
-        seconds = perf_counter() - start
-        busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-        return min(seconds, process_time() - used) if busy else seconds
-
-    return elapsed
-
-
 def judged(case: Case) -> Verdict:
-    """Calls finelu and looks at what comes of it."""
+    """Calls finelu and looks at what comes of it. Time is that of the clock on the wall, so that waiting counts: who
+    runs several cases at once repeats what was late alone."""
     system, call, verdict = case.system, case.call, Verdict()
     before = snapshot(system.A), snapshot(system.b)
     fl.set_num_threads(call.threads)
@@ -358,7 +345,7 @@ def judged(case: Case) -> Verdict:
         with np.errstate(all="raise" if call.strict else "warn"), warnings.catch_warnings():
             warnings.simplefilter("error")
             with compile_clock() as compiling:
-                elapsed = stopwatch()
+                start = perf_counter()
                 result = answer(case)
         verdict.outcome = named(result)
     except FineluError as error:
@@ -368,7 +355,7 @@ def judged(case: Case) -> Verdict:
     except Exception as error:
         verdict.outcome = type(error).__name__
         verdict.faults.append(f"{type(error).__name__}: {error}, from {where(error)}")
-    verdict.seconds = elapsed()
+    verdict.seconds = perf_counter() - start
     for name, old, new in zip("Ab", before, (snapshot(system.A), snapshot(system.b))):
         if old != new:
             verdict.faults.append(f"{name} was changed")

@@ -141,6 +141,23 @@ def test_milu0_drops_the_rest_of_a_dense_row_as_one_sum(variant):
     assert_close(F.L @ (F.U @ np.ones(A.n)), A.tosparse() @ np.ones(A.n), 64, scale=abs(A.tosparse()).sum(axis=1).A1)
 
 
+@pytest.mark.parametrize("large", [1.0, 1e8, 1e12, 1e16, 1e20])
+def test_what_milu0_drops_of_a_dense_row_does_not_depend_on_what_it_keeps(large):
+    n, met = 600, (77, 301, 599)
+    A = sp.lil_matrix((n, n))
+    A.setdiag(4.0 * n)
+    A[0, 1:] = 1e-3 * (1 + np.arange(1, n))
+    for j in met:
+        A[0, j], A[5, j] = large, 1.0
+    A[5, 0] = A[7, 0] = 1.0
+    A = fl.as_csr(sp.csr_matrix(A))
+    U = fl.MILU0().factor(A).U
+    row = A.tosparse()[[0]].toarray().ravel()
+    for i, own in ((5, (0, 5, *met)), (7, (0, 7))):
+        dropped = math.fsum(row[j] for j in range(n) if j not in own) / (4 * n)
+        assert U[i, i] == pytest.approx(4 * n - dropped - row[i] / (4 * n), rel=1e-14)
+
+
 # With fill: dense rows come last
 
 

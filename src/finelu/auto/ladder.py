@@ -54,6 +54,7 @@ NESTED = 2  # times that a part of b outside of A's range is taken away: what A'
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
+TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
@@ -153,9 +154,9 @@ class Ladder:
         rung : the only one that is tried.  why : the reason for the first attempt, where the caller knows it.
         """
         b = namespace(b).ascontiguousarray(b)
-        if power := power_for(b, self.A):
-            return self._magnified(b, x0, atol, power)
         scale = norm(b)
+        if scale < TINY and (power := power_for(b, self.A)):
+            return self._magnified(b, x0, atol, power)
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
         self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0

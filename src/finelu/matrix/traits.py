@@ -111,11 +111,18 @@ def traits(A: CSR) -> MatrixTraits:
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
-        dense=A.nnz > dense_row(A.n) and int((A.indptr[1:] - A.indptr[:-1]).max()) > dense_row(A.n),
+        dense=_has_dense_row(A, found),
         mirrored=mirrored,
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
     )
+
+
+def _has_dense_row(A: CSR, found: Diagonal) -> bool:
+    limit = dense_row(A.n)
+    if A.nnz <= limit:
+        return False
+    return (int((A.indptr[1:] - A.indptr[:-1]).max()) if found.missing else A.longest[0]) > limit
 
 
 def dense_row(n: int) -> int:

@@ -456,7 +456,7 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
-    sums = np.empty(A.n if A.longest[2] > LONG else 0, a.dtype)
+    sums = np.empty(A.nnz if A.longest[2] > LONG else 0, a.dtype)
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
     run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, sums, lu, deadline.halt())
     deadline.check()
@@ -464,12 +464,45 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
 
 
 @compiled
+def _halved(lu, sums, begin, end):
+    """Sums of lu[begin..end - 1] by halves, at the same places of `sums`: a tree whose node j has the children 2 j and
+    2 j + 1, those from end - begin on being the entries themselves."""
+    size = end - begin
+    for c in range(ONE, size):
+        j = size - c
+        sums[begin + j] = _node(lu, sums, begin, size, j + j) + _node(lu, sums, begin, size, j + j + ONE)
+
+
+@compiled
+def _node(lu, sums, begin, size, j):
+    return lu[begin + j - size] if j >= size else sums[begin + j]
+
+
+@compiled
+def _added(total, lu, sums, begin, end, first, last):
+    """`total` and lu[first..last - 1], of the row begin..end - 1 that is `_halved`: O(log(end - begin)) additions."""
+    size = end - begin
+    low, high = first - begin + size, last - begin + size
+    while low < high:
+        if low & ONE:
+            total += _node(lu, sums, begin, size, low)
+            low += ONE
+        if high & ONE:
+            high -= ONE
+            total += _node(lu, sums, begin, size, high)
+        low, high = low >> ONE, high >> ONE
+    return total
+
+
+@compiled
 def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, sums, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
 
     What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
-    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of row k of U,
-    which sums[k] has of rows of more than LONG entries, without what is met. sums (n,), or (0,) without such rows.
+    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of what is
+    between those of row k that are met, by the `_halved` sums of the row. Nothing is subtracted from a sum, as that
+    could leave nothing of small entries next to a large one.
+    sums (nnz,) : those of rows of U of more than LONG entries, at their places; (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)
@@ -495,12 +528,14 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
                 good &= np.isfinite(factor)
                 first, last = np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])
                 if looked_up and last > first + np.uint64(LONG) and last > first + np.uint64(LONGER) * (hi - p):
-                    others = sums[k]
+                    others, begin, gap = zero, first, first
                     for e in range(p + ONE, hi):
                         first = place_of(indices, first, last, indices[e])
                         if first < last and indices[first] == indices[e]:
                             w[indices[e]] -= factor * lu[first]
-                            others -= lu[first]
+                            others = _added(others, lu, sums, begin, last, gap, first)
+                            gap = first + ONE
+                    others = _added(others, lu, sums, begin, last, gap, last)
                     dropped -= factor * others
                     continue
                 for q in range(first, last):
@@ -515,9 +550,6 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
             if not good or lu[pivot] == 0:
                 fetch_min(state, 1, np.int64(i))
             if looked_up and hi - pivot > np.uint64(LONG) + ONE:
-                total = zero
-                for p in range(pivot + ONE, hi):
-                    total += lu[p]
-                sums[i] = total
+                _halved(lu, sums, pivot + ONE, hi)
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)

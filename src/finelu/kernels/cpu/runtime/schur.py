@@ -19,9 +19,10 @@ from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
-from finelu.threads import each
+from finelu.threads import each, get_num_threads
 
 BLOCK = 2**18  # multiplications of a block of rows
+WAVE, SHARE = 64, 8  # blocks, and those of each thread, at least, between two looks at how many entries are kept
 AHEAD = 4  # terms, whose entries are asked for
 
 
@@ -126,7 +127,8 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
 
     drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
-    most : entries, beyond which TooManyEntries is raised; None: no limit.
+    most : entries, beyond which TooManyEntries is raised, as soon as so many of the rows so far are known to be kept;
+        None: no limit.
     Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
     unless the thread that made it has already met one that is large enough: so what is kept does not depend on the
     threads, and the room before the dropping stays near that of S.
@@ -141,53 +143,65 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
     blocks = max(1, int(total[-1] // BLOCK))
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
     items = np.minimum(np.unique(np.concatenate([[0], inner, [m]])), m)
-    indptr, row_size, column_sizes = np.zeros(m + 1, np.int64), np.zeros(m, unit.dtype), []
+    indptr, row_size = np.zeros(m + 1, np.int64), np.zeros(m, unit.dtype)
     matrix, halt = (A.indptr, A.indices, A.data), deadline.halt()
+    blocks, workspaces, spare, made, bad = items.size - 1, [], [], [], []
 
     def begin():
-        column_sizes.append(np.zeros(m, unit.dtype))
-        return row_size, column_sizes[-1], indptr, new_row(m, index, dtype)
-
-    large = np.zeros(items.size - 1, np.int64)  # entries of each block that are kept whatever the columns are
+        try:
+            return spare.pop()  # of a thread of the blocks before
+        except IndexError:
+            workspace = row_size, np.zeros(m, unit.dtype), indptr, new_row(m, index, dtype)
+            workspaces.append(workspace)
+            return workspace
 
     def make(b, workspace):
         deadline.check()
-        if most is not None and large.sum() > most:
-            raise TooManyEntries(most)
         block = items[b], items[b + 1]
         with Handed(2) as handed:
             slots = handed.slots
-            used, bad, large[b] = _rows(
-                *block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, slots, halt
-            )
-            return handed.take(0, index)[:used], handed.take(1, dtype)[:used], bad
+            used, wrong = _rows(*block, matrix, left, terms, drop_tol, unit, upper, hermitian, *workspace, slots, halt)
+            bad.extend([wrong] if wrong >= 0 else [])
+            return handed.take(0, index)[:used], handed.take(1, dtype)[:used]
 
-    made = each(items.size - 1, make, begin)
-    deadline.check()
-    column_size = np.max(column_sizes, axis=0)
-    if upper:
-        row_size = column_size = np.maximum(row_size, column_size)
+    def drop(first, last):
+        """Drop from these blocks what is small for the rows so far; returns how many entries are kept in any case."""
+        column_size = np.max([workspace[1] for workspace in workspaces], axis=0)
+        both = np.maximum(row_size, column_size)  # of a symmetric S: those of the rows so far are final
+        sizes = (both, both) if upper else (row_size, column_size)
 
-    def drop(b):
-        columns, values, _ = made[b]
-        kept = _drop(items[b], items[b + 1], row_size, column_size, drop_tol, indptr, columns, values)
-        return columns[:kept], values[:kept]
+        def of_block(t):
+            b = first + t
+            columns, values = made[b]
+            kept, sure = _drop(items[b], items[b + 1], *sizes, drop_tol, indptr, columns, values)
+            made[b] = columns[:kept], values[:kept]
+            return sure
 
-    kept = each(items.size - 1, drop)
+        return sum(each(last - first, of_block))
+
+    wave, sure = blocks if most is None else max(WAVE, SHARE * get_num_threads()), 0
+    for first in range(0, blocks, wave):
+        last = min(first + wave, blocks)
+        spare[:] = workspaces
+        made += each(last - first, lambda t, workspace, first=first: make(first + t, workspace), begin)
+        deadline.check()
+        sure += drop(first, last)
+        if most is not None and sure > most:
+            raise TooManyEntries(most)
+    if blocks > wave:
+        drop(0, blocks)
     np.cumsum(indptr, out=indptr)
     if most is not None and indptr[m] > most:
         raise TooManyEntries(most)
-    bad = [block[2] for block in made if block[2] >= 0]
-    indices, data = (np.concatenate([block[f] for block in kept]) for f in (0, 1))
-    return SchurComplement(indptr, indices, data, left.rows, int(bad[0]) if bad else -1)
+    indices, data = (np.concatenate([block[f] for block in made]) for f in (0, 1))
+    return SchurComplement(indptr, indices, data, left.rows, min(bad, default=-1))
 
 
 @compiled
 def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_size, column_size, counts, Z, slots, halt):
     """Rows first..last - 1 of S: indices and values in the slots, lengths in counts[1:].
 
-    Returns how many entries there are, the first row with one whose magnitude is not finite, or -1, and how many are
-    kept whatever the columns are.
+    Returns how many entries there are, and the first row with one whose magnitude is not finite, or -1.
     row_size (m,) : the largest of each of these rows, on return.  column_size (m,) : of each column, of all rows that
     have been made with this workspace; entries that are too small even for these are dropped.
     """
@@ -197,7 +211,7 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
     x, touched, seen, words, pages = Z.x, Z.touched, Z.seen, Z.words, Z.pages
     columns = np.empty(indptr[rows[last - 1] + 1] - indptr[rows[first]] + 2 * (last - first), u_columns.dtype)
     values = np.empty(columns.size, a.dtype)
-    used, bad, sure = 0, -1, 0
+    used, bad = 0, -1
     for r in range(first, last):
         if halted(halt):
             break
@@ -239,7 +253,6 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
         for e in range(met):
             j = np.uint64(touched[e])
             size = abs(x[j])
-            sure += size > drop_tol * largest
             if size <= drop_tol * min(largest, column_size[j]) and touched[e] != r:
                 x[j] = 0
             else:
@@ -257,13 +270,14 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
         counts[r + 1] = np.int64(kept)
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
-    return used, bad, sure
+    return used, bad
 
 
 @compiled
 def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values):
-    """Drop from the (columns, values) of rows first..last - 1, in place, what is small; returns how many are left."""
-    begin, used = np.uint64(0), np.uint64(0)
+    """Drop from the (columns, values) of rows first..last - 1, in place, what is small; returns how many are left, and
+    how many of these are kept whatever the columns are."""
+    begin, used, large = np.uint64(0), np.uint64(0), 0
     for r in range(first, last):
         end = begin + np.uint64(counts[r + 1])
         start = used
@@ -273,9 +287,10 @@ def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values)
                 columns[used] = columns[q]
                 values[used] = values[q]
                 used += ONE
+                large += not abs(values[q]) <= drop_tol * row_size[r] or columns[q] == r
         counts[r + 1] = used - start
         begin = end
-    return used
+    return np.int64(used), large
 
 
 def mirrored(S: SchurComplement, hermitian: bool) -> SchurComplement:
