@@ -219,6 +219,25 @@ def test_parts_that_one_constant_does_not_tell_are_looked_for_after_one_attempt(
     assert "the part of b in A's range" in solution.attempts[1].why
 
 
+@pytest.mark.parametrize("size", [1, 1e-36])
+def test_a_sequence_in_single_precision_goes_on_in_double(size):
+    n = 500
+    A, wave = neumann(n).astype("float32"), np.cos(np.pi * (np.arange(n) + 0.5) / n)
+    sequence = fl.Sequence(A, rtol=1e-4)
+    for amplitude in (0.01, 0.1):
+        b = (size * (wave + amplitude * random(n))).astype("float32")
+        solution = sequence.step(b=b)
+        assert solution.residual_norm == pytest.approx(np.linalg.norm((b - A @ solution.x) / size) * size, rel=1e-3)
+        assert solution.status is solve(A, b, rtol=1e-4).status and solution.x.dtype == np.float64
+        assert solution.iterations == sum(attempt.iterations for attempt in solution.attempts)
+        assert len(solution.history) == solution.iterations + 1
+    assert solution.status is Status.SINGULAR and "then A and b were taken in double" not in solution.explain()
+    b = (size * wave).astype("float64")
+    b -= b.mean()
+    for decision in ("solve", "reuse"):
+        assert sequence.step(b=b).converged and sequence.decisions[-1] == decision
+
+
 # what is not claimed
 
 

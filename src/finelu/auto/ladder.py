@@ -49,6 +49,7 @@ from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
@@ -293,17 +294,17 @@ class Ladder:
             finally:
                 self.most, self.given_up = before
                 self.nested -= 1
-        if inner.status is Status.PRECISION_LIMIT and b.real.dtype == np.float32:
-            return inner  # double precision finds out
         found = [inner.x] if inner.converged else [b * 0, inner.x, column.x]
         if null is not None:
             found = [rest if bool(namespace(b).isfinite(rest := x - null.part(x)).all()) else x for x in found]
         x = min(found, key=lambda x: column.residual(b, x, column.target)[1])
         column.residual(b, x, column.target)
+        self.least = inner.converged or self.least
         if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
             status = inner.status
+        elif not self.least and b.real.dtype == np.float32 and column.iterations + inner.iterations < self.most:
+            status = Status.PRECISION_LIMIT  # double precision finds out
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
-        self.least = inner.converged or self.least
         if not self.least:
             least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
         empty = self._empty_rows(b) if self.structure else ""
@@ -639,3 +640,20 @@ def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     real = np.empty(0, dtype).real.dtype
     of_A = np.result_type(A.dtype, real)
     return A if A.dtype == of_A else A.with_values(A.data.astype(of_A)), b.astype(dtype, copy=False)
+
+
+def may_need_double(solution: Solution, b: Any) -> bool:
+    """Whether double precision may reach what single precision did not.  b : in the dtype that was solved in."""
+    return solution.status in BEYOND_PRECISION and b.real.dtype == np.float32
+
+
+def after(first: Solution, second: Solution) -> Solution:
+    """The second solution, in double precision, which began with the x of the first, with what led to it."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
+        attempts=first.attempts + second.attempts,
+    )
