@@ -27,7 +27,10 @@ from finelu.auto.singular import (
     Evidence,
     condition,
     condition_in_words,
+    constant,
     constants,
+    is_off_constant_range,
+    may_be_rounding,
     verdict,
 )
 from finelu.deadline import limited
@@ -46,6 +49,7 @@ from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
@@ -96,7 +100,8 @@ class Ladder:
         sum_of_all = float(abs(self.A.data.sum()))
         self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
         self.constants: Constants | None = None  # null vectors, once looked for
-        self.looked = 0  # how thoroughly: not at all, quickly, thoroughly
+        self.looked = 0  # for which: none, the constant vector of whole rows, all
+        self.columns_vanish: bool | None = None  # whether their sums may be rounding of 0; None: not looked at
         self.least = False  # whether the last x for such a b was of the least residual
         self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
@@ -197,14 +202,18 @@ class Ladder:
 
     def _climb(self, column: Column, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
-        returns the last. rung, why : as of `solve`."""
+        returns the last, None if that is not what led to the evidence. rung, why : as of `solve`."""
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(column, rung, why, left)
-                if column.status in OVER or column.iterations >= self.most:
+                goes_on = column.status not in OVER[:3] and column.iterations < self.most
+                if self.may_be_singular and goes_on and (found := self._off_range(column, thorough=True)):
+                    column.evidence = found
+                    return None
+                if column.status in OVER or not goes_on:
                     break
                 if self.may_be_singular:
                     self._without_constants(column)
@@ -216,29 +225,44 @@ class Ladder:
                 self.costs.end_count()
         return rung
 
-    def _look_for_constants(self, *, thorough: bool) -> None:
-        """Look for null vectors that are constant on sets of unknowns: quickly once, and thoroughly once."""
-        if self.looked < 1 + thorough:
-            self.looked = 1 + thorough
-            hermitian = self.traits.mirrored[1] == 0
-            self.constants = constants(self.A, hermitian=hermitian, thorough=thorough) or self.constants
-            cheap = self.rungs.get("cheap")
-            if (
-                cheap is not None
-                and self.constants is not None
-                and self.constants.right is not None
-                and "cheap" not in self.factors
-            ):
-                kept = tuple(
-                    recipe for recipe in cheap.recipes if not isinstance(recipe, MILU0) or not self.traits.definite
-                )
-                self.rungs["cheap"] = cheap if kept == cheap.recipes else Rung(kept, WITHOUT_PIVOT)
+    def _look_for_the_constant(self, column: Column) -> None:
+        """Whether A takes the constant vector to 0; then factors that keep row sums are left out."""
+        self.looked = 1
+        sums, cheap = column.A @ namespace(column.b).ones_like(column.b), self.rungs.get("cheap")
+        right = constant(self.A) if may_be_rounding(sums, self.A, self.traits.mirrored[0]) else None
+        if right is None:
+            return
+        hermitian = self.traits.mirrored[1] == 0
+        self.constants = Constants(self.A, self.A if hermitian else None, right, right if hermitian else None)
+        if cheap is not None and "cheap" not in self.factors:
+            kept = tuple(r for r in cheap.recipes if not isinstance(r, MILU0) or not self.traits.definite)
+            self.rungs["cheap"] = cheap if kept == cheap.recipes else Rung(kept, WITHOUT_PIVOT)
+
+    def _is_left_null(self) -> bool:
+        """Whether A^H may take the constant vector to 0."""
+        if self.constants is not None and self.constants.left is not None:
+            return True
+        largest, differing, *_ = self.traits.mirrored
+        if self.columns_vanish is None:
+            sums = self.A.tosparse().T @ namespace(self.A.data).ones(self.A.n, self.A.dtype) if differing else None
+            self.columns_vanish = sums is not None and may_be_rounding(sums, self.A, largest)
+        return self.columns_vanish
 
     def _off_range(self, column: Column, *, thorough: bool = False) -> Evidence | None:
-        """What shows, from null vectors that A's pattern leads to, that no x solves for this column."""
+        """What shows, from null vectors that A's pattern leads to, that no x solves for this column.
+
+        thorough : as iterations have failed. Else others than the constant vector are looked for only where b has a
+        part along that, since it takes as long as many an iteration.
+        """
         if self.criterion == "backward" or not (thorough or self.may_be_singular):
             return None
-        self._look_for_constants(thorough=thorough)
+        if self.may_be_singular and not self.looked:
+            self._look_for_the_constant(column)
+        if not thorough and not (is_off_constant_range(column.b, column.scale, column.wanted) and self._is_left_null()):
+            return None
+        if self.looked < 2:
+            self.looked = 2
+            self.constants = constants(self.A, hermitian=self.traits.mirrored[1] == 0) or self.constants
         if self.constants is None:
             return None
         return self.constants.evidence(column.b, column.wanted, small=self.traits.n <= SMALL and not thorough)
@@ -271,17 +295,17 @@ class Ladder:
             finally:
                 self.most, self.given_up = before
                 self.nested -= 1
-        if inner.status is Status.PRECISION_LIMIT and b.real.dtype == np.float32:
-            return inner  # double precision finds out
         found = [inner.x] if inner.converged else [b * 0, inner.x, column.x]
         if null is not None:
             found = [rest if bool(namespace(b).isfinite(rest := x - null.part(x)).all()) else x for x in found]
         x = min(found, key=lambda x: column.residual(b, x, column.target)[1])
         column.residual(b, x, column.target)
+        self.least = inner.converged or self.least
         if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
             status = inner.status
+        elif not self.least and b.real.dtype == np.float32 and column.iterations + inner.iterations < self.most:
+            status = Status.PRECISION_LIMIT  # double precision finds out
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
-        self.least = inner.converged or self.least
         if not self.least:
             least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
         empty = self._empty_rows(b) if self.structure else ""
@@ -618,3 +642,20 @@ def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     real = np.empty(0, dtype).real.dtype
     of_A = np.result_type(A.dtype, real)
     return A if A.dtype == of_A else A.with_values(A.data.astype(of_A)), b.astype(dtype, copy=False)
+
+
+def may_need_double(solution: Solution, b: Any) -> bool:
+    """Whether double precision may reach what single precision did not.  b : in the dtype that was solved in."""
+    return solution.status in BEYOND_PRECISION and b.real.dtype == np.float32
+
+
+def after(first: Solution, second: Solution) -> Solution:
+    """The second solution, in double precision, which began with the x of the first, with what led to it."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
+        attempts=first.attempts + second.attempts,
+    )

@@ -15,7 +15,7 @@ from finelu.arithmetic import judged
 from finelu.auto.account import Account
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
-from finelu.auto.ladder import Ladder, precise
+from finelu.auto.ladder import Ladder, after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
@@ -54,6 +54,7 @@ class Sequence:
     - update them (`F.update`) with the values of A_k, if they cost more; after 16 updates in a row a reuse is tried;
     - rebuild, where the pattern has changed;
     - solve as at first, where size, device or precision have.
+    Where single precision turns out not to reach rtol, that step and all after it are solved in double.
     On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
     plan is expected to, if a step with it is expected to take less than two thirds of the last: one more rebuild, after
     which new values take a numerical factorization.
@@ -92,6 +93,7 @@ class Sequence:
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: Begun | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
+        self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __repr__(self) -> str:
@@ -121,12 +123,13 @@ class Sequence:
         if b.ndim == 2 and b.shape[1] != 1:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
-        A, v = precise(A, b.reshape(-1), self.rtol)
+        A, v = precise(A, b.reshape(-1), self._precise)
         with compile_clock() as compiling:
             power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
             larger = times_power(v, power) if power else v
             solution, decision, why, on_host = self._solved(A, larger)
             if power:
+                A, v = precise(A, v, self._precise)  # which the step may have changed
                 found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
                 solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
         self._taken = perf_counter() - start - compiling()
@@ -340,6 +343,11 @@ class Sequence:
         ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
         with compile_clock() as compiling:
             solution = ladder.solve(b)
+            if may_need_double(solution, b):
+                self._precise = 0.0
+                A, b = precise(A, b, self._precise)
+                ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
+                solution = after(solution, ladder.solve(b, solution.x.astype(b.dtype)))
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A

@@ -130,12 +130,12 @@ class Evidence:
 class Constants:
     """Null vectors that the pattern of A leads to.
 
-    adjoint : A^H.  right, left : the span of vectors v with A v = 0, and of u with u^H A = 0; None where there are
-    none. Both to the rounding of the sums in the rows, and columns, of A.
+    adjoint : A^H; None where left was not looked for.  right, left : the span of vectors v with A v = 0, and of u with
+    u^H A = 0; None where there are none. Both to the rounding of the sums in the rows, and columns, of A.
     """
 
     A: CSR
-    adjoint: CSR
+    adjoint: CSR | None
     right: Pieces | None
     left: Pieces | None
 
@@ -145,7 +145,7 @@ class Constants:
         small : whether exact evidence alone counts, since a solution may be one of the few x that this precision holds
         without rounding.
         """
-        if self.left is None:
+        if self.left is None or self.adjoint is None:
             return None
         eps, outside = float(np.finfo(b.dtype).eps), self.left.part(b)
         share = norm(outside) / norm(b)
@@ -183,21 +183,44 @@ class Constants:
         return rtol * norm(b) * length <= UNATTAINABLE * rounding
 
 
-def constants(A: CSR, *, hermitian: bool, thorough: bool) -> Constants | None:
+def constant(A: CSR) -> Pieces | None:
+    """The constant vector, if A takes it to 0 but for the rounding of the sums in its rows."""
+    xp = namespace(A.data)
+    one = xp.ones(A.n, A.dtype)
+    vanishes = not bool(_product(A, one).any())
+    if not vanishes:
+        rest, rounding = _image(A, one)
+        if not bool((rest <= rounding).all()):
+            return None
+    return Pieces(xp.zeros(A.n, np.int64), 1, vanishes and _sums_are_exact(A))
+
+
+def may_be_rounding(sums: Any, A: CSR, largest_entry: float) -> bool:
+    """Whether sums over all rows of A, or columns, are so small that all may be rounding of 0."""
+    return largest(sums) <= float(np.finfo(A.dtype).eps) * A.n * A.nnz * largest_entry
+
+
+def is_off_constant_range(b: Any, size: float, rtol: float) -> bool:
+    """Whether no x solves A x = b to rtol if A^H takes the constant vector to 0.  size : ||b||."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        part = abs(complex(b.sum())) / math.sqrt(b.size)
+    return not part <= max(rtol, RANGE * float(np.finfo(b.dtype).eps)) * size
+
+
+def constants(A: CSR, *, hermitian: bool) -> Constants | None:
     """The null vectors of A and A^H that are constant on sets of unknowns; None if none is found.
 
     Such sets are the connected parts of A, whole or of one kind of unknown, of 6, 3 or 2 that follow each other, or of
-    the rows without a diagonal entry.  hermitian : A = A^H to the last bit.  thorough : also look for kinds of unknowns
-    where the sums of whole rows are not 0. Cost: 4 products in twice the precision, 15 if thorough, for each of A and
-    A^H; the connected parts are found on the host.
+    the rows without a diagonal entry.  hermitian : A = A^H to the last bit. Cost: 4 to 15 products in twice the
+    precision for each of A and A^H; the connected parts are found on the host.
     """
     adjoint = A if hermitian else as_csr(A.tosparse().conj().T.tocsr(), diagonal=False)
-    right = _pieces(A, thorough)
-    left = right if hermitian else _pieces(adjoint, thorough)
+    right = _pieces(A)
+    left = right if hermitian else _pieces(adjoint)
     return None if right is None and left is None else Constants(A, adjoint, right, left)
 
 
-def _pieces(A: CSR, thorough: bool) -> Pieces | None:
+def _pieces(A: CSR) -> Pieces | None:
     """The vectors v with A v = 0 of which `constants` tells."""
     xp = namespace(A.data)
     indptr, indices = to_host(A.indptr), to_host(A.indices)
@@ -213,16 +236,15 @@ def _pieces(A: CSR, thorough: bool) -> Pieces | None:
 
     whole = null(xp.ones(A.n, bool))
     found, labels, kind = whole, parts, unknowns * 0
-    if bool(whole.any()) or thorough:
-        for k in (k for k in KINDS if A.n % k == 0):
-            first = null(unknowns % k == 0)
-            if bool(whole.any()) and not bool((first == (whole & (unknowns % k == 0))).all()):
-                continue
-            kinds = first | sum(null(unknowns % k == c) for c in range(1, k)).astype(bool)
-            if bool(kinds.any()) and bool((kinds >= whole).all()):
-                found, labels, kind = kinds, parts * k + unknowns % k, unknowns % k
-                break
-    if thorough and not bool(found.any()):
+    for k in (k for k in KINDS if A.n % k == 0):
+        first = null(unknowns % k == 0)
+        if bool(whole.any()) and not bool((first == (whole & (unknowns % k == 0))).all()):
+            continue
+        kinds = first | sum(null(unknowns % k == c) for c in range(1, k)).astype(bool)
+        if bool(kinds.any()) and bool((kinds >= whole).all()):
+            found, labels, kind = kinds, parts * k + unknowns % k, unknowns % k
+            break
+    if not bool(found.any()):
         found = null((A.diag < 0) | (A.data[xp.maximum(A.diag, 0)] == 0) if A.nnz else xp.ones(A.n, bool))
     if not bool(found.any()):
         return None
@@ -239,10 +261,13 @@ def _sums_are_exact(A: CSR) -> bool:
     """Whether sums of entries of a row of A, added up in twice the precision of float64, are 0 only where they are so
     without any rounding: all partial sums, and those of what they have rounded, are then multiples of the last place
     of the smallest entry that this precision holds."""
-    entries = abs(A.data.view(A.data.real.dtype)).astype(np.float64)
-    entries, longest = entries[entries > 0], A.data.itemsize // A.data.real.itemsize
-    longest *= int((A.indptr[1:] - A.indptr[:-1]).max())  # terms of the real part of a sum
-    return not entries.size or float(entries.max()) * DOUBLE * longest**2 <= float(entries.min())
+    entries = abs(A.data.view(A.data.real.dtype))
+    if not bool(entries.all()):
+        entries = entries[entries > 0]
+    if not entries.size:
+        return True
+    longest = int((A.indptr[1:] - A.indptr[:-1]).max()) * (2 if A.dtype.kind == "c" else 1)  # terms of the real part
+    return float(entries.max()) * DOUBLE * longest**2 <= float(entries.min())
 
 
 def _is_null(A: CSR, v: Any) -> bool | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from finelu.arithmetic import judged
 from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
-from finelu.auto.ladder import Ladder, precise
+from finelu.auto.ladder import Ladder, after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
@@ -24,7 +24,6 @@ from finelu.result import Certificate, Solution, Status
 from finelu.validation import count, flag, number
 
 CALLBACKS = ("x", "pr_norm")
-BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 
 
 @judged
@@ -115,11 +114,11 @@ def solve(
         for c in range(columns.shape[-1]):
             guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)].astype(b.dtype)
             solution = ladder.solve(columns[:, c], guess, atol)
-            if solution.status in BEYOND_PRECISION and b.real.dtype == np.float32:  # double precision may reach it
+            if may_need_double(solution, b):
                 A, b = precise(A, b, 0.0)
                 columns = b.reshape(A.n, -1)
                 ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-                solution = _after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
+                solution = after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
                 ladder.most = most
             if certify:
                 solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
@@ -162,18 +161,6 @@ def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU is to solve a system on a GPU; "" where it is not, or would have to compile its kernels first."""
     why = sooner_on_host(known)
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
-
-
-def _after(first: Solution, second: Solution) -> Solution:
-    """The second solution, which began with the x of the first, with what led to it."""
-    return replace(
-        second,
-        iterations=first.iterations + second.iterations,
-        history=np.append(first.history, second.history[1:]),
-        recurrence=np.append(first.recurrence, second.recurrence[1:]),
-        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
-        attempts=first.attempts + second.attempts,
-    )
 
 
 def _moved(A: CSR, b: Any, x0: Any, device: str) -> tuple[CSR, Any, Any]:
