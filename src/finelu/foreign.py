@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,7 @@ from finelu.threads import AT_EXIT
 
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun
+MOST_LEFT = 4  # calls that go on for nobody at a time, each with its memory and its share of the cores
 _lock = threading.Lock()
 _owners: list[Owner] = []  # all that have threads
 _idle: list[Owner] = []
@@ -62,8 +63,7 @@ class Owner:
     """A thread that makes, uses and drops what no other thread may; it does one call after the other.
 
     Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
-    left : a call goes on that no other thread waits for, and none is to begin here; but what this thread has made
-    before, it drops once that call is over.
+    left : a call goes on that no other thread waits for, and none is to begin here before it is over.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Owner:
 
     @property
     def usable(self) -> bool:
-        """Whether a call may begin here: it is of this process, and nothing was left in it."""
+        """Whether a call may begin here: it is of this process, and no call goes on that was left."""
         return self._process == os.getpid() and not self.left and self._thread.is_alive()
 
     def box(self) -> list[Any]:
@@ -102,10 +102,15 @@ class Owner:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """function(*args), which can neither be interrupted nor ended: it is left to itself at a Ctrl-C, and when the
-        time of the caller is over. It must let other threads run, and write to nothing that the caller has back."""
+        time of the caller is over, or taken back, if it has not begun. It must let other threads run, and write to
+        nothing that the caller has back. It waits while MOST_LEFT calls go on that were left."""
         deadline.check()
-        future = self.begin(function, *args)
+        while sum(owner.left for owner in _owners) >= MOST_LEFT:
+            sleep(min(LOOK, deadline.remaining()))
+            deadline.check()
+        future: Future[Any] = Future()
         try:
+            self._calls.put((future, function, args))
             while True:
                 with suppress(NotYet):
                     if not future.done():
@@ -114,17 +119,26 @@ class Owner:
                     return future.result()
                 deadline.check()
         except BaseException:
-            self.left = self.left or not future.done()
+            if not future.cancel() and not future.done():
+                self.left = True
+                future.add_done_callback(self._is_over)  # at once, if it is so meanwhile
             raise
+
+    def _is_over(self, _: Future[Any]) -> None:
+        self.left = False
 
     def _run(self) -> None:
         _keep_what_belongs_to_this_thread()
         while (call := self._calls.get()) is not None:
             future, function, args = call
-            try:
-                future.set_result(function(*args))
-            except BaseException as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*args)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
             del call, future, function, args  # nothing is kept while it waits
         for box in list(self._alive.values()):
             box.clear()
@@ -141,17 +155,15 @@ class Owner:
 @contextmanager
 def lent() -> Iterator[Owner]:
     """An owner for a call, which no other thread has meanwhile."""
-    owner = None
-    while _idle and owner is None:
-        with suppress(IndexError):  # another thread was first
-            found = _idle.pop()
-            owner = found if found.usable else None
+    with _lock:
+        owner = next((owner for owner in _idle if owner.usable), None)
+        if owner is not None:
+            _idle.remove(owner)
     owner = owner or Owner()
     try:
         yield owner
     finally:
-        if owner.usable:
-            _idle.append(owner)
+        _idle.append(owner)  # to be had again once it is usable
 
 
 def heard() -> bool:
