@@ -31,7 +31,7 @@ from finelu.threads import AT_EXIT
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun
 MOST_LEFT = 4  # calls that go on for nobody at a time, each with its memory and its share of the cores
-_lock = threading.Lock()
+_lock = threading.RLock()  # what is imported may call a library
 _owners: list[Owner] = []  # all that have threads
 _idle: list[Owner] = []
 
@@ -40,9 +40,13 @@ def with_own_symbols(package: str) -> ModuleType:
     """Import a package whose extension modules are to call the functions that they bring, and not others of these names
     that a library has which was loaded for the whole process (RTLD_GLOBAL), perhaps of another version.
 
-    The first import in a process counts. Other systems than Linux bind symbols so anyway.
+    The first import in a process counts. Other systems than Linux bind symbols so anyway. While this imports, it sets
+    what dlopen is given for the whole process (RTLD_NOW, RTLD_LOCAL, RTLD_DEEPBIND), so that this holds for extension
+    modules, too, that another thread imports meanwhile. Functions that LD_PRELOAD puts in the place of others, as
+    allocators and sanitizers do, are not called by a package so bound: where that is set, it is
+    bound as others are.
     """
-    if package in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+    if package in sys.modules or not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
         return import_module(package)
     with _lock:
         before = sys.getdlopenflags()
@@ -218,7 +222,7 @@ atexit.register(_end)
 
 def _after_fork() -> None:
     global _lock, _idle, _owners
-    _lock, _idle = threading.Lock(), []
+    _lock, _idle = threading.RLock(), []
     _of_parent.extend(_owners)
     _owners = []
 

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import os
 import pickle
 import shutil
 import subprocess
@@ -418,6 +419,29 @@ print(abs(A @ F.update(A).solve(np.ones(900)) - 1).max() < 1e-8, sys.getdlopenfl
     assert run(text, str(library)) == ["True", "True"]
 
 
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="symbols are bound so on Linux")
+def test_what_is_preloaded_stays_in_the_place_of_what_packages_call(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = []
+    monkeypatch.setattr(sys, "setdlopenflags", flags.append)
+    for k, preloaded in enumerate(("", "libjemalloc.so")):
+        (tmp_path / f"some_package_{k}.py").touch()
+        monkeypatch.setenv("LD_PRELOAD", preloaded)
+        assert foreign.with_own_symbols(f"some_package_{k}").__name__ == f"some_package_{k}"
+    assert len(flags) == 2 and flags[0] & os.RTLD_DEEPBIND and flags[1] == sys.getdlopenflags()
+
+
+def test_a_package_may_call_libraries_as_it_is_imported(tmp_path):
+    (tmp_path / "some_package.py").write_text("from finelu import foreign\nfound = foreign.Owner().call(int, '7')")
+    text = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from finelu import foreign
+print(foreign.with_own_symbols("some_package").found)
+"""
+    assert run(text, str(tmp_path)) == ["7"]
+
+
 def test_finelu_in_the_place_of_scipys_functions_calls_scipys():
     text = """
 import scipy.sparse.linalg as sla
@@ -478,6 +502,26 @@ def test_a_factorization_that_takes_too_long_is_left(stuck):
     go.set()
     F = recipe.factor(A)  # on another thread
     assert np.linalg.norm(A @ F.solve(b) - b) < 1e-8 and left[-1] is not threading.main_thread()
+
+
+def test_the_factors_of_a_coarse_matrix_are_left_too(monkeypatch):
+    A, go, limits = gallery.poisson5(150), threading.Event(), []
+
+    def waits(E, **how):
+        limits[0].expire()
+        go.wait(60)
+
+    monkeypatch.setattr(foreign, "splu", waits)
+    recipe = fl.Schwarz(size=4)
+    with deadline.limited(perf_counter() + 600):
+        limits.append(deadline.current())
+        with pytest.raises(OutOfTime):
+            recipe.factor(A)
+    assert left_calls() == 1
+    go.set()
+    until(lambda: not left_calls())
+    monkeypatch.undo()
+    assert recipe.factor(A).coarse.rank > complete.LONG_ENTRIES / 5
 
 
 def test_what_cannot_end_in_time_is_not_begun(monkeypatch):

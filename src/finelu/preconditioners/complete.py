@@ -78,6 +78,11 @@ class SuperLU:
         with self._alone(self.nnz > BLAS_SHARES):
             return self._made[0].solve(r, trans)
 
+    def pivots(self) -> Any:
+        """(n,) : the magnitude of the pivot of each column."""
+        factors = self._made[0]
+        return abs(factors.U.diagonal())[factors.perm_c]
+
     @staticmethod
     def _alone(wanted: bool) -> Any:
         return one_blas_thread() if wanted else nullcontext()
