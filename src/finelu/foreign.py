@@ -19,14 +19,14 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
-from scipy.sparse.linalg._dsolve.linsolve import (
-    spilu as spilu,
-)  # as SciPy has them, even where a program has put others
-from scipy.sparse.linalg._dsolve.linsolve import splu as splu  # into scipy.sparse.linalg, finelu's own perhaps
+from scipy.sparse.linalg._dsolve import linsolve
 
 from finelu import deadline
 from finelu.errors import OutOfTime
 from finelu.threads import AT_EXIT
+
+# SciPy's own, even where a program has put others, finelu's perhaps, into scipy.sparse.linalg.
+splu, spilu = linsolve.splu, linsolve.spilu
 
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun

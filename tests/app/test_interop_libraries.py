@@ -304,6 +304,20 @@ def test_an_entry_that_is_tiny_beside_its_row_and_column_is_no_reason_to_scale(d
         assert F.update(noisy).report.scaled is False
 
 
+@pytest.mark.parametrize("analysed", [direct.analysed, lambda recipe, A: direct.light_by_klu(A)])
+def test_a_matrix_that_was_analysed_is_not_prepared_again(monkeypatch, analysed):
+    if complete.nbklu() is None:
+        pytest.skip("nbklu is not installed")
+    S, seen, own = sp.csr_matrix(gallery.convection_diffusion(60, 60, 1)), [], direct._in_range
+    S.data[S.indptr[5] : S.indptr[6]] *= 1e-200
+    S.data[S.indptr[9]] = 0
+    monkeypatch.setattr(direct, "_in_range", lambda *given: seen.append(given) or own(*given))
+    A = fl.as_csr(S, diagonal=False)
+    F = direct.SparseLUFactors(fl.SparseLU(), A, analysed(fl.SparseLU(), A))
+    assert len(seen) == 1 and F.report.backend == "klu"
+    np.testing.assert_array_equal(F.solve(np.ones(3600)), fl.SparseLU().factor(S).solve(np.ones(3600)))
+
+
 def test_updates_keep_their_scales_as_long_as_these_fit(monkeypatch):
     A, asked, own = sp.csr_matrix(gallery.convection_diffusion(6)), [], direct.equilibrate
     A.data[A.indptr[5] : A.indptr[6]] *= 1e-200
