@@ -15,22 +15,23 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
-from scipy.sparse.linalg._dsolve.linsolve import (
-    spilu as spilu,
-)  # as SciPy has them, even where a program has put others
-from scipy.sparse.linalg._dsolve.linsolve import splu as splu  # into scipy.sparse.linalg, finelu's own perhaps
+from scipy.sparse.linalg._dsolve import linsolve
 
 from finelu import deadline
 from finelu.errors import OutOfTime
 from finelu.threads import AT_EXIT
 
+# SciPy's own, even where a program has put others, finelu's perhaps, into scipy.sparse.linalg.
+splu, spilu = linsolve.splu, linsolve.spilu
+
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun
-_lock = threading.Lock()
+MOST_LEFT = 4  # calls that go on for nobody at a time, each with its memory and its share of the cores
+_lock = threading.RLock()  # what is imported may call a library
 _owners: list[Owner] = []  # all that have threads
 _idle: list[Owner] = []
 
@@ -39,9 +40,13 @@ def with_own_symbols(package: str) -> ModuleType:
     """Import a package whose extension modules are to call the functions that they bring, and not others of these names
     that a library has which was loaded for the whole process (RTLD_GLOBAL), perhaps of another version.
 
-    The first import in a process counts. Other systems than Linux bind symbols so anyway.
+    The first import in a process counts. Other systems than Linux bind symbols so anyway. While this imports, it sets
+    what dlopen is given for the whole process (RTLD_NOW, RTLD_LOCAL, RTLD_DEEPBIND), so that this holds for extension
+    modules, too, that another thread imports meanwhile. Functions that LD_PRELOAD puts in the place of others, as
+    allocators and sanitizers do, are not called by a package so bound: where that is set, it is
+    bound as others are.
     """
-    if package in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+    if package in sys.modules or not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
         return import_module(package)
     with _lock:
         before = sys.getdlopenflags()
@@ -62,8 +67,7 @@ class Owner:
     """A thread that makes, uses and drops what no other thread may; it does one call after the other.
 
     Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
-    left : a call goes on that no other thread waits for, and none is to begin here; but what this thread has made
-    before, it drops once that call is over.
+    left : a call goes on that no other thread waits for, and none is to begin here before it is over.
     """
 
     def __init__(self) -> None:
@@ -77,7 +81,7 @@ class Owner:
 
     @property
     def usable(self) -> bool:
-        """Whether a call may begin here: it is of this process, and nothing was left in it."""
+        """Whether a call may begin here: it is of this process, and no call goes on that was left."""
         return self._process == os.getpid() and not self.left and self._thread.is_alive()
 
     def box(self) -> list[Any]:
@@ -102,10 +106,15 @@ class Owner:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """function(*args), which can neither be interrupted nor ended: it is left to itself at a Ctrl-C, and when the
-        time of the caller is over. It must let other threads run, and write to nothing that the caller has back."""
+        time of the caller is over, or taken back, if it has not begun. It must let other threads run, and write to
+        nothing that the caller has back. It waits while MOST_LEFT calls go on that were left."""
         deadline.check()
-        future = self.begin(function, *args)
+        while sum(owner.left for owner in _owners) >= MOST_LEFT:
+            sleep(min(LOOK, deadline.remaining()))
+            deadline.check()
+        future: Future[Any] = Future()
         try:
+            self._calls.put((future, function, args))
             while True:
                 with suppress(NotYet):
                     if not future.done():
@@ -114,17 +123,26 @@ class Owner:
                     return future.result()
                 deadline.check()
         except BaseException:
-            self.left = self.left or not future.done()
+            if not future.cancel() and not future.done():
+                self.left = True
+                future.add_done_callback(self._is_over)  # at once, if it is so meanwhile
             raise
+
+    def _is_over(self, _: Future[Any]) -> None:
+        self.left = False
 
     def _run(self) -> None:
         _keep_what_belongs_to_this_thread()
         while (call := self._calls.get()) is not None:
             future, function, args = call
-            try:
-                future.set_result(function(*args))
-            except BaseException as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*args)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
             del call, future, function, args  # nothing is kept while it waits
         for box in list(self._alive.values()):
             box.clear()
@@ -141,17 +159,15 @@ class Owner:
 @contextmanager
 def lent() -> Iterator[Owner]:
     """An owner for a call, which no other thread has meanwhile."""
-    owner = None
-    while _idle and owner is None:
-        with suppress(IndexError):  # another thread was first
-            found = _idle.pop()
-            owner = found if found.usable else None
+    with _lock:
+        owner = next((owner for owner in _idle if owner.usable), None)
+        if owner is not None:
+            _idle.remove(owner)
     owner = owner or Owner()
     try:
         yield owner
     finally:
-        if owner.usable:
-            _idle.append(owner)
+        _idle.append(owner)  # to be had again once it is usable
 
 
 def heard() -> bool:
@@ -206,7 +222,7 @@ atexit.register(_end)
 
 def _after_fork() -> None:
     global _lock, _idle, _owners
-    _lock, _idle = threading.Lock(), []
+    _lock, _idle = threading.RLock(), []
     _of_parent.extend(_owners)
     _owners = []
 

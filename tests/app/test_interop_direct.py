@@ -327,7 +327,7 @@ from finelu.preconditioners import complete
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
 own = complete.LDL._factored
-complete.LDL._factored = lambda self: os.kill(os.getpid(), signal.SIGINT) or own(self)
+complete.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
 try:
     fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(16))
 except KeyboardInterrupt:

@@ -2,13 +2,14 @@
 
 import copy
 import ctypes
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 import threading
 import warnings
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 import pytest
@@ -303,6 +304,20 @@ def test_an_entry_that_is_tiny_beside_its_row_and_column_is_no_reason_to_scale(d
         assert F.update(noisy).report.scaled is False
 
 
+@pytest.mark.parametrize("analysed", [direct.analysed, lambda recipe, A: direct.light_by_klu(A)])
+def test_a_matrix_that_was_analysed_is_not_prepared_again(monkeypatch, analysed):
+    if complete.nbklu() is None:
+        pytest.skip("nbklu is not installed")
+    S, seen, own = sp.csr_matrix(gallery.convection_diffusion(60, 60, 1)), [], direct._in_range
+    S.data[S.indptr[5] : S.indptr[6]] *= 1e-200
+    S.data[S.indptr[9]] = 0
+    monkeypatch.setattr(direct, "_in_range", lambda *given: seen.append(given) or own(*given))
+    A = fl.as_csr(S, diagonal=False)
+    F = direct.SparseLUFactors(fl.SparseLU(), A, analysed(fl.SparseLU(), A))
+    assert len(seen) == 1 and F.report.backend == "klu"
+    np.testing.assert_array_equal(F.solve(np.ones(3600)), fl.SparseLU().factor(S).solve(np.ones(3600)))
+
+
 def test_updates_keep_their_scales_as_long_as_these_fit(monkeypatch):
     A, asked, own = sp.csr_matrix(gallery.convection_diffusion(6)), [], direct.equilibrate
     A.data[A.indptr[5] : A.indptr[6]] *= 1e-200
@@ -418,6 +433,29 @@ print(abs(A @ F.update(A).solve(np.ones(900)) - 1).max() < 1e-8, sys.getdlopenfl
     assert run(text, str(library)) == ["True", "True"]
 
 
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="symbols are bound so on Linux")
+def test_what_is_preloaded_stays_in_the_place_of_what_packages_call(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = []
+    monkeypatch.setattr(sys, "setdlopenflags", flags.append)
+    for k, preloaded in enumerate(("", "libjemalloc.so")):
+        (tmp_path / f"some_package_{k}.py").touch()
+        monkeypatch.setenv("LD_PRELOAD", preloaded)
+        assert foreign.with_own_symbols(f"some_package_{k}").__name__ == f"some_package_{k}"
+    assert len(flags) == 2 and flags[0] & os.RTLD_DEEPBIND and flags[1] == sys.getdlopenflags()
+
+
+def test_a_package_may_call_libraries_as_it_is_imported(tmp_path):
+    (tmp_path / "some_package.py").write_text("from finelu import foreign\nfound = foreign.Owner().call(int, '7')")
+    text = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from finelu import foreign
+print(foreign.with_own_symbols("some_package").found)
+"""
+    assert run(text, str(tmp_path)) == ["7"]
+
+
 def test_finelu_in_the_place_of_scipys_functions_calls_scipys():
     text = """
 import scipy.sparse.linalg as sla
@@ -480,6 +518,26 @@ def test_a_factorization_that_takes_too_long_is_left(stuck):
     assert np.linalg.norm(A @ F.solve(b) - b) < 1e-8 and left[-1] is not threading.main_thread()
 
 
+def test_the_factors_of_a_coarse_matrix_are_left_too(monkeypatch):
+    A, go, limits = gallery.poisson5(150), threading.Event(), []
+
+    def waits(E, **how):
+        limits[0].expire()
+        go.wait(60)
+
+    monkeypatch.setattr(foreign, "splu", waits)
+    recipe = fl.Schwarz(size=4)
+    with deadline.limited(perf_counter() + 600):
+        limits.append(deadline.current())
+        with pytest.raises(OutOfTime):
+            recipe.factor(A)
+    assert left_calls() == 1
+    go.set()
+    until(lambda: not left_calls())
+    monkeypatch.undo()
+    assert recipe.factor(A).coarse.rank > complete.LONG_ENTRIES / 5
+
+
 def test_what_cannot_end_in_time_is_not_begun(monkeypatch):
     monkeypatch.setattr(foreign, "splu", lambda *_, **__: pytest.fail("it was begun"))
     monkeypatch.setattr(foreign, "FASTEST", 1e-3)
@@ -527,6 +585,121 @@ def test_where_klu_has_too_little_time_left_auto_takes_another_library(monkeypat
     ]
 
 
+def until(condition):
+    """Wait for what another thread is about to do."""
+    end = perf_counter() + 60
+    while not condition():
+        assert perf_counter() < end
+        sleep(1e-3)
+
+
+def left_calls():
+    return sum(owner.left for owner in foreign._owners)
+
+
+def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over():
+    before = len(foreign._owners)
+    for _ in range(5):
+        go = threading.Event()
+        with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.01):
+            foreign.leavable(go.wait, 60)
+        go.set()
+        until(lambda: not left_calls())
+    assert len(foreign._owners) <= before + 1
+
+
+def test_only_so_many_calls_that_were_left_go_on_at_a_time(monkeypatch):
+    monkeypatch.setattr(foreign, "MOST_LEFT", 2)
+    go, begun = threading.Event(), []
+    try:
+        for _ in range(2):
+            with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.01):
+                foreign.leavable(go.wait, 60)
+        assert left_calls() == 2
+        with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.2):
+            foreign.leavable(begun.append, 1)
+        assert not begun
+        threading.Timer(0.1, go.set).start()
+        foreign.leavable(begun.append, 2)  # once there is room
+        assert begun == [2] and left_calls() < 2
+    finally:
+        go.set()
+
+
+def test_an_interrupt_as_a_call_begins_leaves_no_thread_at_work_for_others():
+    go, begun = threading.Event(), threading.Event()
+
+    class Interrupted:
+        def __init__(self, calls):
+            self.calls = calls
+
+        def put(self, call):
+            self.calls.put(call)
+            begun.wait(60)
+            raise KeyboardInterrupt
+
+    def works():
+        begun.set()
+        go.wait(60)
+
+    try:
+        with foreign.lent() as owner:
+            calls, owner._calls = owner._calls, Interrupted(owner._calls)
+            with pytest.raises(KeyboardInterrupt):
+                owner.call(works)
+            owner._calls = calls
+        with foreign.lent() as other:
+            assert other is not owner and owner.left
+    finally:
+        go.set()
+
+
+def test_a_call_that_has_not_begun_is_taken_back():
+    if complete.feral() is None:
+        pytest.skip("feral is not installed")
+    A, go, started, made, own = gallery.poisson7(6), threading.Event(), threading.Event(), [], complete.LDL._factored
+    F = fl.SparseLU(backend="feral").factor(A)
+    owner = F._lu._owner
+
+    def works():
+        started.set()
+        go.wait(60)
+
+    other = threading.Thread(target=owner.call, args=(works,))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(complete.LDL, "_factored", lambda L, *box: made.append(L) or own(L, *box))
+            other.start()
+            started.wait(60)
+            for call in (lambda: F.solve(np.ones(216)), lambda: fl.SparseLU(backend="feral").factor(A)):
+                with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.1):
+                    call()
+            assert owner.usable
+            go.set()
+            other.join()
+            assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10
+            assert not made and F._lu._owner is owner
+    finally:
+        go.set()
+
+
+def test_factors_of_feral_move_from_a_thread_where_a_call_was_left_only_while_it_goes_on():
+    if complete.feral() is None:
+        pytest.skip("feral is not installed")
+    A, go = gallery.poisson7(6), threading.Event()
+    F, G = (fl.SparseLU(backend="feral").factor(A) for _ in range(2))
+    owner, box = F._lu._owner, F._lu._solver
+    assert G._lu._owner is owner
+    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.01):
+        owner.call(go.wait, 60)
+    try:
+        assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10 and F._lu._owner is not owner
+    finally:
+        go.set()
+    until(lambda: owner.usable and not box)  # what F has had there is dropped
+    assert np.linalg.norm(A @ G.solve(np.ones(216)) - 1) < 1e-10 and G._lu._owner is owner
+
+
 def test_small_factorizations_start_no_thread(monkeypatch):
     monkeypatch.setattr(foreign, "lent", lambda: pytest.fail("a thread was asked for"))
     for A in (gallery.poisson5(20), gallery.convection_diffusion(8)):
@@ -563,16 +736,16 @@ from finelu import foreign
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 backend, A, B = sys.argv[1], fl.gallery.poisson7(40), fl.gallery.poisson7(8)
 fl.SparseLU(backend=backend).factor(fl.gallery.poisson7(4))
-begin, go, begun = foreign.Owner.begin, threading.Event(), threading.Event()
+call, go, begun = foreign.Owner.call, threading.Event(), threading.Event()
 def waits(function, *args):
     os.kill(os.getpid(), signal.SIGINT)
     go.wait(60)
     begun.set()
     return function(*args)
 def once(self, function, *args):
-    foreign.Owner.begin = begin
-    return begin(self, waits, function, *args)
-foreign.Owner.begin = once
+    foreign.Owner.call = call
+    return call(self, waits, function, *args)
+foreign.Owner.call = once
 try:
     fl.SparseLU(backend=backend, ordering=None if backend == "superlu" else "auto").factor(A)
 except KeyboardInterrupt:

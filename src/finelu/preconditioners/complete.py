@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -77,6 +77,11 @@ class SuperLU:
     def solve(self, r: Any, trans: str) -> Any:
         with self._alone(self.nnz > BLAS_SHARES):
             return self._made[0].solve(r, trans)
+
+    def pivots(self) -> Any:
+        """(n,) : the magnitude of the pivot of each column."""
+        factors = self._made[0]
+        return abs(factors.U.diagonal())[factors.perm_c]
 
     @staticmethod
     def _alone(wanted: bool) -> Any:
@@ -197,13 +202,14 @@ class LDL:
 
     J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
     for calculating inertia and solving symmetric linear systems, 1977.
-    A solver of feral lives on one thread: all of them do on the same one, as long as no call was left there.
+    A solver of feral lives on one thread: all of them do on the same one, as long as no call goes on there that was
+    left.
     """
 
     name = "feral"
     expected = None
     symmetric, replaced = True, 0
-    _shared: Owner | None = None
+    _owners: ClassVar[list[Owner]] = []  # new ones where calls that were left go on
 
     def __init__(self, columns: sp.csc_matrix, ordering: str):
         """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
@@ -229,18 +235,21 @@ class LDL:
     def _begin(self) -> None:
         """A place for a solver, on a thread that is there for it."""
         with _lock:
-            if LDL._shared is None or not LDL._shared.usable:
-                LDL._shared = Owner()
-            self._owner = LDL._shared
-        self._solver: list[Any] = self._owner.box()
-        weakref.finalize(self, self._owner.drop, self._solver).atexit = False
+            owner = next((owner for owner in LDL._owners if owner.usable), None)
+            if owner is None:
+                owner = Owner()
+                LDL._owners.append(owner)
+        self._owner, self._solver = owner, owner.box()
+        self._dropped = weakref.finalize(self, owner.drop, self._solver)
+        self._dropped.atexit = False
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(*args) on the thread of the solver; a solver that was made in another process, or waits there for a
-        call that was left, stays where it is."""
+        """function(box, *args) on the thread of the solver, which is in the box. One that was made in another process
+        stays there; one that waits behind a call that was left is dropped after that, and made anew elsewhere."""
         if not self._owner.usable:
+            self._dropped()
             self._begin()
-        return self._owner.call(function, *args)
+        return self._owner.call(function, self._solver, *args)
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
         """Whether the analysis is one of this pattern."""
@@ -255,11 +264,11 @@ class LDL:
             raise SingularMatrix(singular)
         return self
 
-    def _factored(self) -> tuple[Any, int]:
+    def _factored(self, box: list[Any]) -> tuple[Any, int]:
         """Its inertia, None where that is not known, and how many entries it has."""
-        if not self._solver:
-            self._solver.append(self._library.Solver(ordering=self.how[0], parallel=get_num_threads() > 1))
-        solver = self._solver[0]
+        if not box:
+            box.append(self._library.Solver(ordering=self.how[0], parallel=get_num_threads() > 1))
+        solver = box[0]
         try:
             solver.factor(self._library.CscMatrix(*self._triangle, self._values))
         except BaseException as error:  # a panic of Rust is no Exception; nothing else can come on this thread
@@ -271,11 +280,11 @@ class LDL:
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
 
-    def _of(self, r: Any) -> Any:
-        if not self._solver:
-            self._factored()
+    def _of(self, box: list[Any], r: Any) -> Any:
+        if not box:
+            self._factored(box)
         try:
-            return self._solver[0].solve(np.ascontiguousarray(r, np.float64))
+            return box[0].solve(np.ascontiguousarray(r, np.float64))
         except BaseException as error:
             raise FineluError(f"SparseLU: feral gave up: {error}") from error
 
@@ -283,6 +292,7 @@ class LDL:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
+    LDL._owners.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -49,12 +49,8 @@ RELAX = 2  # columns of a subtree that are taken together though they differ: up
 PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
 MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
-ENOUGH = (
-    100.0  # roundings of the sums of a row, up to which residuals are taken as they are: refined ones have 1 or less
-)
-UNEVEN = (
-    16.0  # times that the largest entries of columns differ from which on a right-hand side is in proportion to them
-)
+ENOUGH = 100.0  # roundings of the sums of a row, up to which residuals do as they are: refined ones have 1 or less
+UNEVEN = 16.0  # ratio of the largest entries of columns, from which on a right-hand side is in proportion to them
 FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
 WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
@@ -273,6 +269,7 @@ class Analysis:
     fill : counted, or None.  seconds : that it took.
     library : the analysis of KLU, feral or PARDISO, where one of them is used.
     by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
+    prepared : the matrix that was analysed, None where whoever asked has it.
     """
 
     arranged: Arrangement
@@ -281,6 +278,7 @@ class Analysis:
     seconds: float
     library: KLU | LDL | Pardiso | None = None
     by_itself: str = ""
+    prepared: Prepared | None = None
 
 
 class SparseLUFactors(Factors):
@@ -325,7 +323,7 @@ class SparseLUFactors(Factors):
         self._steps = 0  # of refinement
         self._S: CSR | None = None  # the matrix for it, as it is prepared
         self._transposed: Any = None
-        self._prepared, self._scaled = prepared(A), False
+        self._prepared, self._scaled = (known and known.prepared) or prepared(A), False
         self._take(known or _analysed(recipe, self._prepared.matrix))
         self._refresh(A)
 
@@ -594,7 +592,8 @@ def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | 
     counted : whether the fill of few rows, too, is counted.  begun : an order that was begun for A, for "auto".
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
-    return _analysed(recipe, prepared(A).matrix, counted=counted, begun=begun)
+    found = prepared(A)
+    return replace(_analysed(recipe, found.matrix, counted=counted, begun=begun), prepared=found)
 
 
 def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
@@ -695,11 +694,14 @@ def light_by_klu(A: CSR) -> Analysis | None:
     if complete.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     start = perf_counter()
-    A = prepared(A).matrix
+    found = prepared(A)
+    A = found.matrix
     if is_mirrored(A):
         return None
     library, fill, _ = _library_if_better(A, None, light=True)
-    return None if library is None else Analysis(_plain(A), False, fill, perf_counter() - start, library)
+    if library is None:
+        return None
+    return Analysis(_plain(A), False, fill, perf_counter() - start, library, prepared=found)
 
 
 def _plain(A: CSR) -> Arrangement:

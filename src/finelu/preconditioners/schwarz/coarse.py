@@ -9,11 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import copied, namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import MatrixError
-from finelu.foreign import splu
+from finelu.errors import MatrixError, SingularMatrix
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.threads import one_blas_thread
+from finelu.preconditioners.complete import SuperLU
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
 # its sum, and thirty of A's own dtype, in which A Z is formed.
@@ -188,9 +187,8 @@ class _Sparse:
 
     def __init__(self, S: Any, weights: Any, dtype: Any):
         self._S, self._weights, self._dtype = S, weights, dtype
-        with one_blas_thread():
-            options = {"SymmetricMode": True}
-            self._factors: Any = splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.1, options=options)
+        how: dict[str, Any] = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.1}
+        self._factors = SuperLU(S, "the coarse matrix is singular", options={"SymmetricMode": True}, **how)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._S, self._weights, self._dtype
@@ -200,7 +198,7 @@ class _Sparse:
 
     def pivots(self) -> Any:
         """(K,) : the magnitude of the pivot of each column."""
-        return abs(self._factors.U.diagonal())[self._factors.perm_c]
+        return self._factors.pivots()
 
     def __call__(self, g: Any, trans: str) -> Any:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
@@ -266,9 +264,7 @@ def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype
     try:
         found: Any = _Sparse(S, weights, dtype)
         pivots = found.pivots()
-    except RecursionError:
-        raise
-    except RuntimeError:  # exactly singular; SuperLU does not say which columns are to blame, but shows them so
+    except SingularMatrix:  # SuperLU does not say which columns are to blame, but shows them so
         found, pivots = None, _Sparse(_moved(S, tolerance), weights, dtype).pivots()
         pivots[np.argmin(np.where(dropped, np.inf, pivots))] = 0
     tiny = ~(pivots > tolerance) & ~dropped
