@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -73,10 +73,8 @@ class Watchdog:
                 else:
                     wakes = min(wakes, end)
             self._wakes = wakes
-            try:
+            with suppress(Empty):
                 self._woken.get(timeout=None if wakes == math.inf else wakes - now)
-            except Empty:
-                pass
 
 
 _watchdog = Watchdog()

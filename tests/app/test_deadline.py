@@ -247,20 +247,25 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
 def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkeypatch):
     from finelu.kernels.cpu.runtime import schur
 
-    m = 120  # beside its first row and column, which are large, all is small, and dropped
+    m = 120  # but for its first row and column, which are large, all is small, and dropped
     D = 1e-3 * (0.5 + np.random.default_rng(0).random((m, m)))
     D = D + D.T
     D[0], D[:, 0] = 1, 1
     A = np.eye(m + 1)
     A[1:, 1:], A[0, 1:], A[1:, 0] = D, 1e-9, 1e-9
     A, room = fl.as_csr(sp.csr_matrix(A)), np.full(m + 1, m + 1)
+<<<<<<< HEAD
     symmetric = cpu.crout_symmetric.crout_symmetric(
         A, np.zeros(m + 1, np.uint8), [0, 1], 0.0, math.inf, 0.0, room, False
     )
+=======
+    pairs = np.zeros(m + 1, np.uint8)
+    symmetric = cpu.crout_symmetric.crout_symmetric(A, pairs, [0, 1], 0.0, math.inf, 0.0, room, False)
+>>>>>>> lim3
     general = cpu.crout.crout(A, A, [0, 1], 0.0, math.inf, 0.0, room, room)
     monkeypatch.setattr(schur, "BLOCK", 200)  # many blocks
     monkeypatch.setattr(schur, "WAVE", wave)
-    monkeypatch.setattr(schur, "SHARE", 1)
+    monkeypatch.setattr(schur, "SHARE", 0)
     made, rows = [0], schur._rows
 
     def counted(*args):

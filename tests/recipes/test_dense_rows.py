@@ -129,6 +129,16 @@ def test_a_sweep_in_place_has_the_bits_of_the_reference_where_rows_are_looked_up
     np.testing.assert_array_equal(got.data, want.data)
 
 
+def test_the_longest_column_is_looked_for_once_of_all_sweeps(monkeypatch):
+    A = lower_triangle(as_csr(hub(14, symmetric=True)))[0]
+    kernels, looks, diff = kernels_for(A.data), [], np.diff
+    columns = kernels.pattern.columns_of(A)
+    monkeypatch.setattr(np, "diff", lambda *a: looks.append(a) or diff(*a))
+    kernels.sweeps.sweeps(A, A, 4, None, np.array([0, 2**62]), columns)
+    kernels.sweeps.sweep_in_place(A, A.copy(), np.array([0, 2**62]), columns)
+    assert len(looks) == 1
+
+
 @pytest.mark.parametrize("variant", ["sequential", "levels"])
 def test_milu0_drops_the_rest_of_a_dense_row_as_one_sum(variant):
     A, want = as_csr(hub(14, symmetric=False)), np.empty(5 * 14**2 + 2 * 14**2 - 4 * 14 + 1)

@@ -16,7 +16,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
-KNOWN = ("missing", "facts")  # of the pattern, once they were asked for
+KNOWN = ("missing", "facts", "longest_column")  # of the pattern, once they were asked for
 
 Mirrored = tuple[float, float, float, float, float, int]
 

@@ -88,8 +88,13 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work)
 
 
 def has_long_rows(F, columns):
-    """Whether a row of U, or a column of L, has more than LONG entries, see `search`."""
-    return bool((F.longest[2] if columns is None else np.diff(columns[0]).max()) > LONG)
+    """Whether a row of U, or a column of L, has more than LONG entries, see `search`; F keeps that of its pattern."""
+    if columns is None:
+        return F.longest[2] > LONG
+    known = F.__dict__
+    if "longest_column" not in known:
+        known["longest_column"] = int(np.diff(columns[0]).max())
+    return known["longest_column"] > LONG
 
 
 def even_blocks(indptr):

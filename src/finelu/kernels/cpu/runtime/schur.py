@@ -127,8 +127,8 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
 
     drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
-    most : entries, beyond which TooManyEntries is raised, as soon as so many of the rows so far are known to be kept;
-        None: no limit.
+    most : entries, beyond which TooManyEntries is raised, as soon as the rows so far are known to keep more; None: no
+        limit.
     Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
     unless the thread that made it has already met one that is large enough: so what is kept does not depend on the
     threads, and the room before the dropping stays near that of S.
