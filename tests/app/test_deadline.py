@@ -254,14 +254,8 @@ def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkey
     A = np.eye(m + 1)
     A[1:, 1:], A[0, 1:], A[1:, 0] = D, 1e-9, 1e-9
     A, room = fl.as_csr(sp.csr_matrix(A)), np.full(m + 1, m + 1)
-<<<<<<< HEAD
-    symmetric = cpu.crout_symmetric.crout_symmetric(
-        A, np.zeros(m + 1, np.uint8), [0, 1], 0.0, math.inf, 0.0, room, False
-    )
-=======
     pairs = np.zeros(m + 1, np.uint8)
     symmetric = cpu.crout_symmetric.crout_symmetric(A, pairs, [0, 1], 0.0, math.inf, 0.0, room, False)
->>>>>>> lim3
     general = cpu.crout.crout(A, A, [0, 1], 0.0, math.inf, 0.0, room, room)
     monkeypatch.setattr(schur, "BLOCK", 200)  # many blocks
     monkeypatch.setattr(schur, "WAVE", wave)
