@@ -222,7 +222,7 @@ def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: 
 
 
 def _is_in_range(S: CSR) -> bool:
-    """Whether S has no numbers near the ends of the range; small ones do no harm beside larger ones in their row and
+    """Whether S has no numbers near the ends of the range; small ones do no harm next to larger ones in their row and
     their column, as long as they are normal."""
     sizes, limits = _sizes(S), np.finfo(S.dtype)
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
