@@ -518,7 +518,7 @@ def test_a_factorization_that_takes_too_long_is_left(stuck):
     assert np.linalg.norm(A @ F.solve(b) - b) < 1e-8 and left[-1] is not threading.main_thread()
 
 
-def test_the_factors_of_a_coarse_matrix_are_left_too(monkeypatch):
+def test_the_factors_of_a_coarse_matrix_are_left_too(none_left, monkeypatch):
     A, go, limits = gallery.poisson5(150), threading.Event(), []
 
     def waits(E, **how):
@@ -597,7 +597,13 @@ def left_calls():
     return sum(owner.left for owner in foreign._owners)
 
 
-def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over():
+@pytest.fixture
+def none_left():
+    """What other tests have left is over."""
+    until(lambda: not left_calls())
+
+
+def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over(none_left):
     before = len(foreign._owners)
     for _ in range(5):
         go = threading.Event()
@@ -608,7 +614,7 @@ def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over():
     assert len(foreign._owners) <= before + 1
 
 
-def test_only_so_many_calls_that_were_left_go_on_at_a_time(monkeypatch):
+def test_only_so_many_calls_that_were_left_go_on_at_a_time(none_left, monkeypatch):
     monkeypatch.setattr(foreign, "MOST_LEFT", 2)
     go, begun = threading.Event(), []
     try:
