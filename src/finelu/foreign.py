@@ -30,11 +30,7 @@ splu, spilu = linsolve.splu, linsolve.spilu
 
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun
-<<<<<<< HEAD
-MOST_LEFT = 4  # calls that were left and go on, at a time, each with its memory and its share of the cores
-=======
 MOST_LEFT = 4  # calls that go on at a time though no caller waits, each with its memory and its share of the cores
->>>>>>> lib3
 _lock = threading.RLock()  # what is imported may call a library
 _owners: list[Owner] = []  # all that have threads
 _idle: list[Owner] = []
