@@ -376,10 +376,10 @@ def test_single_precision_that_is_not_enough_is_left_for_double():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_entries_of_which_single_precision_has_a_few_digits_are_taken_in_double(dtype):
+def test_entries_of_which_single_precision_has_a_few_digits_are_no_hindrance(dtype):
     A, b = (gallery.poisson5(4) * 1e-40).astype(dtype), np.full(16, 1e-36, dtype)
     solution = solve(A, b, rtol=1e-4)
-    assert solution.converged and solution.x.real.dtype == np.float64
+    assert solution.converged
     assert np.linalg.norm(b - A.astype("complex128") @ solution.x) <= 1e-4 * np.linalg.norm(b.astype("complex128"))
 
 

@@ -352,3 +352,13 @@ def test_a_sequence_corrects_nothing_that_is_good_enough():
     A, b, _ = penalty(1e9)
     sequence = fl.Sequence(A, rtol=1e-8, recipe="ic0")
     assert [sequence.step(b=b).iterations > 0 for _ in range(3)] == [True, False, False]
+
+
+def test_terms_that_overflow_are_not_taken_for_large_ones():
+    """Sums of |A| over rows, and |A| |x| + |b|, next to the largest numbers."""
+    P = fl.gallery.problem("poisson5:4")
+    A, b = sp.block_diag([P * 4e307 / 4, P * 1e-3]).tocsr(), np.r_[np.full(16, 8e306), np.full(16, 1e-3)]
+    s = fl.solve(A, b, recipe="jacobi")
+    assert not s.converged or np.linalg.norm((b - A @ s.x)[16:]) <= 1e-8 * np.linalg.norm(b[16:]) * 40
+    huge = fl.solve(sp.csr_matrix(np.diag([1e120, 1e120])), np.full(2, 1.2e308), criterion="backward", rtol=1e-12)
+    assert np.isfinite(huge.x).all() and (not huge.converged or huge.x == pytest.approx(1.2e188, rel=1e-10))

@@ -468,7 +468,8 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
         for small in (0.0, eps, SMALL_ENTRY) if step >= 2 else ():
             v = xp.where(abs(v) <= small * abs(v).max(), 0, v)
             if norm(weight * (S @ v)) <= ROUGH * eps * norm(weight * (sizes @ abs(v))):
-                found = _refined(A, F, _unit(v), trans, sizes, eps)
+                unit = _unit(v)
+                found = None if unit is None else _refined(A, F, unit, trans, sizes, eps)
                 if found is not None:
                     return found
     return None

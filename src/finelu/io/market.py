@@ -400,7 +400,7 @@ def _numbers(text: bytes, layout: Layout) -> tuple[np.ndarray, ...]:
     count = text.count(b"\n")
     kind, sizes = ("coordinate", f"{_BOUND} {_BOUND} {count}") if layout.coordinate else ("array", f"{count} 1")
     head = f"%%MatrixMarket matrix {kind} {_FIELDS[layout.field][2]} general\n{sizes}\n"
-    A: Any = scipy.io.mmread(io.BytesIO(head.encode() + text.translate(_FORTRAN, b"+\r")))
+    A: Any = scipy.io.mmread(io.BytesIO(head.encode() + text.translate(_FORTRAN, b"+\r")), spmatrix=True)
     return (A.row, A.col, A.data) if layout.coordinate else (A[:, 0],)
 
 

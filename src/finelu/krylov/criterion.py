@@ -20,7 +20,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.operators import Operator
 from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.residual import UNEVEN, Residual, largest, terms_are_even
+from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 
@@ -95,6 +95,9 @@ class Criterion:
         if self._of_b == 0:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
+        if not math.isfinite(largest(terms)):  # nothing is known of such a row
+            self.rows = math.inf
+            return r, math.inf
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
         r, size, rounding = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
         self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
@@ -124,8 +127,8 @@ class Criterion:
         """The sums of |A| over the rows, their largest for empty ones; False where rows are even."""
         matrix, xp = self.residual.matrix, namespace(self.b)
         if isinstance(matrix, CSR):
-            one, none = xp.ones(self.b.size, self.b.dtype), xp.zeros(self.b.size, self.b.dtype)
-            sums = self.residual.magnitudes(none, one)
+            one, none = xp.full(self.b.size, 1 / MANY, self.b.dtype), xp.zeros(self.b.size, self.b.dtype)
+            sums = self.residual.magnitudes(none, one)  # of A / MANY, so that few overflow: ratios count
         elif is_array(matrix):
             sums = abs(matrix).sum(axis=1).astype(self.b.real.dtype)
         else:
@@ -154,7 +157,7 @@ class Criterion:
             return r, tolerance
         if x is not self._x:
             r, size = self(self.b, x, tolerance)
-        if not self.by_rows:
+        if not self.by_rows or size <= tolerance:
             return r, tolerance
         rest = namespace(r).where(abs(r) > self.residual.bound, r, 0)
         length = norm_of(rest)
@@ -239,9 +242,12 @@ def _corrected(
         return found
     if kind == "backward" and size > target and isinstance(system.M, Operator):
         better = kernels_for(x).vectors.added(x, system.M @ r)  # which the norm of b - A x may have thrown away
+        before = check.rows, check.norm
         rest, reached = check(system.b, better, target)
         if reached < size:
             x, r, size = better, rest, reached
+        else:
+            check.rows, check.norm = before
     while size > target and left > 0 and found.status in (Status.CONVERGED, Status.STAGNATED):
         rest, tolerance = check.correction(x, r, size, target)
         done = found.iterations

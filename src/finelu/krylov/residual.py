@@ -18,6 +18,7 @@ PROBES = 2  # products that show how large the terms of a row of A x are
 BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
 CHUNK = 256  # rows of a dense matrix that are looked at together
 UNEVEN = 1e4  # times by which rows of A differ in size, from which on one norm of b - A x does not do justice to all
+MANY = 1024.0  # a power of two about as large as a row has entries
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
 
 
@@ -81,9 +82,9 @@ class Residual(Measures):
         """|A| |x| + |b| for each row; None where no entries of A are known."""
         if self.matrix is None:
             return None
-        terms, _ = self._rounding(*self._prepared(b, x), eps=1.0)  # the bound itself may underflow
+        terms, _ = self._rounding(*self._prepared(b, x), eps=1 / MANY)  # (k + 1) eps as it is may under- or overflow
         A = self._entries
-        return terms / (A.indptr[1:] - A.indptr[:-1] + 1)
+        return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
