@@ -30,6 +30,26 @@ _limited = 0  # callers that have BLAS on one thread
 _limit: Any = None  # what gives it its threads back
 
 
+_importing = threading.RLock()
+
+
+def _renew_import_lock() -> None:
+    """In a child, where no other thread is that might hold it."""
+    global _importing
+    _importing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_import_lock)
+
+
+def import_numba() -> None:
+    """Import Numba by one thread alone: where several import it at once, the locks of its modules and those of
+    llvmlite's functions wait for one another, for ever. It imports nothing of finelu's, and so waits for no other."""
+    with _importing:
+        import numba  # noqa: F401
+
+
 def available_cores() -> int:
     """The number of cores that this process may run on; in a container no more than its share of their time."""
     return max(1, min(_bound_cores(), math.ceil(min(_quota(), MOST_THREADS))))

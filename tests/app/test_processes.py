@@ -488,3 +488,20 @@ def test_kernels_are_compiled_again_where_a_constant_of_another_file_has_changed
         assert found == 1
         vectors.write_text(text)
         assert end(start(LONG, **given)) == (0, f"{chunk} True\n", "")
+
+
+def test_the_first_calls_of_several_threads_at_once_end():
+    """Each imports Numba, whose locks and llvmlite's may not wait for one another."""
+    code = (
+        "import threading, faulthandler, numpy as np, scipy.sparse as sp\n"
+        "faulthandler.dump_traceback_later(90, exit=True)\n"
+        "import finelu as fl\n"
+        "A, b, begin = sp.identity(30, format='csr') * 2, np.ones(30), threading.Barrier(6)\n"
+        "calls = 3 * [lambda: fl.solve(A, b), lambda: fl.cg(A, b)]\n"
+        "def work(call): begin.wait(); call()\n"
+        "threads = [threading.Thread(target=work, args=(call,)) for call in calls]\n"
+        "[thread.start() for thread in threads], [thread.join() for thread in threads]\n"
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 
+from finelu.threads import import_numba
+
 FORMS = ("reference", "cpu", "cuda")
 
 
@@ -323,4 +325,6 @@ def family(package: str, name: str) -> ModuleType:
     """The module of a family, imported at first use; an AttributeError for any other name."""
     if name not in FAMILIES:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    if package.endswith(".cpu"):
+        import_numba()
     return import_module(f"{package}.{name}")

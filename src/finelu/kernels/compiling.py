@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from time import perf_counter
 
+from finelu.threads import import_numba
+
 ONCE = "finelu: compiling kernels, once: some seconds; `finelu warmup` compiles them all"
 EACH_TIME = (
     "finelu: compiling kernels, some seconds in every process, as no folder for them can be written; "
@@ -73,6 +75,7 @@ if hasattr(os, "register_at_fork"):
 @cache
 def listen() -> None:
     """Hear of all that Numba compiles or fetches from now on: the one listener of a process."""
+    import_numba()
     from numba.core import event
 
     class Listener(event.Listener):
