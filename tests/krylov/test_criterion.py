@@ -331,7 +331,7 @@ def test_rows_so_small_that_their_rounding_underflows_are_looked_at():
 
 def test_a_certificate_of_the_smallest_numbers_knows_how_coarse_they_are():
     found = fl.solve(sp.csr_matrix(3 * np.eye(2)), np.full(2, 1.2345e-318), certify=True).certificate
-    assert found.error > 1e-7 and found.componentwise > 1e-7 and found.least_residual > 1e-17
+    assert found.error > 1e-7 and found.componentwise > 1e-7 and found.least_residual > 1e-7
 
 
 @pytest.mark.parametrize("method", ["gmres", "fgmres", "bicgstab", "richardson"])

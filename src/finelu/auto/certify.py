@@ -39,14 +39,18 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     xp = namespace(b)
     product = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
     residual = Residual(product.matrix, product.__matmul__, b.dtype)
-    most = max(largest(b), largest(x))
+    most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow
-        b, x = (times_power(v, -math.frexp(most)[1]) for v in (b, x))
+        power = -math.frexp(most)[1]
+        b, x = times_power(b, power), times_power(x, power)
     terms, eps = residual.magnitudes(b, x), float(np.finfo(b.dtype).eps)
     r, _ = residual.twice(b, x)
     of_rows = residual.magnitudes(xp.zeros_like(b), xp.ones_like(b))
     of_A, of_x, of_b = (largest(v) for v in (of_rows, x, b))
     of_r, size = largest(r), residual.size(b)
+    # of an element of x, half of the last digit that it has: of the smallest numbers that is no part of their size
+    digit = math.ldexp(float(np.finfo(b.dtype).smallest_subnormal), power) / 2
+    rounding = xp.maximum(eps / 2 * abs(x), digit).astype(b.dtype)
     entries = A.indptr[1:] - A.indptr[:-1]
     doubt = abs(r) + (entries + 1) * eps * terms
     inverse = _Inverse(product, F, b, complete=complete, deadline=deadline)
@@ -56,7 +60,7 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
         componentwise=largest(abs(r) / xp.where(terms > 0, terms, 1)),
         condition=max(of_A * inverse_size, 1.0),
         error=_ratio(error, of_x),
-        least_residual=_ratio(eps / 2 * residual.size(residual.magnitudes(xp.zeros_like(b), x)), size),
+        least_residual=_ratio(residual.size(residual.magnitudes(xp.zeros_like(b), rounding)), size),
     )
 
 
