@@ -3,14 +3,14 @@
 J. I. Aliaga, E. Dufrechou, P. Ezzatti, E. S. Quintana-Ortí: An efficient GPU version of the preconditioned GMRES
 method, 2019, section 2; M. Bollhöfer, Y. Saad: Multilevel preconditioners constructed from inverse-based ILUs, 2006.
 
-A level scales and orders its matrix, and factors it as far as that goes well:
+A level scales and orders its matrix, and factors the rows and columns with bounded pivots and inverses:
 
     P_r D_r A D_c P_c = ( B  F ) ~ ( L_B     ) ( D_B   ) ( U_B  U_F )
                         ( G  C )   ( L_G  I  ) (     S ) (       I  )
 
-S, what is left of the deferred rows and columns, is the matrix of the next level. With low_memory, L_G and U_F
-make S and are thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
-(11). Else they are kept, for one solve each.
+S, the Schur complement on the deferred rows and columns, is the matrix of the next level. With low_memory, L_G and U_F
+are dropped once S is made; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
+(11). Otherwise they are kept, and one solve each is enough.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host, shif
 from finelu.scaling import require_matching
 from finelu.validation import choice, count, flag, number
 
-SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
-STEPS, ENOUGH = 20, 1e-4  # of `reduction`: of 12 real matrices those not solved had 2e-4 or more, others 6e-5
+SINGULAR = 100.0  # rounding errors: A may be singular if a pivot, or rcond, is smaller
+STEPS, ENOUGH = 20, 1e-4  # of `reduction`: on 12 real matrices 2e-4 or more if unsolved, at most 6e-5 if solved
 AT_ONCE = 30_000  # rows: with 16 threads Crout's form was faster for most real matrices with fewer
-ROOM = 25  # entries for each of A's that factors with LOOSE or TIGHT limits have; those of real matrices had up to 13
-FEW_ENTRIES = 2**23  # that they may have besides
+ROOM = 25  # entries per entry of A allowed with LOOSE or TIGHT limits; factors of real matrices had up to 13
+FEW_ENTRIES = 2**23  # entries allowed in any case
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
-LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
+LEAST_GAIN = 0.1  # part of its rows that a level should factor; otherwise the next one defers fewer
 FORMS = ("auto", "crout", "independent")
-# Of drop_tol=None: at first, and where that was poor.
+# The limits of drop_tol=None: at first, and after poor factors.
 LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
 
 
 class Way(NamedTuple):
-    """How a factorization is made."""
+    """Settings of one try to factor A."""
 
     matching: bool
     limits: Limits
@@ -82,40 +82,41 @@ class Way(NamedTuple):
 class MultilevelILU(Recipe):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
 
-    drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
-        its row or column, is at most drop_tol. 0 drops nothing. None: 1e-3 and, where 20 steps of GMRES leave more than
-        1e-4 of a random residual, also 1e-5, with ten times the fill; the better is taken, as the report says.
-    condest : a row and column is deferred to the next level where its estimated norm in the inverse factors is larger.
-        float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
-    fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
-        float("inf"): no limit. None: 10; 100 with the smaller drop_tol of None.
+    drop_tol : an entry of L or U is dropped if its magnitude, times the estimated growth of the inverse factor in its
+        row or column, is at most drop_tol. 0 drops nothing. None: 1e-3; if 20 steps of GMRES then leave more than 1e-4
+        of a random residual, also 1e-5, with ten times the fill. The better factors are taken; the report names them.
+    condest : a row and column is deferred to the next level if its estimated norm in the inverse factors is larger.
+        float("inf"): only bad pivots are deferred. Smaller values give more levels and safer factors.
+    fill : the most entries of a row of U or a column of L, relative to the mean row of the matrix of its level.
+        float("inf"): no limit. None: 10, or 100 with the smaller drop_tol of None.
     ordering : of each level: "amd" (approximate minimum degree; meshes of 100,000 rows or more are cut by level sets
-        first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU), "nd" (nested dissection, needs pymetis),
-        "rcm", or None.
-    matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
-        variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
-    symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
-        `sqmr` and `cg` need it. None: if A is; True: an error if it is not.
-    definite : take |D| for D, so that M is Hermitian positive definite where A is Hermitian and indefinite, as `minres`
-        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error where A
-        is not Hermitian.
-    parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then what lies above
-        them; the order is that of one thread. More: as many parts of A, found by nested dissection, are factored at the
-        same time, and what couples them is left to the next level (needs pymetis). M depends on it, not on the number
-        of threads.
+        first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU); "nd" (nested dissection, needs pymetis);
+        "rcm"; or None.
+    matching : True permutes the columns so that the product of the diagonal is as large as possible, and scales by the
+        dual variables, so that the diagonal is 1 and no entry is larger. False equilibrates rows and columns.
+    symmetric : True makes a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots, as `minres`, `sqmr` and
+        `cg` need it, and raises an error if A is not symmetric. None does so if A is symmetric. False does not.
+    definite : True replaces D by |D|, so that M is Hermitian positive definite for a Hermitian indefinite A, as
+        `minres`
+        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error if A is
+        not Hermitian.
+    parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then the part above
+        them; the order is that of one thread. A larger number: that many parts of A, found by nested dissection, are
+        factored at the same time, and the rows that couple them are left to the next level (needs pymetis). M depends
+        on `parts`, but not on the number of threads.
     form : "crout": rows one after the other (Li, Saad, Chow 2003), on the CPU. "independent": as many pivots at a time
-        as are not coupled (Saad 1996), for an A on a GPU, there; pivots are of one row. "auto": this where A is on a
-        GPU, has 30,000 rows and `ordering` and `parts` are not given, but for levels that need pivots of two rows;
-        else "crout".
-    dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
-    levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
-    low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
-        U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
-        None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
+        as are not coupled (Saad 1996), on the GPU for an A there; pivots have one row. "auto": "independent" for an A
+        of 30,000 rows or more on a GPU, if `ordering` and `parts` are not given, except for levels that need pivots of
+        two rows; else "crout".
+    dense_size : the rest is factored by LAPACK once it has no more rows than this, or is a quarter full.
+    levels : the most levels. LAPACK factors the last one, if it has at most 6000 rows.
+    low_memory : True keeps F and G, which are parts of A, and applies M by equation (11), with two solves each with L_B
+        and U_B a level. False keeps L_G and U_F, which have more entries, for one solve each: equations (6) to (8).
+        None: True on the CPU, False on a GPU, where the time of a solve hardly depends on its entries.
     shift, triangular, precision : as in ILU0.
-    Cost: of "crout", on the CPU, the matching on one thread, as is the ordering of less than 100,000 rows, the rest on
-    all; of "independent", some hundred sparse products on the GPU, and the matching on the host. To apply it: per level
-    two solves each with L_B and with U_B, and a product each with G and F.
+    Cost of "crout", on the CPU: the matching, and the ordering of less than 100,000 rows, on one thread, the rest on
+    all threads. Cost of "independent": some hundred sparse products on the GPU, and the matching on the host. An
+    application takes, per level, two solves each with L_B and with U_B, and a product each with G and F.
     `update` keeps the order of the first level.
     """
 
@@ -147,8 +148,7 @@ class MultilevelILU(Recipe):
     def factor(self, A: Any) -> MultilevelFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing. A is not written.
 
-        Raises StructurallySingular (a MatrixError) where no permutation fills the diagonal, ZeroPivot where A is
-        singular.
+        Raises StructurallySingular (a MatrixError) if no permutation fills the diagonal, ZeroPivot if A is singular.
         """
         return MultilevelFactors(self, _checked(self, A))
 
@@ -182,18 +182,21 @@ def _checked(recipe: MultilevelILU, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class MultilevelReport(Report):
-    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate, by pivot),
-    interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
-    estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
-    of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond,
-    nullity (how many of its rows depend on others).
-
-    kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
-    seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
-    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as `drop_tol` says, the
-    factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where
-    they are not those of the first try.
+    """levels : a dict for each level with n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate,
+    by
+        pivot), interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F instead of F and of
+        L_G instead of G), bytes, estimate (the larger norm of the inverses of L and U), smallest_pivot (the reciprocal
+        of the largest entry of D_B^-1; scaling has made the entries of A about 1), dropped (by tolerance, by the row
+        limit), seconds, and steps if pivots were taken by independent sets. The dict of the last, dense level has n,
+        nnz, bytes, rcond, nullity (the number of its rows that depend on others).
+    kind : "general", "symmetric" or "hermitian".
+    low_memory : True or False.
+    bytes, seconds : of all levels.
+    fill : entries of the factors over those of A.
+    probe : see `finelu.factors.probe`. If it exceeds 10, and GMRES is slow in the sense of `drop_tol`, the factors
+        without the matching are tried, too.
+    matching, drop_tol : those of the factors that were taken; a warning says so if they are not those of the first try.
+    A nearly singular A is factored; a warning says so if a smallest_pivot, or rcond, is below 100 eps of the dtype.
     """
 
     kind: str | None = None
@@ -216,9 +219,9 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
-    _null: tuple[CSR, Any, Any] | None  # A, and what its last level and the adjoint of that take to 0, if anything
+    _null: tuple[CSR, Any, Any] | None  # A, and the null vectors of its last level and of its adjoint, if any
     _null_spaces: dict[str, Any]  # of A, "N", and of its adjoint, "H", once asked for
-    _absolute: bool  # whether |D| is taken for D
+    _absolute: bool  # whether |D| replaces D
     _recorded: Applications
 
     def __init__(self, recipe: MultilevelILU, A: CSR):
@@ -226,7 +229,7 @@ class MultilevelFactors(Factors):
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         free = recipe.ordering == "auto" and recipe.parts == 1
         suits = on_gpu(A.data) and A.n >= AT_ONCE and free
-        # but for levels that need pairs
+        # except for levels that need pairs
         self._at_once = recipe.form == "independent" or (recipe.form == "auto" and suits)
         self._first: Order | None = None
         self._way = self._ways()[0]
@@ -237,9 +240,9 @@ class MultilevelFactors(Factors):
         self._recorded = Applications()
 
     def _refresh(self, A: CSR) -> None:
-        """Levels made in the way of the last ones; where the probe finds them poor, in the others, and the best."""
+        """Make levels with the settings of the last ones; if the probe finds them poor, try others; take the best."""
         begin, ways, tried, other = perf_counter(), self._ways(), self._way, ""
-        self._absolute = False  # what is probed is M with D
+        self._absolute = False  # the probe takes M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
         first, slow = size, self._left(A, ways, size)
@@ -249,7 +252,7 @@ class MultilevelFactors(Factors):
             if way == tried or (finite and not bad):
                 continue
             deadline.check()
-            if not finite:  # of no use, whatever comes
+            if not finite:  # useless, whatever the other settings give
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
@@ -287,20 +290,20 @@ class MultilevelFactors(Factors):
         elif other:
             report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
         if self.recipe.definite:
-            if self._null is not None:  # with D, while that is there
+            if self._null is not None:  # with D, as long as it is kept
                 self._null_spaces = {trans: self._null_space(trans) for trans in "NH"}
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
 
     def _left(self, A: CSR, ways: list[Way], size: float) -> float:
-        """`reduction` of these factors where that is of use, since the probe was large or there is another way to make
-        them with this matching; else 0."""
+        """`reduction` of these factors if it is needed: the probe was large, or there are other settings with this
+        matching; else 0."""
         if size <= USELESS and not any(w != self._way and w.matching == self._way.matching for w in ways):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
     def _ways(self) -> list[Way]:
-        """Those in which A may be factored, in the order in which they are tried."""
+        """The settings with which A may be factored, in the order in which they are tried."""
         drop_tol, fill, matching = self.recipe.drop_tol, self.recipe.fill, self.recipe.matching
         limits = [LOOSE, TIGHT] if drop_tol is None else [LOOSE._replace(drop_tol=drop_tol)]
         if fill is not None:
@@ -309,12 +312,12 @@ class MultilevelFactors(Factors):
 
     @property
     def _most(self) -> int | None:
-        """Entries that the factors may have; None where the caller has set what is kept."""
+        """The most entries of the factors; None if the caller has given fill or drop_tol."""
         free = self.recipe.drop_tol is None and self.recipe.fill is None
         return ROOM * self.pattern.nnz + FEW_ENTRIES if free else None
 
     def _make(self, A: CSR) -> None:
-        """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
+        """Make the levels of A; if "auto" has taken independent sets, and these fail, in Crout's form."""
         try:
             return self._within_bound(A)
         except StructurallySingular as singular:
@@ -326,10 +329,10 @@ class MultilevelFactors(Factors):
                 raise
             self._at_once, why = False, str(error) or type(error).__name__
         self._within_bound(A)
-        self.report.warn(f"independent sets did not do ({why}); in Crout's form there are factors")
+        self.report.warn(f"factorization by independent sets failed ({why}); Crout's form was used instead")
 
     def _within_bound(self, A: CSR) -> None:
-        """Levels of A. Raises TooManyEntries where they would have more than they may."""
+        """Make the levels of A. Raises TooManyEntries if they would have more entries than allowed."""
         try:
             self._make_levels(A)
         except TooManyEntries:
@@ -342,11 +345,11 @@ class MultilevelFactors(Factors):
         S = A.with_values(shifted(A, recipe.shift)) if self._at_once else on_host(A, recipe.shift)
         if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
-        # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
+        # The order that update keeps may have columns that differ from its rows, if A was not symmetric.
         kind, S, given = ("general", S, S) if self.report.kind == "general" else (*kind_of(recipe, S), S)
         if recipe.definite and kind != "hermitian":
             raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
-        # else the matching of the first level finds out; entries that were mirrored into A make no matching of A
+        # else the matching of the first level finds it; entries that were mirrored into A are no matching of A
         if not recipe.matching or is_last(recipe, S, 0) or S.nnz != given.nnz:
             require_matching(given)
         self._levels = []
@@ -411,24 +414,26 @@ class MultilevelFactors(Factors):
 
     @property
     def nnz(self) -> int:
-        """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
+        """Entries of all L_B, D_B, U_B, F and G (or of the matrices kept instead of F and G), and of the dense last
+        level."""
         return self._kept
 
     @property
     def null_space(self) -> Any:
-        """(n, k) orthonormal vectors v with A v = 0 but for rounding, on the device of A; k is 0 but where what the
-        levels leave is singular to working precision, which is where M^-1 is a pseudoinverse.
+        """(n, k) orthonormal vectors v with A v = 0 up to rounding, on the device of A. k is 0 unless the last level is
+        singular to working precision; M^-1 is a pseudoinverse in that case.
 
-        They are those of the last level, completed through the levels and refined by v - M^-1 A v; ||A v|| is at most
-        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped hides some, and so may rounding. Of the A that
-        was factored, whose values may not have been written since. Cost, once: some 7 applications to k vectors.
+        The vectors are the null vectors of the last level, extended through the levels and refined by v - M^-1 A v;
+        ||A v|| is at most 1000 roundings of || |A| |v| ||. A may have more: dropped entries hide some, and so may
+        rounding. The values of the factored A must not have been overwritten since. Cost, once: some 7 applications to
+        k vectors.
         """
         return self._space("N")
 
     @property
     def left_null_space(self) -> Any:
-        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each. As
-        `null_space`."""
+        """(n, k) orthonormal vectors u with u^H A = 0 up to rounding, as `null_space`: A x = b has no solution unless
+        u^H b = 0 for each."""
         return self._space("H")
 
     def _space(self, trans: str) -> Any:
@@ -439,7 +444,7 @@ class MultilevelFactors(Factors):
             return self._null_spaces[trans]
 
     def _null_space(self, trans: str) -> Any:
-        """That of A, or of A^H."""
+        """The null space of A, or of A^H."""
         if self._null is None:
             return namespace(self.pattern.data).zeros((self.shape[0], 0), self.dtype)
         A, null, left = self._null
@@ -478,8 +483,8 @@ class MultilevelFactors(Factors):
         return self._recorded(self._solve, R, trans)
 
     def _solve(self, R: Any, trans: str, depth: int = 0) -> Any:
-        """Equation (11), or equations (6) to (8), from this level on; with |D| for D, where these solve with D in the
-        end, but not where they go to the next level and come back."""
+        """Equation (11), or equations (6) to (8), from this level on. |D| replaces D in the final solves, but not in
+        those that lead to the next level and back."""
         kernels = kernels_for(R)
         if depth == len(self._levels):
             return kernels.products.dense_product(self._inverse_of(trans), R)
@@ -515,7 +520,7 @@ class MultilevelFactors(Factors):
 
 
 def _orthonormal(vectors: Any, S: Any) -> Any:
-    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+    """An orthonormal basis (n, k) of the vectors that are finite and have a finite product with S."""
     xp = namespace(vectors)
     found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
     return found[:, xp.isfinite(S @ found).all(axis=0)]
