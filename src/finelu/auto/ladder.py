@@ -442,7 +442,8 @@ class Ladder:
         status, seen, check = column.status, self.traits.sentences(), column.residual
         reached, history, of_rows = column.size, np.array(column.history), ""
         if check.looks_at_rows:
-            check(column.b, column.x, column.target)
+            if not check.has_seen(column.x):
+                check(column.b, column.x, column.target)
             reached = history[-1] = check.norm
             of_rows = check.sentence()
         if status in HOPELESS:
