@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from finelu._moved import named
 from finelu.arithmetic import judged
 from finelu.device import to_host
 from finelu.kernels import kernels_for
@@ -111,7 +110,3 @@ def density(S: Any, bins: int) -> np.ndarray:
     rows = np.repeat(np.arange(n, dtype=np.int64) * m // n, np.diff(S.indptr))
     columns = S.indices.astype(np.int64) * m // n
     return np.bincount(rows * m + columns, minlength=m * m).reshape(m, m)
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)

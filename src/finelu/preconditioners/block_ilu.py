@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from finelu._moved import named
 from finelu.arithmetic import judged
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
@@ -422,7 +421,3 @@ def condition(block: Any) -> float:
     except np.linalg.LinAlgError:
         return math.inf
     return number if math.isfinite(number) else math.inf
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)
