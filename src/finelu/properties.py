@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr
@@ -36,7 +36,7 @@ class Properties:
     block_size: int
 
 
-@judged
+@ignore_fp_errors
 def properties(A: Any) -> Properties:
     """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
 

@@ -221,7 +221,7 @@ class Ladder:
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         finally:
-            if self.costs.begun is not None:
+            if self.costs.job is not None:
                 self.costs.end_count()
         return rung
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder, after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
@@ -26,7 +26,7 @@ from finelu.validation import count, flag, number
 CALLBACKS = ("x", "pr_norm")
 
 
-@judged
+@ignore_fp_errors
 def solve(
     A: Any,
     b: Any,
@@ -143,7 +143,7 @@ def solve(
     )
 
 
-@judged
+@ignore_fp_errors
 def first_try(A: Any) -> dict[str, str]:
     """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.spread import alike, checked
 from finelu.result import Solution, Status
 
 
-@judged
+@ignore_fp_errors
 def richardson(
     A: Any,
     b: Any,
