@@ -14,7 +14,8 @@ from finelu import krylov
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.reuse import ReuseCosts
 from finelu.auto.solve import sooner_here_on_host

@@ -12,7 +12,8 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
