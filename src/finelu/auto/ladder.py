@@ -388,7 +388,8 @@ class Ladder:
         status, seen, check = rhs.status, self.traits.sentences(), rhs.residual
         reached, history, of_rows = rhs.size, np.array(rhs.history), ""
         if check.looks_at_rows:
-            check(rhs.b, rhs.x, rhs.target)
+            if not check.has_seen(rhs.x):
+                check(rhs.b, rhs.x, rhs.target)
             reached = history[-1] = check.norm
             of_rows = check.sentence()
         if status in HOPELESS:

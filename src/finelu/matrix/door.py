@@ -200,7 +200,7 @@ def _to_csr_format(A: Any) -> Any:
 def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:
     """Sorted rows without duplicates, in new arrays."""
     if loses(data):
-        there = _sorted_copy(*(to_host(v) for v in (indptr, indices, data)), n)
+        there = _sorted_copy(to_host(indptr), to_host(indices), to_host(data), n)
         return tuple(map(namespace(data).asarray, there))
     S = sparse_module(data).csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=(n, n))
     S.has_sorted_indices = False
