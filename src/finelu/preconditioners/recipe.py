@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from finelu import deadline
-from finelu.arithmetic import judged, require_known
+from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -27,7 +27,7 @@ class Recipe:
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
     A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
-    `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
+    `factor` of every subclass gets `ignore_fp_errors`: numbers out of range are for it to find, not for NumPy to raise.
     Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` for all else that a
     parameter cannot be.
 
@@ -40,7 +40,7 @@ class Recipe:
     full_diagonal : needs an entry for every place of A's diagonal.
     matrices : the kinds of matrix it makes the most of; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
-    arrays : parameters that may be arrays, which are kept as `Given`.
+    arrays : parameters that may be arrays, which are kept as `ArrayParameter`.
     """
 
     name: ClassVar[str] = ""
@@ -57,7 +57,7 @@ class Recipe:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
-            cls.factor = judged(vars(cls)["factor"])  # type: ignore[method-assign]
+            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
         if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
@@ -74,7 +74,7 @@ class Recipe:
             many = hasattr(value, "__len__") and not isinstance(value, str)
             if many and f.name in self.arrays:
                 try:
-                    object.__setattr__(self, f.name, Given(value))
+                    object.__setattr__(self, f.name, ArrayParameter(value))
                 except ValueError:
                     raise ParameterError(
                         f"{type(self).__name__}({f.name}=...): an array is needed, no {type(value).__name__} of "
@@ -94,7 +94,7 @@ class Recipe:
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
 
 
-class Given:
+class ArrayParameter:
     """An array that a recipe was given: a copy of its own, equal to another of the same numbers."""
 
     def __init__(self, array: Any):
@@ -105,7 +105,7 @@ class Given:
         return host.shape, str(host.dtype), host.tobytes()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and (self is other or self._content() == other._content())
+        return isinstance(other, ArrayParameter) and (self is other or self._content() == other._content())
 
     def __hash__(self) -> int:
         return hash(self._content())
