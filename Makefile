@@ -5,9 +5,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+# What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
+CACHE ?= $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,$(CURDIR)/build))/finelu
+KERNELS_KEPT = NUMBA_CACHE_DIR="$${NUMBA_CACHE_DIR:-$(CACHE)/kernels}"
+
+comma := ,
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz test-interop test-petsc lint format cuda kernels wheel bench docs clean
+.PHONY: help installed demo forget test test-all fuzz interop-venv test-interop test-petsc lint format cuda kernels wheel \
+    bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
@@ -32,17 +39,24 @@ $(BIN)/python:
 
 $(VENV)/.stamp-%: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[$*]'
-	@touch $@
+	@touch $@ $(foreach extra,$(subst $(comma), ,$*),$(VENV)/.stamp-$(extra))
+
+# What .ci/run needs, by one run of pip.
+installed: $(VENV)/.stamp-report,test,lint,docs$(if $(NVCC),,$(comma)nvrtc)
 
 demo: $(VENV)/.stamp-report
 	@mkdir -p build
 	$(BIN)/finelu solve gallery:poisson7:60 --plot build/convergence.png
 
-test: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+# What was compiled a month ago is compiled once more: else what sources of before led to would pile up.
+forget:
+	@find "$(CACHE)" -type f -mtime +30 -delete 2>/dev/null || true
 
-test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS)
+test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
+	$(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+
+test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
+	FINELU_EXAMPLES=100 $(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 MINUTES ?= 10
 fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
@@ -50,9 +64,11 @@ fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
 
 # A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
 INTEROP_VENV ?= build/interop
-test-interop:
+interop-venv:
 	@PYTHON=$(PYTHON) tools/interop_venv.sh $(INTEROP_VENV) $(TORCH_INDEX)
-	$(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
+
+test-interop: interop-venv
+	$(KERNELS_KEPT) $(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
 	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
 	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
 
@@ -65,7 +81,7 @@ test-petsc: pyproject.toml
 	@PYTHON=$(PYTHON) PETSC=$(PETSC) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) \
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
-	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
+	    $(KERNELS_KEPT) timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
 	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
 	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
 
@@ -81,9 +97,8 @@ format: $(VENV)/.stamp-lint
 	$(BIN)/ruff check --fix .
 
 # nvcc where there is one, else NVRTC from PyPI.
-NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
-	$(BIN)/python tools/compile_cuda.py
+	$(BIN)/python tools/compile_cuda.py --known "$(CACHE)/cuda"
 
 # By NVRTC of CUDA 12, whatever nvcc there is.
 KERNELS ?=
