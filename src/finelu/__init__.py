@@ -15,7 +15,7 @@ from importlib import import_module
 
 from finelu import _moved
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SOURCES: dict[str, str] = {}  # name -> the module to import it from
 with open(__file__ + "i", encoding="utf-8") as _stub:
