@@ -1,7 +1,7 @@
 """The oldest versions that pyproject.toml allows, as constraints for pip.
 
 Usage: python tools/minimum.py [EXTRA ...]
-Prints a line such as numpy==1.26 for each dependency of finelu, of its build and of the extras named. Ends with an
+Prints a line such as numpy==1.26.4 for each dependency of finelu, of its build and of the extras named. Ends with an
 error where one has no lower bound: then no test can tell which versions serve.
 """
 
