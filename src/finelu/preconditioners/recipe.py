@@ -28,7 +28,8 @@ class Recipe:
 
     A recipe prints itself as the shortest call that makes it again: only parameters that differ from the default
     appear.
-    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises nothing.
+    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
+    nothing.
     Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` raises it for all
     other meaningless values.
 
