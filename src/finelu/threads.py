@@ -124,7 +124,7 @@ def _from_environment() -> int:
 def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
-    The kernel distributes its work itself and returns once all of it is done (cpu/runtime/claims.py). A helper thread
+    The kernel distributes its work itself and returns once all of it is done (cpu/runtime/items.py). A helper thread
     that did not start in time is cancelled. One that starts late finds nothing to do, and one that is about to return
     writes nothing more. Neither is waited for; both hold references to `args`. If an exception ends the call, the
     helpers are waited for first, so that no thread writes to an array that its owner has back.

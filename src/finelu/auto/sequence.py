@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
-from finelu.arithmetic import judged
-from finelu.auto.account import Account
+from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import method_asked, recipe_asked
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
+from finelu.auto.reuse import ReuseCosts
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
@@ -29,7 +30,7 @@ from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
-from finelu.ordering import Begun
+from finelu.ordering import OrderingJob
 from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
@@ -70,7 +71,7 @@ class Sequence:
     decisions : the decision of each step: "solve", "reuse", "update" or "rebuild".
     """
 
-    @judged
+    @ignore_fp_errors
     def __init__(
         self,
         A: Any = None,
@@ -90,10 +91,10 @@ class Sequence:
         self._method = ""
         self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
         self._current = False  # whether the factors are those of the last A
-        self._account = Account()
+        self._reuse_costs = ReuseCosts()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
-        self._count: Begun | None = None  # of what they take
+        self._count: OrderingJob | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
@@ -109,7 +110,7 @@ class Sequence:
         """A deep copy: an update by one of two that share factors would change the other."""
         return deepcopy(self)
 
-    @judged
+    @ignore_fp_errors
     def step(self, A: Any = None, b: Any = None) -> Solution:
         """Solve A x = b; A=None: the matrix of the previous step. `explain()` of the Solution reports the decision.
 
@@ -179,8 +180,8 @@ class Sequence:
         plan = rates.cudss_overhead + rates.cudss_row * A.n
         if self._spent < plan or not alike or self._most_entries() <= 0 or cudss.missing():
             return ""
-        if self._count is None and Begun.possible():  # by another thread, as it may take long
-            self._count = Begun(A.on(np))
+        if self._count is None and OrderingJob.possible():  # by another thread, as it may take long
+            self._count = OrderingJob(A.on(np))
         if self.decisions[-1:] == ["solve"] or (self._count is not None and not self._count.over):
             return ""  # the last step made factors, so its time is not that of a step
         self._direct_looked_at, count, self._count = True, self._count, None
@@ -206,7 +207,7 @@ class Sequence:
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
         made = perf_counter() - start
-        self._account = Account(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
+        self._reuse_costs = ReuseCosts(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
         return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
@@ -230,11 +231,11 @@ class Sequence:
         if not known.same_pattern(A):
             self._count = None
             return "rebuild", "the pattern of A has changed"
-        return self._account.decide()
+        return self._reuse_costs.decide()
 
     def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
         """The solution or None, the last decision, and its reason."""
-        ways, account = ("reuse", "update", "rebuild"), self._account
+        ways, costs = ("reuse", "update", "rebuild"), self._reuse_costs
         for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
             start = perf_counter()
             try:
@@ -254,23 +255,23 @@ class Sequence:
             self._current = self._current or way != "reuse"
             spent = max(perf_counter() - start - compiling(), 0.0)
             if way == "update":
-                account.updated = spent
+                costs.updated = spent
             elif way == "rebuild":
-                account.made = spent
-            patience = math.inf if way == "rebuild" else 2 * (account.fresh * account.pace + account.price) + PATIENCE
+                costs.made = spent
+            patience = math.inf if way == "rebuild" else 2 * (costs.fresh * costs.pace + costs.price) + PATIENCE
             begin = perf_counter()
             with compile_clock() as compiling:
                 solution = self._iterate(A, b, patience)
             spent = max(perf_counter() - begin - compiling(), 0.0)
             if solution.converged:
                 if way != "reuse":
-                    account.solved_afresh()
+                    costs.solved_afresh()
                 elif not self._current:
-                    account.solved_with_old()
+                    costs.solved_with_old()
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
             if way == "reuse":
-                account.gave_up(spent)
+                costs.gave_up(spent)
         return None, decision, why
 
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
@@ -283,7 +284,7 @@ class Sequence:
         )
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
-        worth = GUESSES * self._guessing <= self._account.last * self._account.pace
+        worth = GUESSES * self._guessing <= self._reuse_costs.last * self._reuse_costs.pace
         for combine in (False, True) if known else ():
             if least > self.rtol * scale and (worth or not combine):
                 begin = perf_counter()
@@ -320,9 +321,9 @@ class Sequence:
         status = Status.CONVERGED if least <= target else solution.status
         if least > target and status is Status.CONVERGED:
             status = Status.STAGNATED
-        self._account.last = iterations
+        self._reuse_costs.last = iterations
         if began and iterations > began[0][0]:
-            self._account.pace = (end - began[0][1]) / (iterations - began[0][0])
+            self._reuse_costs.pace = (end - began[0][1]) / (iterations - began[0][0])
         history[-1] = residual.norm
         return replace(
             solution,
@@ -359,7 +360,7 @@ class Sequence:
             self._indefinite = not ladder.traits.definite
             made = max(done.setup_seconds - compiling(), 0.0)
             numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
-            self._account = Account(
+            self._reuse_costs = ReuseCosts(
                 made=made,
                 updated=min(numeric or 0.0, made),
                 fresh=done.iterations,

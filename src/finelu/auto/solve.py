@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
@@ -27,7 +28,7 @@ from finelu.validation import count, flag, number
 CALLBACKS = ("x", "pr_norm")
 
 
-@judged
+@ignore_fp_errors
 def solve(
     A: Any,
     b: Any,
@@ -148,7 +149,7 @@ def solve(
     )
 
 
-@judged
+@ignore_fp_errors
 def first_try(A: Any) -> dict[str, str]:
     """The first attempt of `solve` for A: recipe, method and reason, in words; {} if no rung fits the free memory.
 

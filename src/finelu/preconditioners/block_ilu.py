@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu._moved import named
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
@@ -160,7 +159,7 @@ class BlockFactors(Factors):
     capturable = True
     pattern: Any
 
-    @judged
+    @ignore_fp_errors
     def update(self, A: Any, f: Any = None) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
@@ -428,7 +427,3 @@ def condition(block: Any) -> float:
     except np.linalg.LinAlgError:
         return math.inf
     return number if math.isfinite(number) else math.inf
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from finelu import deadline
-from finelu.arithmetic import judged, require_known
+from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -28,7 +28,8 @@ class Recipe:
 
     A recipe prints itself as the shortest call that makes it again: only parameters that differ from the default
     appear.
-    `factor` of every subclass is `judged`: it tests its results for overflow itself, and NumPy raises nothing.
+    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
+    nothing.
     Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` raises it for all
     other meaningless values.
 
@@ -42,7 +43,7 @@ class Recipe:
     full_diagonal : needs a stored entry for every row of A's diagonal.
     matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
-    arrays : parameters that may be arrays, which are kept as `Given`.
+    arrays : parameters that may be arrays, which are kept as `ArrayParameter`.
     """
 
     name: ClassVar[str] = ""
@@ -59,7 +60,7 @@ class Recipe:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
-            cls.factor = judged(vars(cls)["factor"])  # type: ignore[method-assign]
+            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
         if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
@@ -76,7 +77,7 @@ class Recipe:
             many = hasattr(value, "__len__") and not isinstance(value, str)
             if many and f.name in self.arrays:
                 try:
-                    object.__setattr__(self, f.name, Given(value))
+                    object.__setattr__(self, f.name, ArrayParameter(value))
                 except ValueError:
                     raise ParameterError(
                         f"{type(self).__name__}({f.name}=...): an array is needed, no {type(value).__name__} of "
@@ -96,7 +97,7 @@ class Recipe:
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
 
 
-class Given:
+class ArrayParameter:
     """An array that a recipe was given: a copy of its own, equal to another of the same numbers."""
 
     def __init__(self, array: Any):
@@ -107,7 +108,7 @@ class Given:
         return host.shape, str(host.dtype), host.tobytes()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and (self is other or self._content() == other._content())
+        return isinstance(other, ArrayParameter) and (self is other or self._content() == other._content())
 
     def __hash__(self) -> int:
         return hash(self._content())

@@ -457,9 +457,9 @@ class MultilevelFactors(Factors):
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
             deadline.check()
-            vectors = _orthonormal(vectors, S)
+            vectors = _orthonormal(vectors, sizes)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = _orthonormal(vectors, S)
+        vectors = _orthonormal(vectors, sizes)
         if not vectors.shape[1]:
             return vectors
         _, size, turns = svd(S @ vectors)
@@ -519,8 +519,11 @@ class MultilevelFactors(Factors):
         return self._last[trans]
 
 
-def _orthonormal(vectors: Any, S: Any) -> Any:
-    """An orthonormal basis (n, k) of the vectors that are finite and have a finite product with S."""
+def _orthonormal(vectors: Any, sizes: Any) -> Any:
+    """An orthonormal basis (n, k) of the vectors that are finite and have finite terms in their products with A.
+
+    sizes : |A|.
+    """
     xp = namespace(vectors)
     found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
-    return found[:, xp.isfinite(S @ found).all(axis=0)]
+    return found[:, xp.isfinite(sizes @ abs(found)).all(axis=0)]
