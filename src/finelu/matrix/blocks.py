@@ -359,13 +359,13 @@ def _pattern_of(xp: Any, key: Any, rows: int) -> BlockPattern:
 
 
 def _sorted_copy(xp: Any, pattern: BlockPattern, key: Any, data: Any) -> tuple[Any, Any]:
-    """The same blocks in ascending order; those that fall on the same place are added in the order they come in."""
+    """The same blocks in ascending order; blocks at the same place are added in their order."""
     order = xp.lexsort(xp.stack([xp.arange(key.size), key]))
     key = key[order]
     first = xp.concatenate([xp.ones(1, bool), key[1:] > key[:-1]])
     begin = xp.flatnonzero(first)
     group = xp.cumsum(first) - 1
-    turn = xp.arange(key.size) - begin[group]  # how many fell there before
+    turn = xp.arange(key.size) - begin[group]  # the number of earlier blocks at the place
     added = data[order[begin]]
     for k in range(1, int(turn.max()) + 1):
         now = turn == k
