@@ -62,7 +62,7 @@ def test_one_triangle_alone_is_reported_with_how_to_complete_it(backend, recipe,
     with pytest.raises(MatrixError) as error:
         recipe.factor(backend.move(A))
     text = one_line(error)
-    assert f"stores its {side} triangle alone" in text
+    assert f"stores only its {side} triangle" in text
     completed = eval(text.rsplit(": ", 1)[1].rstrip("."), {"A": A, "scipy": __import__("scipy")})
     assert abs(completed - whole).max() == 0
 
