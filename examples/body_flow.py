@@ -564,7 +564,7 @@ def gathered(flow, q):
 
 
 def bubble(blocks, state):
-    """Length of the recirculation behind a cylinder, in diameters; 0 where there is none. On an O-grid from angle 0."""
+    """Length of the recirculation behind a cylinder, in diameters; 0 if there is none. On an O-grid from angle 0."""
     names = list(blocks.nodes)
     sides = []
     for name, (first, second) in ((names[0], (0, 1)), (names[-1], (-1, -2))):

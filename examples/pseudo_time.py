@@ -6,10 +6,10 @@ A flow has n unknowns a cell, p first, then the velocity; xp, numpy or cupy; bet
     new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
     diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
     scale_rows(q, blocks)                where they differ in size: the list of (row of a cell, size), divided by it
-    limited(q, new)                      what is left of a new state that is too far from q, and the values held
-    summed(value)                        over all processes, of a NumPy array
-    root_mean_squares(R, q)              of the residual of each unknown, over all cells of all processes
-    exchanging                           seconds that the processes have exchanged values for
+    limited(q, new)                      the new state, limited to be near q, and the number of limited values
+    summed(value)                        over all processes, of a NumPy array root_mean_squares(R, q)              of
+    the residual of each unknown, over all cells of all processes exchanging                           seconds that the
+    processes have exchanged values for
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ compile_eagerly()  # what a test sees does not depend on what was compiled befor
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped if there is none")
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def sweep_cost(A: Any, copied: float) -> dict[str, float]:
     """Of a sweep of ParILU on the GPU: ms, and how many times what its bytes take at `copied` GB/s.
 
     It has to read the values of A and of F, their pattern once, and to write F; of SWEEPS in a row, from copies of F
-    that are used in turn, so that what the cache holds is none of theirs.
+    that are used in turn, so that the cache holds none of their data.
     """
     import cupy
 

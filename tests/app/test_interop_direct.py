@@ -458,7 +458,7 @@ def test_factors_of_pardiso_follow_what_values_are():
 
 @blocks
 def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
-    """Rows that are equal but for rounding: no exchange inside of a block helps."""
+    """Rows that are equal up to rounding: no exchange inside of a block helps."""
     A = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1 - 4e-16, 0], [0, 0, 3]]))
     F = fl.SparseLU(backend="pardiso").factor(A)
     assert "replaced 1 pivots; backend='superlu'" in F.report.warning

@@ -180,7 +180,7 @@ def test_on_a_gpu_the_time_between_events_counts(monkeypatch):
 
 
 def test_all_variants_are_measured_where_there_is_a_gpu(monkeypatch):
-    """With NumPy in the place of CuPy, SciPy's triangular solve in that of cuSPARSE's: every step but the device."""
+    """With NumPy instead of CuPy, SciPy's triangular solve instead of cuSPARSE's: every step but the device."""
     for name, module in numpy_for_cupy.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(cusparse, "SpSV", HostSpSV)

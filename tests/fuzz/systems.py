@@ -220,7 +220,7 @@ def low_rank(rng: Random, n: int) -> sp.csr_matrix:
 
 
 def laplacian(rng: Random, n: int) -> sp.csr_matrix:
-    """Of a weighted graph: singular but for the rounding of its diagonal."""
+    """Of a weighted graph: singular up to the rounding of its diagonal."""
     W = (rng.integers(1, 10, (n, n)) / 10, rng.integers(1, 10, (n, n)) / 1.0, rng.random((n, n)))[int(rng.integers(3))]
     W = np.triu(W * (rng.random((n, n)) < 0.5), 1)
     W = W + W.T

@@ -39,7 +39,7 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
 
 
 def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
-    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError where there is none.
+    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError if there is none.
 
     The threshold rung keeps its form and gets one factor; without cuDSS the shipped rates of its rung are kept. Cost: a
     few seconds.

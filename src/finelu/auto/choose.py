@@ -1,7 +1,7 @@
 """Which recipe and which Krylov method fit a matrix: two tables, and `choose`, which reads them.
 
-`RUNGS` holds the recipes that `solve` may try, `METHODS` the methods that fit a recipe. Whoever needs a recipe or a
-method for a matrix asks here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
+`RUNGS` holds the recipes that `solve` may try, `METHODS` the methods that fit a recipe. All parts that need a recipe or
+a method for a matrix ask here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def sums_are_exact(A: CSR) -> bool:
 
 def takes_to_zero(A: CSR, v: Any) -> bool | None:
     """Whether A takes a multiple of v (n,) to 0 without any rounding; None where that is not one of 0, 1, -1, i and -i
-    but for the rounding of v: others cannot be held, as a rule."""
+    up to the rounding of v: others cannot be held, as a rule."""
     xp = namespace(v)
     v = v / v[abs(v).argmax()]
     units = (xp.rint(v.real) + (1j * xp.rint(v.imag) if v.dtype.kind == "c" else 0)).astype(v.dtype)

@@ -1,4 +1,4 @@
-"""The families of kernels: what each is for, what it has in which form, and why a form is missing.
+"""The families of kernels: the purpose of each, its kernels in each form, and the reason for a missing form.
 
 A family has the same stem wherever it has a form: reference/<family>.py specifies it in plain Python, cpu/<family>.py
 has it in Numba, cuda/<family>.py and .cu have it in CUDA C++. The three forms of a kernel have one name and the same
@@ -21,9 +21,9 @@ FORMS = ("reference", "cpu", "cuda")
 class Kernel:
     """A public function or class of a family, in three forms.
 
-    missing : form -> why there is none.
-    arguments : form -> the names of its arguments (of a class those of its constructor, *name: by keyword only), where
-        they are not those of the first form that there is.  relation : what they have to do with these.
+    missing : form -> the reason why it is missing.
+    arguments : form -> the names of its arguments (of a class those of its constructor, *name: by keyword only), if
+        they differ from those of the first existing form.  relation : how they correspond to these.
     """
 
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def _all(names: str, **missing: str) -> dict[str, Kernel]:
 SEQUENTIAL = "factored on the CPU, as each row decides what the next ones have to do; applied on the GPU as any factors"
 SET_UP = "part of an analysis on the host, once for a pattern; a copy of it is taken there"
 MADE_ANEW = (
-    "what is left is made anew in each step, some hundred times: on two threads of a CPU that took 5 to 10 times as "
+    "the rest is made anew in each step, some hundred times: on two threads of a CPU that took 5 to 10 times as "
     "long as `crout`, which makes each row once"
 )
 NO_ANALYSIS = "it needs no analysis: it visits all rows in natural order"
@@ -166,7 +166,7 @@ FAMILIES: dict[str, Family] = {
         _all("progression shifted lengths pointers entries rows_of_entries inverse starts longest"),
     ),
     "inspection": Family(
-        "Whether a matrix is sound, where its diagonal is, what it has in common with its transpose.",
+        "Whether a matrix is valid, where its diagonal is, and how it compares with its transpose.",
         _all("inspect mirrored diagonal signs same alike")
         | _all("finite", cuda="`inspect` looks at all of a matrix there"),
         helpers={"cuda": "queue_alike"},

@@ -80,7 +80,7 @@ class CudssFactors(Factors):
     cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small, so that its factors
     are never trusted: a probe finds the steps of refinement that they need, and where those do not help, A is planned
     anew, at last as a general matrix with a maximum product matching.
-    The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
+    The factors cannot leave the process: a copy factors the matrix anew, usually with other bits.
     """
 
     _bound = ("_lock", "_library", "_turns", "_solver", "_transposed", "_y")
@@ -161,7 +161,7 @@ class CudssFactors(Factors):
             size = self._compute(A)
             if self.report.replaced:  # as where A is 0, of which the probe sees nothing
                 require_matching(A)  # says which rows
-        except BaseException:  # Ctrl-C, too: what is left is of no use
+        except BaseException:  # Ctrl-C, too: the rest is of no use
             self._drop()
             raise
         self.report.numeric_seconds = perf_counter() - start - self._planned

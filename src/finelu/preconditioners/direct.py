@@ -95,7 +95,7 @@ class SparseLU(Recipe):
         patterns that are far from symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
         this fraction of the largest entry of all.
-    precision : "float32" or "float64" for what is factored, None for A's own.
+    precision : "float32" or "float64" for the factors, None for A's own.
     deterministic : of backend "cudss", the same bits each time; it then solves for one right-hand side after the other.
     Unless cuDSS has made them, the factors live, and are applied, on the host: a right-hand side on the GPU is copied
     there, its solution back.
@@ -269,7 +269,7 @@ class Analysis:
     fill : counted, or None.  seconds : that it took.
     library : the analysis of KLU, feral or PARDISO, where one of them is used.
     by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
-    prepared : the matrix that was analysed, None where whoever asked has it.
+    prepared : the matrix that was analysed, None if the caller has it.
     """
 
     arranged: Arrangement
@@ -284,8 +284,8 @@ class Analysis:
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits but
-    for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
+    The factors of the libraries cannot leave the process: a copy factors the matrix anew, with the same bits but for
+    PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
     """
 
     _bound = ("_lock", "_lu", "_library")
@@ -498,12 +498,12 @@ class SparseLUFactors(Factors):
         return found[self._steps]
 
     def _compute(self, A: CSR) -> None:
-        """The factors, with what is known of order and library."""
+        """The factors, with the known order and library."""
         columns = _columns(self.recipe, self._arranged, A)
         if self._how is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
-                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # in the place of a matching
+                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
@@ -519,7 +519,7 @@ class SparseLUFactors(Factors):
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
 
     def _made(self) -> SuperLU | KLU | LDL | Pardiso:
-        """The factors of what is kept as factored."""
+        """The factors of the kept matrix."""
         if self._how is None:
             return self._superlu()
         if self._library is None or not self._library.holds_for(self._factored):
@@ -818,7 +818,7 @@ def _partial_matching(A: CSR) -> np.ndarray:
 
 
 def _columns(recipe: SparseLU, arranged: Arrangement, A: CSR) -> Any:
-    """What is factored: A in its order, scaled and shifted, by columns."""
+    """The matrix to be factored: A in its order, scaled and shifted, by columns."""
     S = arranged.by_columns(A)
     if recipe.shift:
         d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0

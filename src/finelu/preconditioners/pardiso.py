@@ -163,7 +163,7 @@ class _Called:
         try:
             made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
         finally:
-            if not made:  # what is left is of no use
+            if not made:  # the rest is of no use
                 self.free()
         return made
 
@@ -208,7 +208,7 @@ class _Called:
 
     @property
     def _is_small(self) -> bool:
-        """Whether even dense factors find room: MKL says that there is none of other failures, too."""
+        """Whether even dense factors would fit into memory: MKL reports too little memory for other failures, too."""
         return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
 
     def solve(self, b: Any, trans: str) -> Any:

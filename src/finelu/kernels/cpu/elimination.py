@@ -488,11 +488,11 @@ def _added(total, lu, sums, begin, end, first, last):
 def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, sums, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
 
-    What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
-    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of what is
-    between those of row k that are met, by the `_halved` sums of the row. Nothing is subtracted from a sum, as that
-    could leave nothing of small entries next to a large one.
-    sums (nnz,) : those of rows of U of more than LONG entries, at their places; (0,) without such rows.
+    An update on a column that this row has not marked as its own is dropped, and summed up. If row k is far longer than
+    the rest of row i, the columns of row i are looked up in row k; the dropped sum is then the sum over the gaps
+    between the shared columns, by the `_halved` sums of row k. Nothing is subtracted from a sum, since that could
+    cancel small entries next to a large one. sums (nnz,) : those of rows of U of more than LONG entries, at their
+    places; (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)

@@ -215,7 +215,7 @@ __device__ inline void block_scan(i64 (&values)[COUNT], i64 (&totals)[COUNT])
 }
 
 // facts of a matrix: the most entries of a row, below and above the diagonal, and the sum of those below. Each thread
-// gives what it has met; the block asks for the largest so far before it changes it. All threads call it.
+// gives the largest that it has met; the block asks for the largest so far before it changes it. All threads call it.
 __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_above, i64 all_below)
 {
     __shared__ u64 met[FACTS];

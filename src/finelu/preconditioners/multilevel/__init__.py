@@ -1,4 +1,4 @@
-"""MultilevelILU: the recipe and its factors; the order of a level; a level; what is left, dense."""
+"""MultilevelILU: the recipe and its factors; the order of a level; a level; the rest, dense."""
 
 from finelu.preconditioners.multilevel.recipe import MultilevelFactors, MultilevelILU
 

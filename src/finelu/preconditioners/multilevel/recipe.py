@@ -322,7 +322,7 @@ class MultilevelFactors(Factors):
             return self._within_bound(A)
         except StructurallySingular as singular:
             require_matching(A)
-            what = "is what is left once A, symmetric up to rounding, is made symmetric"
+            what = "remains once A, symmetric up to rounding, is made symmetric"
             raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
         except (MemoryError, MatrixError, ZeroPivot) as error:
             if not self._at_once or self.recipe.form != "auto":

@@ -116,7 +116,7 @@ def _sources(path: Path) -> str:
 
 
 class _File(IndexDataCacheFile):
-    """An index that names types of arguments which are no more is of an earlier version."""
+    """An index that names types of arguments which no longer exist is of an earlier version."""
 
     def _load_index(self):
         try:
