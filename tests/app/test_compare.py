@@ -74,7 +74,7 @@ def run_json(capsys, *arguments):
 
 
 class Forked:
-    """In the place of `subprocess.Popen` in compare/measure.py: a child that need not import what this process has."""
+    """Replaces `subprocess.Popen` in compare/measure.py: a child that need not repeat the imports of this process."""
 
     def __init__(self, command, pass_fds, **_):
         assert command[-1].endswith(f"serve({pass_fds[0]})")
@@ -386,7 +386,7 @@ def test_dominance_is_diagonal_over_the_rest():
 
 
 class Clock:
-    """In the place of `time` in compare/measure.py: its clock goes as the tests say."""
+    """Replaces `time` in compare/measure.py: the tests set its clock."""
 
     def __init__(self, monkeypatch, now=lambda: 0.0):
         self.ahead, self.plain = 0.0, now
@@ -439,7 +439,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
     clock, asked = Clock(monkeypatch), []
 
     class Instead:
-        """In the place of the process: each candidate takes three times what it should."""
+        """Replaces the process: each candidate takes three times its share."""
 
         def __init__(self, _):
             self.ended, self.compiled = False, 0.0

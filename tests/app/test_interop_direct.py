@@ -67,7 +67,7 @@ def only_what_is_tested(request, monkeypatch):
 
 
 def network(n=600, seed=0):
-    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as of a circuit."""
+    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as in a circuit."""
     rng = np.random.default_rng(seed)
     ring = sp.coo_matrix((rng.standard_normal(n), (np.arange(n), (np.arange(n) + 1) % n)), shape=(n, n))
     chords = sp.random(n, n, 1.0 / n, random_state=rng)
@@ -145,7 +145,7 @@ def test_singular_matrices_are_named():
     with pytest.raises(SingularMatrix):
         F.update(sp.csr_matrix((np.array([1.0, 0.0, 1.0]), np.arange(3), np.arange(4)), shape=(3, 3)))
     del F, error
-    gc.collect()  # nbklu must not be asked to free what it has not made
+    gc.collect()  # nbklu must not be asked to free objects that it has not made
 
 
 @klu

@@ -60,8 +60,8 @@ BEGIN = re.compile(r"^========= (?! |COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK S
 
 @dataclass
 class Outcome:
-    """Of one part with one tool: its status, None where it did not end; what it printed besides reports; the number of
-    reports by kernel, and the first of each; kernels launched."""
+    """The outcome of one part with one tool: its status, None if it did not end; its output besides reports; the number
+    of reports by kernel, and the first of each; kernels launched."""
 
     part: str
     status: int | None = None

@@ -58,7 +58,7 @@ def condition(M, inverse):
 
 
 def backward_error(A, x, b):
-    """Of x, in units of the rounding of A's dtype."""
+    """The backward error of x, in units of the rounding of A's dtype."""
     size = abs(A).sum(axis=1).max() * abs(x).max() + abs(b).max()
     return abs(A @ x - b).max() / size / np.finfo(A.dtype).eps
 
@@ -787,7 +787,7 @@ def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
 
 
 def laplacian(dtype):
-    """Of a graph with weights: its rows sum to 0, up to rounding."""
+    """The Laplacian of a graph with weights: its rows sum to 0, up to rounding."""
     A = gallery.poisson5(9, 8)
     W = sp.triu(A, 1)
     W.data = 1 + np.random.default_rng(3).random(W.nnz)

@@ -204,7 +204,7 @@ def _right_hand_side(A: CSR) -> Any:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Of the fastest of some runs, after one that may compile, until the array that it returns is there."""
+    """Seconds of the fastest of some runs, until its array is computed, after one run that may compile."""
     taken = []
     for _ in range(1 + RUNS):
         start = perf_counter()

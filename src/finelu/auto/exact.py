@@ -48,8 +48,8 @@ def image(A: CSR, v: Any) -> tuple[Any, Any]:
 
 def sums_are_exact(A: CSR) -> bool:
     """Whether sums of entries of a row of A, added up in twice the precision of float64, are 0 only where they are so
-    without any rounding: all partial sums, and those of what they have rounded, are then multiples of the last place
-    of the smallest entry that this precision holds."""
+    without any rounding: all partial sums, and those of their rounding errors, are then multiples of the last place of
+    the smallest entry that this precision holds."""
     entries = abs(A.data.view(A.data.real.dtype))
     if not bool(entries.all()):
         entries = entries[entries > 0]

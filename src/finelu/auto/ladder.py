@@ -184,7 +184,7 @@ class Ladder:
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
-        returns the last, None if that is not what led to the evidence. rung, why : as of `solve`."""
+        returns the last, None if that is not what led to the evidence. rung, why : as in `solve`."""
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
@@ -536,6 +536,6 @@ class Ladder:
 
 
 def compared(rungs: list[str]) -> list[str]:
-    """Of the rungs that are left, those that are compared: the fill of the direct one is counted on the host, which
-    takes longer than cuDSS as a whole, as long as that is left."""
+    """The remaining rungs that are compared: all, but not the direct one as long as cuDSS is left, since to count its
+    fill on the host takes longer than cuDSS as a whole."""
     return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]

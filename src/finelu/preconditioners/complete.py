@@ -40,7 +40,7 @@ NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take 
 
 
 class SuperLU:
-    """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
+    """SciPy's SuperLU; options as in `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
 
     SciPy gives the memory of factors back on the thread alone that has made them.
     """

@@ -193,7 +193,7 @@ class Prepared:
 
 
 def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
-    """before : of other values, whose entries are taken if there are no more, and whose scales, if they fit.
+    """before : of other values, whose entries are taken if A has no others, and whose scales, if they fit.
     scaled : in any case. Cost: some passes over the values."""
     A = A.on(np)
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:
@@ -284,7 +284,7 @@ class Analysis:
 class SparseLUFactors(Factors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors the matrix anew, with the same bits but for
+    The factors of the libraries cannot leave the process: a copy factors the matrix anew, with the same bits except for
     PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
     """
 
@@ -532,7 +532,7 @@ class SparseLUFactors(Factors):
         symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # no postorder of SuperLU's own
         if self._by_itself == MMD:
             how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
-        elif not self._by_itself:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+        elif not self._by_itself:  # relax=1: SuperLU's relaxed subtrees need a postorder, which this order may not be
             relax = 1 if self.recipe.ordering is None else RELAX
             how = symmetric | {"permc_spec": "NATURAL", "relax": relax, "panel_size": self._panel()}
         else:

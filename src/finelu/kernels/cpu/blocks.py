@@ -201,7 +201,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
 
 @dataclass(frozen=True, eq=False)
 class Sweeps:
-    """Items as of a Schedule, those of the sweep through the rows before those of the sweep back, which begin at `turn`
+    """Items as in a Schedule, those of the sweep through the rows before those of the sweep back, which begin at `turn`
     and wait for all of the former."""
 
     order: np.ndarray

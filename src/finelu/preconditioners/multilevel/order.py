@@ -168,7 +168,7 @@ def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[
 
 
 def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Of scales that are powers of two."""
+    """The exponents of scales that are powers of two."""
     r, c = (np.frexp(scale)[1] - 1 for scale in scales)
     return r, c
 

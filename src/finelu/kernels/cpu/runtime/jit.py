@@ -56,7 +56,7 @@ class _Provided(UserProvidedCacheLocator):
 
 
 class _ReadOnly:
-    """Of a locator of Numba's: a folder that is there, but cannot be written, as in an image that root warmed up."""
+    """Numba's locator for an existing cache folder that cannot be written, as in an image that root warmed up."""
 
     @classmethod
     def from_function(cls, py_func, py_file):

@@ -395,7 +395,7 @@ class _Flat:
         return True
 
     def _add_number(self, at, k: int) -> bool:
-        """Of one word at most; a truth value is a byte of NumPy's, and what Numba makes of it."""
+        """Add a number of at most one word; a truth value is a byte of NumPy, converted by Numba."""
         kind = next(self.kinds)
         address = self.builder.add(at, WORD(8 * HEAD))
         place = self.builder.inttoptr(address, kind.as_pointer())

@@ -230,7 +230,7 @@ struct Row {
         ++kept;
     }
 
-    // Of the columns behind the diagonal those for which `holds` stay in their list.
+    // The columns behind the diagonal for which `holds` stay in their list; the others leave it.
     template <typename Holds> __device__ void keep_behind(Holds holds)
     {
         int found = 0;
