@@ -201,10 +201,19 @@ def looks(monkeypatch):
 @pytest.fixture
 def own_recipes(monkeypatch):
     """Registers recipes that are gone after the test."""
-    from finelu.preconditioners import registry
+    from finelu.preconditioners import RECIPES, register
 
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    return registry.register
+    monkeypatch.setattr(RECIPES, "registered", dict(RECIPES.registered))
+    return register
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    """Registers Krylov methods that are gone after the test."""
+    from finelu.krylov import METHODS, register
+
+    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
+    return register
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 from checks import in_dtype, values
 
-from finelu import gallery, krylov
+from finelu import gallery
+from finelu.krylov import METHODS
 from finelu.preconditioners import RECIPES
 
 
@@ -21,8 +22,13 @@ def registered() -> dict:
 
 
 def registered_methods() -> dict:
-    """Name -> function of every Krylov method."""
-    return {name: getattr(krylov, name) for name in krylov.METHODS}
+    """Name -> function of every Krylov method: the one place that knows where methods are registered."""
+    return {name: kind.solve for name, kind in METHODS.items()}
+
+
+def needing(*needs) -> tuple:
+    """The names of the methods with one of these needs."""
+    return tuple(name for name, method in registered_methods().items() if method.method.needs in needs)
 
 
 @dataclass(frozen=True)
@@ -116,13 +122,13 @@ def singular(dtype="float64"):
     return A
 
 
-HERMITIAN_ONLY = {"skip": ("cg", "minres", "sqmr"), "reason": "A = A^H is needed, or A = A^T for sqmr"}
-DEFINITE_ONLY = {"skip": ("cg",), "reason": "A must be positive definite"}
+HERMITIAN_ONLY = {"skip": needing("spd", "hermitian", "symmetric"), "reason": "A = A^H is needed, or A = A^T for sqmr"}
+DEFINITE_ONLY = {"skip": needing("spd"), "reason": "A must be positive definite"}
 SINGLE_INDEFINITE = {
-    "skip": ("cg", "bicgstab"),
+    "skip": (*needing("spd"), "bicgstab"),
     "reason": "A must be positive definite; bicgstab breaks down in single",
 }
-SYMMETRIC_ONLY = {"skip": ("cg", "minres"), "reason": "A = A^H is needed"}
+SYMMETRIC_ONLY = {"skip": needing("spd", "hermitian"), "reason": "A = A^H is needed"}
 
 
 @cache

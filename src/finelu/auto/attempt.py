@@ -129,7 +129,7 @@ def _correct(
         maxiter=most,
         callback=None if callback is None else lambda correction: callback(x + correction),
         watch=monitor,
-        **({"restart": restart} if method in krylov.RESTARTED else {}),
+        restart=restart,
     )
 
 

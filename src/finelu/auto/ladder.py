@@ -18,7 +18,7 @@ import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.singular import (
@@ -40,7 +40,7 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import MILU0, SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -178,9 +178,9 @@ class Ladder:
                 length = column.residual.norm
                 if size <= column.target:
                     return replace(self.nothing(b, Status.CONVERGED, length), x=column.x)
-        if differing := self._unfit_for_method():
-            unfit = self.nothing(b, Status.NOT_SYMMETRIC, length)
-            return replace(unfit, x=column.x, method=self.method, seen=(*unfit.seen, differing))
+        if self.method != "auto" and (differing := unfit(self.method, self.A, self.traits.kind)):
+            found = self.nothing(b, Status.NOT_SYMMETRIC, length)
+            return replace(found, x=column.x, method=self.method, seen=(*found.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=column.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
@@ -509,14 +509,6 @@ class Ladder:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
-
-    def _unfit_for_method(self) -> str:
-        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
-        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
-        if not needed:
-            return ""
-        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
-        return differing and f"{self.method} needs {needed}, but {differing}"
 
     def _not_unique(self) -> str:
         """What is known of null vectors of A, which make x one of many; "" if nothing."""

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import judged
-from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
+from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder, after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
+from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
@@ -38,7 +39,7 @@ def solve(
     maxiter: int | None = None,
     device: str | None = None,
     recipe: Any = "auto",
-    method: str | Callable[..., Solution] = "auto",
+    method: str | Callable[..., Solution] | type[Method] = "auto",
     time_limit: float | None = None,
     memory_limit: float | None = None,
     callback: Callable[[Any], object] | None = None,
@@ -58,7 +59,8 @@ def solve(
     maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
     device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
         solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
-    recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto" or a method's name.
+    recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto", or a
+        Krylov method by its name, its function or its class.
     time_limit : seconds for everything: what is at work then, set-up or iterations, ends early, and x is the best so
         far. Only kernels that are being compiled at their first use are not left.  memory_limit : bytes for the
         factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
@@ -90,7 +92,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
-    chosen, method = recipe_asked(recipe), method_asked(method)
+    chosen, method = recipe_asked(recipe), method_name(method, "auto")
     with compile_clock() as compiling, quietly(not verbose):
         A, home = as_csr(A, diagonal=False), on_gpu(b)
         if device is not None:

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Factors:
     computes the values anew, and `nnz`.
     """
 
+    well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # that have begun
     # Of factors with a coarse space, what gives M r for less where r has no part in it: `start(A, x, r)` takes that

@@ -41,7 +41,7 @@ class TriangularFactors(Factors):
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
-    capturable = True
+    well_formed = capturable = True
     CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
 
     def __init__(

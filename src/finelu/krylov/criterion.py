@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
+
+if TYPE_CHECKING:
+    from finelu.krylov.method import Method
 
 CRITERIA = ("auto", "residual", "backward")
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
@@ -184,8 +187,7 @@ def norm_of(v: Any) -> float:
 
 
 def solved(
-    method: str,
-    iterate: Callable[..., Solution],
+    method: type[Method],
     system: System,
     *,
     criterion: str,
@@ -194,12 +196,11 @@ def solved(
     maxiter: int | None,
     callback: Callback,
     watch: Watch,
-    stationary: bool = False,
     **options: Any,
 ) -> Solution:
     """What a Krylov method finds for a caller: its iterations, and corrections while the criterion asks for more.
 
-    iterate : the method, of a Progress and `options`.
+    options : the method's own parameters.
     """
     kind = criterion_asked(criterion)
     if kind == "backward" and system.comm is not None:
@@ -208,14 +209,12 @@ def solved(
     if power:
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
-    progress = Progress(
-        method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch, stationary=stationary
-    )
-    found = iterate(progress, **options)
+    progress = Progress(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    found = method.iterate(progress, **options)
     matrix = system.A.matrix
     rows = isinstance(matrix, CSR) or is_array(matrix)
     if kind == "backward" or (kind == "auto" and rows and found.converged and not progress.is_even()):
-        found = _corrected(found, kind, progress, system, iterate, watch, **options)
+        found = _corrected(found, kind, progress, system, watch, **options)
     if not power:
         return found
     return diminished(found, given.A, given.b, kind, power, max(rtol * norm_of(system.b), atol))
@@ -226,7 +225,6 @@ def _corrected(
     kind: str,
     progress: Progress,
     system: System,
-    iterate: Callable[..., Solution],
     watch: Watch,
     **options: Any,
 ) -> Solution:
@@ -259,9 +257,8 @@ def _corrected(
             maxiter=left,
             callback=None if callback is None else lambda d, x=x: callback(x + d),  # type: ignore[misc]
             watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
-            stationary=progress.stationary,
         )
-        more = iterate(again, **options)
+        more = progress.method.iterate(again, **options)
         better = kernels_for(x).vectors.added(x, more.x.reshape(-1))
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from finelu.arithmetic import judged
 from finelu.errors import ParameterError, meant
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.method import Method
+from finelu.krylov.progress import Progress
 from finelu.result import Solution
 from finelu.validation import count
 
@@ -16,22 +12,7 @@ ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
-@judged
-def gmres(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    restart: int | None = None,
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-    orthogonalization: str = "mgs",
-) -> Solution:
+class GMRES(Method):
     """Solve A x = b for any nonsingular A by right-preconditioned, restarted GMRES.
 
     Arguments as in `finelu.krylov`, and
@@ -47,24 +28,19 @@ def gmres(
     Status.BREAKDOWN, if starting again does not help.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
-    return solved(
-        "gmres",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-        restart=restart,
-        orthogonalization=orthogonalization,
-    )
+
+    restarts = minimizes = True
+
+    @staticmethod
+    def iterate(progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
+        """Saad 2003, Alg. 9.5."""
+        return arnoldi(progress, restart, orthogonalization, flexible=False)
 
 
-def iterate(
-    progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs", flexible: bool = False
-) -> Solution:
+gmres = GMRES.solve
+
+
+def arnoldi(progress: Progress, restart: int | None, orthogonalization: str, *, flexible: bool) -> Solution:
     """Saad 2003, Alg. 9.5, line by line; flexible: Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to
     the combination of the q_j. The columns q_j of Q are his v_j."""
     if orthogonalization not in ORTHOGONALIZATIONS:

@@ -197,8 +197,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
-    own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
-    if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
+    if isinstance(A, Factors) and A.well_formed and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
         factors = Operator(
             A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like)

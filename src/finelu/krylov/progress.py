@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from finelu.krylov.residual import Measures, Residual, terms_are_even
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
 from finelu.validation import count, number
+
+if TYPE_CHECKING:
+    from finelu.krylov.method import Method
 
 # The most iterations between two looks of the host. On the GPU a look reads the copy that was queued at the look
 # before, and up to twice as many iterations are queued after the last that counts. Where the host has to wait for that
@@ -64,14 +67,15 @@ class Progress(Measures):
     formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch`
     whose `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
 
-    stationary : of a method that forms r = b - A x itself in each iteration, so that a cycle need not do so again, a
-        norm below the tolerance claims convergence, and the x of the smallest norm is the best there is. Its iterations
-        are few and expensive: on a GPU no more than one is queued before the host looks at the one before.
+    method : of which `name` and `stationary` are read. A stationary one forms r = b - A x itself in each iteration, so
+        that a cycle need not do so again, a norm below the tolerance claims convergence, and the x of the smallest norm
+        is the best there is. Its iterations are few and expensive: on a GPU no more than one is queued before the host
+        looks at the one before.
     """
 
     def __init__(
         self,
-        method: str,
+        method: type[Method],
         system: System,
         *,
         rtol: float,
@@ -79,11 +83,10 @@ class Progress(Measures):
         maxiter: int | None,
         callback: Callback,
         watch: Watch,
-        stationary: bool = False,
     ):
         self.started = system.started
         self.method = method
-        self.stationary = stationary
+        self.stationary = stationary = method.stationary
         self.rtol, self.atol = rtol, atol = number("rtol", rtol), number("atol", atol)
         self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
         self.dtype, self.real, self.shape = system.dtype, system.real, system.shape
@@ -375,7 +378,7 @@ class Progress(Measures):
             residual_norm=residual_norm * self.scale,
             history=history,
             recurrence=recurrence,
-            method=self.method,
+            method=self.method.name,
             recipe=self.recipe,
             timings={"solve": perf_counter() - self.started},
         )

@@ -153,7 +153,7 @@ def check_parameters(recipe: Any) -> None:
 class BlockFactors(Factors):
     """Factors of a StencilMatrix or BlockMatrix; subclasses give `_refresh` and `_solve(b, x, trans)` of a column."""
 
-    capturable = True
+    well_formed = capturable = True
     pattern: Any
 
     @judged
