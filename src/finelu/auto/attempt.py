@@ -19,6 +19,7 @@ from finelu.krylov.operators import Identity, Operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR
+from finelu.matrix.vectors import as_dtype
 from finelu.result import Attempt, Solution, Status
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
@@ -39,7 +40,7 @@ class Column:
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
-        self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
+        self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Criterion(criterion, Residual(self.A.matrix, self.A.__matmul__, b.dtype), b)
         self.attempts: list[Attempt] = []

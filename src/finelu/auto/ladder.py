@@ -41,6 +41,7 @@ from finelu.krylov.criterion import diminished, power_for, reduced, settled, tim
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.vectors import as_dtype, underflows
 from finelu.preconditioners import MILU0, SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -340,7 +341,7 @@ class Ladder:
             found = self.solve(times_power(b, power), x0, atol)
         finally:
             self.callback, self.watch = given
-        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(self.A.data.astype(b.dtype)))
+        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(as_dtype(self.A.data, b.dtype)))
         target = max(self.rtol * norm(times_power(b, power)), atol)
         return diminished(found, A, b, self.criterion, power, target)
 
@@ -630,10 +631,10 @@ def compared(rungs: list[str]) -> list[str]:
 
 def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     """A and b in a precision that allows for rtol; b in the dtype of x."""
-    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if rtol < SINGLE else []))
-    real = np.empty(0, dtype).real.dtype
-    of_A = np.result_type(A.dtype, real)
-    return A if A.dtype == of_A else A.with_values(A.data.astype(of_A)), b.astype(dtype, copy=False)
+    double = rtol < SINGLE or underflows(A.data)
+    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
+    of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)
+    return A if A.dtype == of_A else A.with_values(as_dtype(A.data, of_A)), as_dtype(b, dtype)
 
 
 def may_need_double(solution: Solution, b: Any) -> bool:

@@ -29,6 +29,7 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
+from finelu.matrix.vectors import as_dtype
 from finelu.ordering import Begun
 from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
@@ -347,7 +348,7 @@ class Sequence:
                 self._precise = 0.0
                 A, b = precise(A, b, self._precise)
                 ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
-                solution = after(solution, ladder.solve(b, solution.x.astype(b.dtype)))
+                solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A

@@ -21,6 +21,7 @@ from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
+from finelu.matrix.vectors import as_dtype
 from finelu.result import Certificate, Solution, Status
 from finelu.validation import count, flag, number
 
@@ -78,7 +79,7 @@ def solve(
     NUMERICALLY_SINGULAR where A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as
     this precision allows.
     float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
-    not to reach it, and x is double then.
+    not to reach it, or on a GPU with entries of A below 2e-31 or above 5e30, and x is double then.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
@@ -100,7 +101,7 @@ def solve(
         b = check_vector(b, A.n, A.data)
         if x0 is not None:
             x0 = _first_guess(x0, A, b)
-            b = b.astype(np.result_type(b.dtype, x0.dtype), copy=False)
+            b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
         A, b = precise(A, b, rtol)
         known, moved = traits(A), ""
         if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
@@ -114,13 +115,13 @@ def solve(
         columns = b.reshape(A.n, -1) if b.size else b
         found = []
         for c in range(columns.shape[-1]):
-            guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)].astype(b.dtype)
+            guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
             solution = ladder.solve(columns[:, c], guess, atol)
             if may_need_double(solution, b):
                 A, b = precise(A, b, 0.0)
                 columns = b.reshape(A.n, -1)
                 ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-                solution = after(solution, ladder.solve(columns[:, c], solution.x.astype(b.dtype), atol))
+                solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
                 ladder.most = most
             if certify:
                 solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))

@@ -18,10 +18,11 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.krylov.operators import Operator
+from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
+from finelu.matrix.vectors import as_dtype, flushes, in_single, underflows
 from finelu.result import Solution, Status
 
 if TYPE_CHECKING:
@@ -205,8 +206,11 @@ def solved(
     kind = criterion_asked(criterion)
     if kind == "backward" and system.comm is not None:
         raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
-    given, power = system, small_power(system)
-    if power:
+    given, power = system, 0
+    if needs_double(system):
+        system = in_double_precision(system)
+        callback = None if callback is None else in_single_precision(callback)
+    elif power := small_power(system):
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
     progress = Progress(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
@@ -215,9 +219,17 @@ def solved(
     rows = isinstance(matrix, CSR) or is_array(matrix)
     if kind == "backward" or (kind == "auto" and rows and found.converged and not progress.is_even()):
         found = _corrected(found, kind, progress, system, watch, **options)
-    if not power:
+    if system is given:
         return found
-    return diminished(found, given.A, given.b, kind, power, max(rtol * norm_of(system.b), atol))
+    target = max(rtol * norm_of(system.b), atol)
+    if not power:
+        why = "entries of A are so small, or so large,"
+        x = in_single(found.x)
+        if not bool(system.xp.isfinite(x).all()):
+            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.reshape(x.shape).copy()
+            found = replace(found, status=Status.NOT_FINITE)
+        return rounded(found, x, system.A, system.b, kind, target, why)
+    return diminished(found, given.A, given.b, kind, power, target)
 
 
 def _corrected(
@@ -329,7 +341,11 @@ def power_for(b: Any, matrix: Any) -> int:
     what can be held, are looked at afterwards.
     """
     most, limits = largest(b), np.finfo(b.real.dtype)
-    if not 0 < most < float(limits.tiny) / float(limits.eps):
+    if not most < float(limits.tiny) / float(limits.eps):
+        return 0
+    if flushes(b):
+        most = largest(as_dtype(b, np.result_type(b.dtype, np.float64)))
+    if most == 0:
         return 0
     entries = matrix.data if isinstance(matrix, CSR) else matrix if is_array(matrix) else None
     of_A = 1.0 if entries is None else min(largest(entries), 1.0)
@@ -338,6 +354,8 @@ def power_for(b: Any, matrix: Any) -> int:
 
 def times_power(v: Any, power: int) -> Any:
     """2^power v, in steps that are numbers themselves; exact unless it is subnormal or beyond the range."""
+    if flushes(v):
+        return in_single(as_dtype(v, np.result_type(v.dtype, np.float64)) * 2.0**power)
     half = power // 2
     return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
 
@@ -370,21 +388,57 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
     """
     x = times_power(found.x, -power)
     again = times_power(x, power)
-    size, status, seen = found.residual_norm, found.status, found.seen
     if bool((again != found.x).any()):
-        magnified_b = times_power(b, power)
-        check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), magnified_b)
-        _, reached = check(magnified_b, again.reshape(-1), target)
-        size = check.norm
-        if found.converged and reached > target:
-            status = Status.PRECISION_LIMIT
-            left = reached / norm_of(magnified_b)
-            seen += (
-                f"b is so small that x, rounded to what {b.dtype} can hold, leaves a relative residual of {left:.1e}",
-            )
+        found = rounded(found, again, A, times_power(b, power), kind, target, "b is so small")
     with np.errstate(under="ignore"):
         smaller = {name: np.ldexp(getattr(found, name), -power) for name in ("history", "recurrence")}
-    return replace(found, x=x, status=status, residual_norm=math.ldexp(size, -power), seen=seen, **smaller)
+    return replace(found, x=x, residual_norm=math.ldexp(found.residual_norm, -power), **smaller)
+
+
+def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
+    """The solution with x in the place of the x that was found, of which it is the nearest that can be returned.
+
+    A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
+    why : x cannot be returned as it was found.
+    """
+    check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), b)
+    _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
+    found = replace(found, x=x, residual_norm=check.norm)
+    if not found.converged or reached <= target:
+        return found
+    limit = (
+        f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm_of(b):.1e}"
+    )
+    return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, limit))
+
+
+# matrices whose products, or those of the inverse, would underflow on a GPU
+
+
+def needs_double(system: System) -> bool:
+    """Whether a solve in single precision would take for 0 what matters, since entries of A are so small or large."""
+    matrix = system.A.matrix
+    if system.comm is not None or matrix is None or not flushes(system.b):
+        return False
+    return underflows(matrix if is_array(matrix) else matrix.data)
+
+
+def in_double_precision(system: System) -> System:
+    """The same system in double precision. M is what it was: its `narrow` range stays that of the residuals."""
+    wide = np.result_type(system.dtype, np.float64)
+    matrix = system.A.matrix
+    if isinstance(matrix, CSR):
+        matrix = matrix.with_values(as_dtype(matrix.data, wide))
+    else:
+        matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
+    b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
+    A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
+    return System(A, b, M, x0, shape=system.shape, narrow=system.narrow, started=system.started)
+
+
+def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The caller's function, which sees x in single precision."""
+    return lambda x: callback(in_single(x))
 
 
 def is_array(matrix: Any) -> bool:

@@ -18,7 +18,7 @@ from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
-from finelu.matrix.vectors import require_square
+from finelu.matrix.vectors import as_dtype, require_square
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.processes import largest
@@ -314,7 +314,7 @@ def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
         raise MatrixError(
             f"{name} holds NaN or Inf in row {int(xp.argmax(bad.any(axis=1)))}; find where they come from."
         )
-    return dense.astype(dtype, copy=False)
+    return as_dtype(dense, dtype)
 
 
 def _sparse(A: Any, name: str, dtype: Any) -> CSR:
