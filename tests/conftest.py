@@ -228,9 +228,9 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def look_every(monkeypatch):
     """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
-    from finelu.krylov import progress
+    from finelu.krylov import ahead
 
-    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+    return lambda interval: monkeypatch.setitem(ahead.LOOK_EVERY, "numpy", interval)
 
 
 @pytest.fixture(params=[1, 4])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
 
@@ -21,15 +21,15 @@ class BiCGStab(Method):
     products = 2
 
     @staticmethod
-    def iterate(progress: Progress) -> Solution:
+    def iterate(loop: Loop) -> Solution:
         """Saad 2003, Alg. 7.7, for A M^-1 and x = M^-1 u: p_hat = M^-1 p and s_hat = M^-1 s; shadow is his r0*."""
-        A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-        state, norms = progress.state, progress.norms
-        r, p, shadow = progress.vectors(3)
-        rho, sigma, ts = progress.scalars(3)
-        shadow_norm, t_norm = progress.real_scalar(), progress.real_scalar()
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, p, shadow = loop.vectors(3)
+        rho, sigma, ts = loop.scalars(3)
+        shadow_norm, t_norm = loop.real_scalar(), loop.real_scalar()
 
-        @progress.repeated
+        @loop.repeated
         def iteration() -> None:
             p_hat = M @ p
             v = A.with_dot(p_hat, shadow, sigma)  # line 4: alpha = (r, r0*) / (A p_hat, r0*)
@@ -39,19 +39,19 @@ class BiCGStab(Method):
             k.vectors.dot_and_norm(t, r, ts, t_norm)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)
             # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat; of line 9: rho = (r, r0*)
             scalars = rho, sigma, ts, t_norm, shadow, shadow_norm
-            k.recurrences.bicgstab_step(state, norms, progress.history, *scalars, p_hat, s_hat, t, x, best, r)
+            k.recurrences.bicgstab_step(state, norms, loop.history, *scalars, p_hat, s_hat, t, x, best, r)
             # lines 9, 10: beta = (r, r0*) / (r_old, r0*) alpha / omega, p = r + beta (p - omega A p_hat)
             k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
 
-        while progress.cycle(r):  # line 1: r = b - A x, r0* = r
-            progress.xp.copyto(shadow, r)
-            progress.xp.copyto(p, r)  # line 2
+        while loop.cycle(r):  # line 1: r = b - A x, r0* = r
+            loop.xp.copyto(shadow, r)
+            loop.xp.copyto(p, r)  # line 2
             k.vectors.norm(shadow, shadow_norm)
             k.vectors.dot(shadow, r, rho)
-            while progress.goes_on():  # line 3
+            while loop.goes_on():  # line 3
                 iteration()
-                progress.tell()
-        return progress.end()
+                loop.tell()
+        return loop.end()
 
 
 bicgstab = BiCGStab.solve

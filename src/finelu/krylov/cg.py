@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
 
@@ -21,20 +21,20 @@ class CG(Method):
     needs = "spd"
 
     @staticmethod
-    def iterate(progress: Progress) -> Solution:
+    def iterate(loop: Loop) -> Solution:
         """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
-        A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-        state, norms = progress.state, progress.norms
-        r, p = progress.vectors(2)
-        rho, rho_old, curvature = progress.scalars(3)
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, p = loop.vectors(2)
+        rho, rho_old, curvature = loop.scalars(3)
         deflated = M.deflated
         M = M if deflated is None else deflated
 
-        @progress.repeated
+        @loop.repeated
         def iteration() -> None:
             q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
             # lines 4, 5: x += alpha p, r -= alpha A p
-            k.recurrences.cg_step(state, norms, progress.history, rho, curvature, rho_old, p, q, x, best, r)
+            k.recurrences.cg_step(state, norms, loop.history, rho, curvature, rho_old, p, q, x, best, r)
             if M is deflated:  # lines 6 to 8 at once
                 M.turn(state, r, rho, rho_old, p)
                 return
@@ -42,17 +42,17 @@ class CG(Method):
             k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
             k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
 
-        while progress.cycle(r):  # line 1: r = b - A x,
+        while loop.cycle(r):  # line 1: r = b - A x,
             if deflated is not None and not deflated.start(A, x, r):  # else without its coarse part
-                M, deflated = progress.M, None
-                progress.forget()
+                M, deflated = loop.M, None
+                loop.forget()
             z = M @ r  # z = M^-1 r,
-            progress.xp.copyto(p, z)  # p = z
+            loop.xp.copyto(p, z)  # p = z
             k.vectors.dot(r, z, rho)
-            while progress.goes_on():  # line 2
+            while loop.goes_on():  # line 2
                 iteration()
-                progress.tell()
-        return progress.end()
+                loop.tell()
+        return loop.end()
 
 
 cg = CG.solve

@@ -18,8 +18,8 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
-from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.matrix.vectors import as_dtype, flushes, in_single, underflows
@@ -213,12 +213,12 @@ def solved(
     elif power := small_power(system):
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
-    progress = Progress(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
-    found = method.iterate(progress, **options)
+    loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    found = method.iterate(loop, **options)
     matrix = system.A.matrix
     rows = isinstance(matrix, CSR) or is_array(matrix)
-    if kind == "backward" or (kind == "auto" and rows and found.converged and not progress.is_even()):
-        found = _corrected(found, kind, progress, system, watch, **options)
+    if kind == "backward" or (kind == "auto" and rows and found.converged and not loop.is_even()):
+        found = _corrected(found, kind, loop, system, watch, **options)
     if system is given:
         return found
     target = max(rtol * norm_of(system.b), atol)
@@ -235,7 +235,7 @@ def solved(
 def _corrected(
     found: Solution,
     kind: str,
-    progress: Progress,
+    loop: Loop,
     system: System,
     watch: Watch,
     **options: Any,
@@ -244,9 +244,9 @@ def _corrected(
     size."""
     residual = Residual(system.A.matrix, system.A.__matmul__, system.dtype, system.A.factor, system)
     check = Criterion(kind, residual, system.b)
-    of_b = progress.size(system.b)
-    target = max(progress.rtol * of_b, progress.atol)
-    x, left, callback = found.x.reshape(-1), progress.maxiter - found.iterations, progress.callback
+    of_b = loop.size(system.b)
+    target = max(loop.rtol * of_b, loop.atol)
+    x, left, callback = found.x.reshape(-1), loop.maxiter - found.iterations, loop.callback
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
@@ -261,8 +261,8 @@ def _corrected(
     while size > target and left > 0 and found.status in (Status.CONVERGED, Status.STAGNATED):
         rest, tolerance = check.correction(x, r, size, target)
         done = found.iterations
-        again = Progress(
-            progress.method,
+        again = Loop(
+            loop.method,
             System(system.A, rest, system.M, shape=system.shape, narrow=system.narrow),
             rtol=0.0,
             atol=tolerance,
@@ -270,7 +270,7 @@ def _corrected(
             callback=None if callback is None else lambda d, x=x: callback(x + d),  # type: ignore[misc]
             watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
         )
-        more = progress.method.iterate(again, **options)
+        more = loop.method.iterate(again, **options)
         better = kernels_for(x).vectors.added(x, more.x.reshape(-1))
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from finelu.krylov.gmres import arnoldi
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
 from finelu.result import Solution
 
 
@@ -19,9 +19,9 @@ class FGMRES(Method):
     restarts = minimizes = True
 
     @staticmethod
-    def iterate(progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
+    def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
         """Saad 2003, Alg. 9.6."""
-        return arnoldi(progress, restart, orthogonalization, flexible=True)
+        return arnoldi(loop, restart, orthogonalization, flexible=True)
 
 
 fgmres = FGMRES.solve

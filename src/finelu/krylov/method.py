@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from finelu.arithmetic import judged, require_known
 from finelu.errors import ParameterError, meant
 from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System
 from finelu.registry import Registry
@@ -52,7 +52,7 @@ class Door(Protocol):
 class Method:
     """A Krylov method: its facts, and `iterate`; `solve(A, b, ...)` of a subclass is the function that is called.
 
-    A subclass gives `iterate(progress, **own)`, a static method: the iteration, by what `Progress` offers, with the
+    A subclass gives `iterate(loop, **own)`, a static method: the iteration, by what `Loop` offers, with the
     method's own parameters as keywords. `solve` is made from it, with the arguments of `finelu.krylov`, the name of the
     method and the docstring of the class.
 
@@ -65,7 +65,7 @@ class Method:
     products : products with A, or with A and A^H, in an iteration.
     restarts : works in cycles of `restart` iterations, a parameter of its own; x exists at the end of each only.
     minimizes : the norm of b - A x of the recurrence never grows.
-    stationary : forms r = b - A x itself in each iteration, see `Progress`.
+    stationary : forms r = b - A x itself in each iteration, see `Loop`.
     spread : takes an A that is spread over processes, see `finelu.krylov.spread`.
     """
 
@@ -88,7 +88,7 @@ class Method:
         if cls.needs not in NEEDS:
             raise ParameterError(f"{cls.__name__}: needs={cls.needs!r}; one of {', '.join(NEEDS)} is needed.")
         if not callable(getattr(cls, "iterate", None)):
-            raise ParameterError(f"{cls.__name__} has no iterate(progress), the iteration of the method.")
+            raise ParameterError(f"{cls.__name__} has no iterate(loop), the iteration of the method.")
         cls.solve = staticmethod(_door(cls))  # type: ignore[assignment]
 
     @classmethod
@@ -200,5 +200,5 @@ def iterate(
     method : of `method_name`.  restart : iterations of a cycle, where the method works in cycles.
     """
     kind = METHODS.registered[method]
-    progress = Progress(kind, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
-    return kind.iterate(progress, restart=restart) if kind.restarts else kind.iterate(progress)
+    loop = Loop(kind, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    return kind.iterate(loop, restart=restart) if kind.restarts else kind.iterate(loop)

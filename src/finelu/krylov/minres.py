@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
+from finelu.krylov.symmetry import symmetric
 from finelu.result import Solution, Status
 
 
@@ -23,7 +24,7 @@ class MINRES(Method):
     minimizes = True
 
     @staticmethod
-    def iterate(progress: Progress) -> Solution:
+    def iterate(loop: Loop) -> Solution:
         """The Lanczos process with a QR factorization of its tridiagonal T by rotations. Iteration k:
 
         (1) alpha_k = z_k^H A z_k, with z_k = M^-1 v_k
@@ -34,26 +35,26 @@ class MINRES(Method):
         (6) w_k = (z_k - delta w_(k-1) - epsilon w_(k-2)) / gamma,  x += phi w_k
         (7) r_k = sin^2 r_(k-1) + phi_bar cos v_(k+1)
         """
-        A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-        state, norms = progress.state, progress.norms
-        r, v, v_old, z, w, w_old = progress.vectors(6)
-        alpha, square = progress.scalars(2)
-        lanczos = progress.xp.zeros(22, progress.real)
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, v, v_old, z, w, w_old = loop.vectors(6)
+        alpha, square = loop.scalars(2)
+        lanczos = loop.xp.zeros(22, loop.real)
         scale = 1.0
-        while progress.cycle(r):
+        while loop.cycle(r):
             y = M @ r
-            if progress.cycles == 1:
+            if loop.cycles == 1:
                 p = A @ y
-                if not (progress.symmetric(M, r, y, k.vectors.dot) and progress.symmetric(A, y, p, k.vectors.dot)):
-                    progress.fail(Status.NOT_SYMMETRIC)
+                if not (symmetric(loop, M, r, y, k.vectors.dot) and symmetric(loop, A, y, p, k.vectors.dot)):
+                    loop.fail(Status.NOT_SYMMETRIC)
                     break
-                scale = progress.power(progress.size(p) / progress.size(r))  # of A M: its square is to be in range
+                scale = loop.power(loop.size(p) / loop.size(r))  # of A M: its square is to be in range
             k.vectors.dot(r, y, square)
             k.recurrences.minres_begin(state, lanczos, square, scale)
             k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta_1, z = M^-1 v
             for vector in (v_old, w, w_old):
                 vector.fill(0)
-            while progress.goes_on():
+            while loop.goes_on():
                 p = A @ z if scale == 1 else (A @ z) / scale
                 k.vectors.dot(z, p, alpha)  # (1)
                 k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
@@ -63,10 +64,10 @@ class MINRES(Method):
                 k.recurrences.minres_rotation(state, lanczos, alpha, square)  # (3), (4), (5)
                 k.recurrences.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)  # (6), (7)
                 w, w_old = w_old, w
-                k.vectors.norm(r, progress.norm)
-                k.recurrences.minres_record(state, norms, progress.history, lanczos)
-                progress.tell()
-        return progress.end()
+                k.vectors.norm(r, loop.norm)
+                k.recurrences.minres_record(state, norms, loop.history, lanczos)
+                loop.tell()
+        return loop.end()
 
 
 minres = MINRES.solve

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.result import Solution, Status
@@ -39,19 +39,23 @@ class Richardson(Method):
     stationary = spread = True
 
     @staticmethod
-    def iterate(progress: Progress) -> Solution:
-        """x <- x + M^-1 r with r = b - A x; progress must be `stationary`."""
-        A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-        (r,) = progress.vectors(1)
-        while progress.cycle(r):
-            z = None
-            while progress.goes_on():
-                k.recurrences.richardson_step(progress.state, M @ r if z is None else z, x, best)
-                r = A.residual(progress.b, x)
-                z = progress.norm_while(r, lambda r=r: M @ r)  # type: ignore[misc]
-                k.recurrences.richardson_record(progress.state, progress.norms, progress.history)
-                progress.tell()
-        solution = progress.end()
+    def iterate(loop: Loop) -> Solution:
+        """x <- x + M^-1 r with r = b - A x; loop must be `stationary`."""
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        (r,) = loop.vectors(1)
+        while loop.cycle(r):
+            z: Any = None
+            while loop.goes_on():
+                k.recurrences.richardson_step(loop.state, M @ r if z is None else z, x, best)
+                r = A.residual(loop.b, x)
+                if loop.comm is None:
+                    k.vectors.norm(r, loop.norm)
+                    z = None
+                else:  # done meanwhile: see `ahead` in krylov/spread.py
+                    z = k.vectors.norm(r, loop.norm, lambda r=r: M @ r)
+                k.recurrences.richardson_record(loop.state, loop.norms, loop.history)
+                loop.tell()
+        solution = loop.end()
         grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
         if grown and solution.status is Status.MAX_ITERATIONS:
             return replace(solution, status=Status.DIVERGED)

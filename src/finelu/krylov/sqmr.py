@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError
+from finelu.krylov.bicg import FirstCorrection
+from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.progress import Progress
+from finelu.krylov.symmetry import asymmetry, symmetric
 from finelu.result import Solution, Status
 
 
@@ -30,7 +32,7 @@ class SQMR(Method):
     needs = "symmetric"
 
     @staticmethod
-    def iterate(progress: Progress, *, hermitian: bool | None = None) -> Solution:
+    def iterate(loop: Loop, *, hermitian: bool | None = None) -> Solution:
         """Conjugate gradients in the bilinear form, whose iterates are smoothed. Iteration k, rho = r^T z, z = M^-1 r:
 
         (1) alpha = rho / p^T A p,  r -= alpha A p
@@ -41,30 +43,30 @@ class SQMR(Method):
         """
         if hermitian not in (None, True, False):
             raise ParameterError(f"hermitian={hermitian!r}; True, False or None is needed.")
-        A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-        state, norms = progress.state, progress.norms
-        r, p, d, s = progress.vectors(4)
-        rho, rho_old, sigma, alpha = progress.scalars(4)
-        r_norm, size = progress.real_scalar(), progress.real_scalar()
-        smoothing = progress.xp.zeros(5, progress.real)
-        dot = k.vectors.dot
-        while progress.cycle(r):
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, p, d, s = loop.vectors(4)
+        rho, rho_old, sigma, alpha = loop.scalars(4)
+        r_norm, size = loop.real_scalar(), loop.real_scalar()
+        smoothing = loop.xp.zeros(5, loop.real)
+        dot, correction = k.vectors.dot, FirstCorrection(loop)
+        while loop.cycle(r):
             z = M @ r
-            if progress.cycles == 1:
-                if progress.dtype.kind == "c" and not (_hermitian(progress) if hermitian is None else hermitian):
+            if loop.cycles == 1:
+                if loop.dtype.kind == "c" and not (_hermitian(loop) if hermitian is None else hermitian):
                     dot = k.vectors.dotu
-                if not (progress.symmetric(M, r, z, dot) and progress.symmetric(A, z, A @ z, dot)):
-                    progress.fail(Status.NOT_SYMMETRIC)
+                if not (symmetric(loop, M, r, z, dot) and symmetric(loop, A, z, A @ z, dot)):
+                    loop.fail(Status.NOT_SYMMETRIC)
                     break
             s[:] = r
             p[:] = z
             d.fill(0)
             dot(r, z, rho)
-            if progress.corrected(rho, r, z):
+            if correction(rho, r, z):
                 continue
             k.vectors.norm(r, r_norm)
             k.recurrences.sqmr_begin(state, smoothing, r_norm)  # tau = ||r||, theta = 0
-            while progress.goes_on():
+            while loop.goes_on():
                 q = A @ p
                 k.vectors.size_of_dot(r, z, size)
                 dot(p, q, sigma)
@@ -73,22 +75,22 @@ class SQMR(Method):
                 k.vectors.norm(r, r_norm)
                 k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
                 k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)
-                k.vectors.norm(s, progress.norm)
-                k.recurrences.bicg_record(state, norms, progress.history, r_norm)
-                progress.tell()
+                k.vectors.norm(s, loop.norm)
+                k.recurrences.bicg_record(state, norms, loop.history, r_norm)
+                loop.tell()
                 z = M @ r
                 rho, rho_old = rho_old, rho
                 dot(r, z, rho)
                 k.recurrences.sqmr_direction(state, rho, rho_old, z, p)  # (5)
-        return progress.end()
+        return loop.end()
 
 
 sqmr = SQMR.solve
 
 
-def _hermitian(progress: Progress) -> bool:
+def _hermitian(loop: Loop) -> bool:
     """Whether A is nearer to A^H than to A^T, on a vector without zeros: b may be zero wherever A is complex."""
-    A, k, xp = progress.A, progress.kernels, progress.xp
-    u = xp.exp(1j * xp.arange(progress.x.size)).astype(progress.dtype)
+    A, k, xp = loop.A, loop.kernels, loop.xp
+    u = xp.exp(1j * xp.arange(loop.x.size)).astype(loop.dtype)
     y = A @ u
-    return progress.asymmetry(A, u, y, k.vectors.dot) <= progress.asymmetry(A, u, y, k.vectors.dotu)
+    return asymmetry(loop, A, u, y, k.vectors.dot) <= asymmetry(loop, A, u, y, k.vectors.dotu)
