@@ -136,6 +136,38 @@ class Loop(Measures):
     def real_scalar(self) -> Any:
         return self.decides.zeros(1, self.real)
 
+    # the steps of a method without kernels of its own: nothing waits for the host, and once the cycle is over, as the
+    # device alone may know, x and what is recorded stay as they are
+
+    def dot(self, x: Any, y: Any) -> Any:
+        """x^H y, a new array of one element."""
+        (out,) = self.scalars(1)
+        self.kernels.vectors.dot(x, y, out)
+        return out
+
+    def length(self, x: Any) -> Any:
+        """||x||_2, a new array of one element; no square leaves the range."""
+        out = self.real_scalar()
+        self.kernels.vectors.norm(x, out)
+        return out
+
+    def advance(self, z: Any) -> None:
+        """x += z. Where x is the best so far, by the norms recorded, it is kept before."""
+        best = self.keeps_best() if self.best is None else self.best
+        self.kernels.recurrences.richardson_step(self.state, z, self.x, best)
+
+    def record(self, r: Any) -> None:
+        """End an iteration whose residual, by the recurrence, is r. The cycle is over where ||r|| meets the tolerance,
+        and where it has grown so much that its rounding is as large as the least norm recorded."""
+        self.kernels.vectors.norm(r, self.norm)
+        self.kernels.recurrences.bicg_record(self.state, self.norms, self.history, self.norm)
+
+    def restart(self, where: Any) -> None:
+        """The cycle is over where the array of one element is True, and the next begins with the true residual;
+        Status.BREAKDOWN if that was not halved in between."""
+        code = self.state[monitor.CODE : monitor.CODE + 1]
+        code[:] = self.xp.where(where & (code == monitor.RUNNING), monitor.BROKEN, code)
+
     def power(self, size: float) -> float:
         """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
         return power_of_two(size, self.system)
