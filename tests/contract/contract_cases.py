@@ -9,7 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import in_dtype, method_in_one_file, values
+from checks import in_dtype, values
+from krylov_cases import stranger
 
 from finelu import gallery
 from finelu.krylov import METHODS
@@ -24,16 +25,6 @@ def registered() -> dict:
 def registered_methods() -> dict:
     """Name -> function of every Krylov method, also that of docs/extend.md: the one place that knows where they are."""
     return {name: kind.solve for name, kind in METHODS.items()} | {"bicgstabl": stranger().solve}
-
-
-@cache
-def stranger() -> type:
-    """The class of docs/extend.md, as of another's package: it is not registered after this."""
-    before = dict(METHODS.registered)
-    module = {"__name__": "stranger"}
-    exec(method_in_one_file(), module)
-    METHODS.registered = before
-    return module["BiCGStabL"]
 
 
 def needing(*needs) -> tuple:

@@ -7,14 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checks import method_in_one_file, one_line
-from krylov_cases import system
+from krylov_cases import DTYPES, name, stranger, system
 
 import finelu as fl
 from finelu.errors import ParameterError
+from finelu.kernels import monitor
 from finelu.krylov import METHODS, method_name
 from finelu.krylov.cg import CG
+from finelu.krylov.loop import Loop
+from finelu.krylov.system import System
+from finelu.result import Status
 
 
 def test_what_cannot_be_registered(own_methods):
@@ -78,7 +83,51 @@ def test_the_parameters_of_a_method_come_after_those_of_all():
         assert kind.solve.__doc__.startswith("Solve A x = b") or kind.name == "fgmres"
 
 
-# The method of docs/extend.md, as of an installed package
+# The steps of a method without kernels, and the method of docs/extend.md
+
+
+def test_a_step_of_one_direction_breaks_down_where_one_of_two_solves():
+    A, b = np.array([[0.0, 1.0], [-1.0, 0.0]]), np.array([1.0, 2.0])  # A r is orthogonal to r
+    one, two = (stranger().solve(A, b, steps=steps, rtol=1e-10) for steps in (1, 2))
+    assert one.status is Status.BREAKDOWN and one.iterations == 1
+    np.testing.assert_array_equal(one.x, np.zeros(2))
+    assert two.converged and two.iterations == 1
+    np.testing.assert_allclose(two.x, np.linalg.solve(A, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_what_comes_after_the_end_of_a_cycle_changes_nothing_that_counts(backend, dtype):
+    A, b = (backend.move(v) for v in system("general", dtype))
+    loop = Loop(stranger(), System.checked(A, b), rtol=1e-3, atol=0.0, maxiter=9, callback=None, watch=None)
+    (r,) = loop.vectors(1)
+    assert loop.cycle(r)
+    one = loop.xp.ones(1, loop.dtype)
+    assert complex(loop.dot(b, b)[0]) == pytest.approx(float(loop.length(b)[0]) ** 2)
+    loop.advance(b)
+    loop.record(b / 2)  # the best so far, so that x is kept before it changes
+    loop.restart(one == 2)
+    assert loop.goes_on() and loop.iterations == 1
+    loop.advance(b)
+    loop.record(2 * b)
+    loop.restart(one == 1)
+    assert not loop.goes_on() and loop.iterations == 2
+    for _ in range(2):
+        loop.advance(b)
+        loop.record(b)
+    loop._look(wait=True)
+    assert loop.iterations == 2 and loop.code == monitor.BROKEN
+    np.testing.assert_array_equal(backend.fetch(loop.x), backend.fetch(2 * b))
+    np.testing.assert_array_equal(backend.fetch(loop.best), backend.fetch(b))
+
+
+def test_the_parameters_of_a_stranger_are_checked_by_it():
+    A, b = system("general")
+    for steps in (0, 9, "two", None):
+        with pytest.raises(ParameterError, match=r"steps=.*; 1 to 8 are needed"):
+            stranger().solve(A, b, steps=steps)
+
+
+# The same, as of an installed package
 
 
 @pytest.fixture

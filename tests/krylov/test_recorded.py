@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from krylov_cases import kind_for, name, system
+from krylov_cases import kind_for, name, stranger, system
 from stencil_cases import random_blocks
 
 from finelu import (
@@ -30,7 +30,7 @@ from finelu.krylov.operators import as_operator
 from finelu.krylov.system import System
 from finelu.result import Status
 
-RECORDED = (cg, bicgstab, gmres, fgmres)
+RECORDED = (cg, bicgstab, gmres, fgmres, stranger().solve)
 RECIPES = (
     *(None, Jacobi(), BlockJacobi(block_size=4), IC0(), ILU0(), ILU0(triangular="jacobi"), ILU0(triangular="isai")),
     *(ParILU(ordering="rcm"), MultilevelILU(), Schwarz(size=60), Schwarz(size=60, overlap=1)),
