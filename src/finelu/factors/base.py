@@ -111,7 +111,8 @@ class Factors:
 
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """`solve` without its checks: for callers that are `judged`, and R on the device and of the dtype of these."""
-        self._require_valid()
+        if not self._valid:
+            raise NoFactors(self.recipe)
         if out is None:
             return self._apply(R, trans)
         self._apply_into(R, trans, out)

@@ -210,7 +210,7 @@ def solved(
     if needs_double(system):
         system = in_double_precision(system)
         callback = None if callback is None else in_single_precision(callback)
-    elif power := small_power(system):
+    elif system.comm is None and (power := power_for(system.b, system.A.matrix)):
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
     loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
@@ -326,11 +326,6 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
 
 
 # right-hand sides so small that x or its products would lose digits by underflow
-
-
-def small_power(system: System) -> int:
-    """The power of two that b is to be multiplied by before a solve: 0 unless b is near the smallest numbers."""
-    return 0 if system.comm is not None else power_for(system.b, system.A.matrix)
 
 
 def power_for(b: Any, matrix: Any) -> int:
