@@ -132,6 +132,15 @@ def documented(page, what):
     return found
 
 
+def method_in_one_file():
+    """The method of docs/extend.md, without what is done with it there."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / "extend.md").read_text()
+    (code,) = re.findall(
+        r"^```python\n(import finelu as fl\nfrom finelu.krylov import register\n.*?)\n\n\n# ", text, re.M | re.S
+    )
+    return code
+
+
 def run_at_once(work, count=6):
     """[work(0), work(1), ...] of `count` threads that begin together."""
     barrier = threading.Barrier(count)

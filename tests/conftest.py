@@ -208,10 +208,19 @@ def looks(monkeypatch):
 @pytest.fixture
 def own_recipes(monkeypatch):
     """Registers recipes that are gone after the test."""
-    from finelu.preconditioners import registry
+    from finelu.preconditioners import RECIPES, register
 
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    return registry.register
+    monkeypatch.setattr(RECIPES, "registered", dict(RECIPES.registered))
+    return register
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    """Registers Krylov methods that are gone after the test."""
+    from finelu.krylov import METHODS, register
+
+    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
+    return register
 
 
 @pytest.fixture
@@ -226,9 +235,9 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def look_every(monkeypatch):
     """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
-    from finelu.krylov import progress
+    from finelu.krylov import ahead
 
-    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+    return lambda interval: monkeypatch.setitem(ahead.LOOK_EVERY, "numpy", interval)
 
 
 @pytest.fixture(params=[1, 4])

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Factors:
     computes the values anew, and `nnz`.
     """
 
+    well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # that have begun
     # Of factors with a coarse space, what gives M r for less where r has no part in it: `start(A, x, r)` takes that
@@ -110,7 +111,8 @@ class Factors:
 
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """`solve` without its checks: for callers with `ignore_fp_errors`; R has their device and dtype."""
-        self._require_valid()
+        if not self._valid:
+            raise NoFactors(self.recipe)
         if out is None:
             return self._apply(R, trans)
         self._apply_into(R, trans, out)

@@ -288,6 +288,7 @@ class SparseLUFactors(Factors):
     for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
     """
 
+    well_formed = True
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
         "_by_itself",

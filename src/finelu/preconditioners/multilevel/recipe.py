@@ -210,7 +210,7 @@ class MultilevelReport(Report):
 class MultilevelFactors(Factors):
     """M of equation (1), level by level."""
 
-    capturable = True
+    well_formed = capturable = True
     _bound = ("_lock", "_recorded")
     report: MultilevelReport
     _kept: int
