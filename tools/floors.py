@@ -5,7 +5,7 @@ the picture of these imports; --write: draws it)
 
 A room is a module or a package that the table names; a file belongs to the longest name that fits it. A room imports
 from floors below its own only, but for the lines "- `a` imports `b`: why" of the page. In a room of kernels, where a
-file is a family, one imports another only if kernels/catalogue.py says why. No modules import each other in a circle.
+file is a family, one imports another only if kernels/catalogue.py says so. No modules import each other in a circle.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def floors() -> dict[str, int]:
 
 @cache
 def allowed() -> frozenset[tuple[str, str]]:
-    """The pairs of modules of which the page, or the catalogue of kernels, says why the first imports the second."""
+    """The pairs of modules of which the page, or the catalogue of kernels, says that the first imports the second."""
     pairs = set(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
-    for name, family in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["FAMILIES"].items():
-        pairs |= {(f"kernels.{form}.{name}", f"kernels.{form}.{other}") for form, other in family.uses}
+    for form, families in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["USES"].items():
+        for name, others in families.items():
+            pairs |= {(f"kernels.{form}.{name}", f"kernels.{form}.{other}") for other in others.split()}
     return frozenset(pairs)
 
 
@@ -109,7 +110,7 @@ def violations() -> list[str]:
             if there != room and floors()[there] >= floors()[room]:
                 lines.append(f"{name} (floor {floors()[room]}) imports {other} (floor {floors()[there]})")
             elif there == room and room in FAMILIES and room not in (name, other):
-                lines.append(f"{name} imports {other}, and the catalogue does not say why")
+                lines.append(f"{name} imports {other}, which the catalogue does not name")
     return lines + [f"in a circle: {' -> '.join(circle)}" for circle in circles()]
 
 
