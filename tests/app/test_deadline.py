@@ -15,7 +15,7 @@ from finelu import deadline, gallery, threads
 from finelu.auto import choose
 from finelu.errors import FineluError, NoThread, OutOfTime, TooManyEntries
 from finelu.kernels import cpu, reference
-from finelu.preconditioners import direct
+from finelu.preconditioners.direct import analysis
 from finelu.result import Status
 
 FAR = 1e6  # s
@@ -184,8 +184,8 @@ def test_a_kernel_of_a_factorization_ends_early_where_the_time_is_over(halted):
     assert cpu.threshold.ilut_crout(A, tau, tau, math.inf, 2**40).rows == 0
     assert cpu.threshold.ict(S, tau, math.inf, 2**40).rows == 0
     out = np.full(A.nnz, np.nan)
-    for analysis, kernel in (("ilu0_analysis", "ilu0"), ("milu0_analysis", "milu0")):
-        plan = getattr(cpu.elimination, analysis)(A)
+    for plan_of, kernel in (("ilu0_analysis", "ilu0"), ("milu0_analysis", "milu0")):
+        plan = getattr(cpu.elimination, plan_of)(A)
         getattr(cpu.elimination, kernel)(plan, A.data, *((1.0,) if kernel == "milu0" else ()), out)
         assert np.isnan(out).all(), kernel
     refused = np.array([0, 40])
@@ -323,7 +323,7 @@ def systems():
 @pytest.mark.parametrize("name", systems())
 @pytest.mark.parametrize("asked", ["auto", "multilevel", "ilut"])
 def test_wherever_the_time_is_over_solve_returns_the_best_x(name, asked, looks, monkeypatch):
-    for module, names in ((choose, ("SMALL", "LIGHT")), (direct, ("QUICK",))):  # so that all rungs are climbed
+    for module, names in ((choose, ("SMALL", "LIGHT")), (analysis, ("QUICK",))):  # so that all rungs are climbed
         for limit in names:
             monkeypatch.setattr(module, limit, 0)
     A, b = systems()[name]

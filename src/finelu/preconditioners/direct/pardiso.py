@@ -1,0 +1,291 @@
+"""PARDISO of MKL, where pypardiso is installed, which brings MKL and finds it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.device import free_memory
+from finelu.errors import FineluError, SingularMatrix
+from finelu.foreign import leavable
+from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, installed, required
+from finelu.threads import get_num_threads
+
+MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
+DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
+OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
+ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
+NO_MEMORY = (-2, -8, -9)  # its errors
+ZERO_PIVOT = (-4, -6, -7)
+ERRORS = {
+    -1: "its input is inconsistent",
+    -2: "it finds no memory",
+    -3: "it finds no order",
+    -4: "a pivot is zero",
+    -5: "an error of its own",
+    -6: "its matching fails",
+    -7: "a diagonal matrix is singular",
+    -8: "the factors have more entries than 32-bit integers count",
+    -9: "it finds no memory for its files",
+    -10: "it cannot open its files",
+    -11: "it cannot read or write its files",
+    -12: "it is called with integers of 64 bits where it takes 32",
+    -13: "it was interrupted",
+    -15: "it does not offer that",
+}
+DIRECTIONS = {"N": 0, "H": 1, "T": 2}
+OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
+REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
+
+
+@cache
+def mkl() -> Any:
+    """MKL, a library of C functions, or None where pypardiso is not installed, or finds none with 32-bit integers."""
+    if os.environ.get("MKL_INTERFACE_LAYER", "").upper().startswith("ILP64"):
+        return None
+    package = installed("pypardiso", "PyPardisoSolver")  # whose import looks for MKL
+    try:
+        library = None if package is None else package.ps.libmkl
+        return library if library is not None and library.pardiso and library.MKL_Set_Num_Threads_Local else None
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+class Pardiso(Library):
+    """L U, L D L^H or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
+
+    O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
+    factorization pivoting methods for sparse symmetric indefinite systems, 2006.
+    It computes in double precision. Unless A turns out to be definite, it is scaled, and a matching brings its large
+    entries next to the diagonal; with an order that is given only if pivots are too small without it. Such a pivot is
+    replaced by a larger one: `replaced` counts them.
+    """
+
+    name = "pardiso"
+
+    def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
+        """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.  order (n,) : of the
+        rows and columns, instead of its own.
+
+        Raises ParameterError where pypardiso is not installed.
+        """
+        required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
+        order = None if order is None else order.astype(np.int32)
+        super().__init__(columns, ordering, symmetric, order)
+        self.symmetric = symmetric
+        rows = _triangle(columns) if symmetric else _by_rows(columns)
+        self._gaps = np.flatnonzero(rows.data == 0)
+        self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
+        dtype = np.dtype(np.complex128 if self._complex else np.float64)
+        self._called = _Called(rows, dtype, ordering, order)
+        self._freed = weakref.finalize(self, self._called.free)
+        self._freed.atexit = False
+        self._long = rows.nnz > LONG_ENTRIES
+        self._turns = threading.Lock()  # it keeps its state in memory of the factors
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
+        """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
+        values = columns.data[self._places]
+        values[self._gaps] = 0
+        with self._turns:
+            self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
+            kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
+            made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
+            if not (self._called.factored_as(kinds) if made is None else made):
+                raise SingularMatrix(singular)
+            self.nnz, self.replaced = self._called.nnz, self._called.replaced
+        return self
+
+    def _kinds(self, columns: sp.csc_matrix) -> tuple[int, ...]:
+        """What A may be, in the order in which that is tried."""
+        if not self.symmetric:
+            return (GENERAL,)
+        was_indefinite = self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
+        may_be_definite = not was_indefinite and bool((columns.diagonal().real > 0).all())
+        return (DEFINITE, INDEFINITE) if may_be_definite else (INDEFINITE,)
+
+    def solve(self, r: Any, trans: str) -> Any:
+        if r.dtype.kind == "c" and not self._complex:
+            return self.solve(r.real, trans) + 1j * self.solve(r.imag, trans)
+        conjugate = self.symmetric and self._complex and trans == "T"  # A^T = conj(A)
+        b = np.asfortranarray(r.conj() if conjugate else r, self._called.values.dtype)
+        with self._turns:
+            x = self._called.solve(b, "N" if self.symmetric else trans)
+        return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
+
+
+class _Called:
+    """PARDISO's state for one pattern, and the calls."""
+
+    def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any):
+        self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
+        self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
+        self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
+
+    @property
+    def nnz(self) -> int:
+        return int(self._parameters[17])
+
+    @property
+    def replaced(self) -> int:
+        return int(self._parameters[13])
+
+    def factored_as(self, kinds: list[int]) -> bool:
+        """Whether there are factors of one of these kinds, the first that can be; see `factor`."""
+        return any(self.factor(kind) for kind in kinds)
+
+    def factor(self, kind: int) -> bool:
+        """Factor the values as those of such a matrix; False where a pivot is 0, or A is not of that kind.
+
+        Scaling and matching are kept from one time to the next, unless pivots are replaced.
+        """
+        made = False
+        try:
+            made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
+        finally:
+            if not made:  # what is left is of no use
+                self.free()
+        return made
+
+    def _anew(self, kind: int) -> bool:
+        definite, indefinite = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, INDEFINITE))
+        in_vain = indefinite and kind == self.kind and self._parameters[4]  # it was just factored by that order
+        if self._order is not None and not in_vain and self._begun(kind, given=True) and not self.replaced:
+            return True
+        return (self._order is None or not definite) and self._begun(kind, given=False)
+
+    def _begun(self, kind: int, *, given: bool) -> bool:
+        """given : by the order that is given, without a matching."""
+        self.free()
+        self.kind = kind
+        definite, general = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, GENERAL))
+        matched = not (definite or given)
+        scaled = matched or general
+        small = 13 if general else 8 if matched else 6  # digits from the largest entry to such a pivot
+        own, counted, two_rows, from_zero = 1, -1, 1, 1
+        chosen = (
+            own,
+            self._ordering,
+            given,
+            (not definite) * REFINED,
+            small,
+            scaled,
+            matched,
+            counted,
+            two_rows,
+            from_zero,
+        )
+        self._parameters[[0, 1, 4, 7, 9, 10, 12, 17, 20, 34]] = chosen
+        return self._made(ANALYSE_AND_FACTOR)
+
+    def _made(self, phase: int) -> bool:
+        error = self._call(phase)
+        if error in NO_MEMORY and not self._is_small:
+            raise MemoryError(f"SparseLU: PARDISO finds no room: its error {error}, {ERRORS[error]}")
+        if error and error not in ZERO_PIVOT:
+            raise _gave_up(error)
+        return not error
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether even dense factors find room: MKL says that there is none of other failures, too."""
+        return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
+
+    def solve(self, b: Any, trans: str) -> Any:
+        x = np.empty_like(b)
+        if not b.size:
+            return x
+        self._parameters[11] = DIRECTIONS[trans]
+        if error := self._call(SOLVE, b, x):
+            raise _gave_up(error)
+        return x
+
+    def free(self) -> None:
+        """Give back what PARDISO keeps."""
+        if self.kind:
+            self._call(FREE)
+            self._handle[:], self._parameters[:], self.kind = 0, 0, 0
+
+    def _call(self, phase: int, b: Any = None, x: Any = None) -> int:
+        one, n, silent, error = (ctypes.c_int32(value) for value in (1, self._starts.size - 1, 0, 0))
+        columns = ctypes.c_int32(1 if b is None or b.ndim == 1 else b.shape[1])
+        kind, what = ctypes.c_int32(self.kind), ctypes.c_int32(phase)
+        A = (_at(array) for array in (self.values, self._starts, self._indices))
+        by = ctypes.byref
+        with _threads():
+            order = _at(self._order if self._parameters[4] else None)
+            pardiso = mkl()["pardiso"]  # an object of its own: pypardiso has set the types of `.pardiso`
+            pardiso.restype = None
+            pardiso(
+                _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),
+                _at(self._parameters), by(silent), _at(b), _at(x), by(error),
+            )  # fmt: skip
+        return error.value
+
+
+def _gave_up(error: int) -> FineluError:
+    """What MKL's number says."""
+    why = ERRORS.get(error, "which its manual does not name")
+    if error in NO_MEMORY:
+        why += ", though even dense factors would find room: so it speaks of other failures, too"
+    return FineluError(f"SparseLU: PARDISO gave up: its error {error}, {why}. Try backend='superlu'.")
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    """Let MKL use as many threads as finelu may; they do not wait for more to do, which would take their cores."""
+    library, openmp = mkl(), _openmp()
+    threads = library.MKL_Set_Num_Threads_Local(get_num_threads())
+    waits = openmp.kmp_get_blocktime() if openmp else 0
+    try:
+        if openmp:
+            openmp.kmp_set_blocktime(0)
+        yield
+    finally:
+        library.MKL_Set_Num_Threads_Local(threads)
+        if openmp:
+            openmp.kmp_set_blocktime(waits)
+
+
+@cache
+def _openmp() -> Any:
+    """Intel's OpenMP, where MKL has loaded it."""
+    mkl().MKL_Get_Max_Threads()  # which loads it
+    for name in OPENMP:
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=getattr(os, "RTLD_NOLOAD", 0) | ctypes.DEFAULT_MODE)
+    return None
+
+
+def _at(array: Any) -> Any:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+def _by_rows(columns: sp.csc_matrix) -> sp.csr_matrix:
+    """The pattern by rows; its values are the places of the entries, from 1 on."""
+    return sp.csc_matrix((np.arange(1, columns.nnz + 1), columns.indices, columns.indptr), columns.shape).tocsr()
+
+
+def _triangle(columns: sp.csc_matrix) -> sp.csr_matrix:
+    """The upper triangle of a symmetric pattern and its whole diagonal, as `_by_rows`; the place of a gap is 0."""
+    n = columns.shape[0]
+    column = np.repeat(np.arange(n, dtype=columns.indices.dtype), np.diff(columns.indptr))
+    lower = np.flatnonzero(columns.indices >= column)
+    starts = np.searchsorted(lower, columns.indptr)
+    first = lower[np.minimum(starts[:-1], lower.size - 1)]
+    if np.array_equal(columns.indices[first], np.arange(n)):  # by columns below the diagonal is by rows above it
+        return sp.csr_matrix((lower + 1, columns.indices[lower], starts), columns.shape)
+    gaps = np.setdiff1d(np.arange(n), column[columns.indices == column])
+    rows, others = np.append(column[lower], gaps), np.append(columns.indices[lower], gaps)
+    triangle = sp.csr_matrix((np.append(lower + 1, np.zeros_like(gaps)), (rows, others)), columns.shape)
+    triangle.sort_indices()
+    return triangle
