@@ -13,7 +13,7 @@ in `__init__.pyi`.
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SOURCES: dict[str, str] = {}  # name -> the module to import it from
 with open(__file__ + "i", encoding="utf-8") as _stub:
