@@ -286,7 +286,7 @@ def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkey
 
 
 def test_multilevel_factors_without_limits_of_the_callers_have_a_bound_of_their_own(monkeypatch):
-    from finelu.preconditioners.multilevel import recipe
+    from finelu.preconditioners.multilevel import factors as recipe
 
     A = random_matrix(300, 6)
     monkeypatch.setattr(recipe, "FEW_ENTRIES", 0)

@@ -33,8 +33,8 @@ from finelu.preconditioners.direct.analysis import (
     needs_matching,
 )
 from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.multilevel.factors import AT_ONCE, LOOSE
 from finelu.preconditioners.multilevel.order import definite_scale
-from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.

@@ -25,7 +25,7 @@ DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
-ZERO_PIVOT = (-4, -6, -7)
+ZERO_PIVOT = (-4, -6, -7)  # its errors where A is singular
 ERRORS = {
     -1: "its input is inconsistent",
     -2: "it finds no memory",
