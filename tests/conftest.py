@@ -271,8 +271,8 @@ def real_matrix(name):
 def embedded_direct_solver(request, monkeypatch):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers."""
     if request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
-        monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
-        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
     if request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")
         monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from finelu.matrix import CSR
     from finelu.result import Solution
 
-MAXITER = 2000
+MAXITER = 2000  # iterations of a named recipe, unless --maxiter says otherwise
 
 T = TypeVar("T")
 
