@@ -16,6 +16,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 from checks import without_gpu
+from pairs import Pairs
 
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
@@ -31,6 +32,7 @@ compile_eagerly()  # what a test sees does not depend on what was compiled befor
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
+    config.pluginmanager.register(Pairs())
 
 
 @pytest.fixture
