@@ -1,5 +1,5 @@
-# make demo | test | test-all | fuzz | test-interop | test-petsc | lint | format | cuda | kernels | wheel | bench | docs | clean:
-# each makes what it needs first, in .venv or in an environment of its own.
+# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | lint | format | cuda | kernels |
+# wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -13,12 +13,14 @@ comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help installed demo forget test test-all fuzz interop-venv test-interop test-petsc lint format cuda kernels wheel \
-    bench docs clean
+.PHONY: help installed demo forget test test-all test-minimum coverage fuzz interop-venv test-interop test-petsc lint \
+    format cuda kernels wheel dist check-dist bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
+	@echo "make test-minimum   run them with Python 3.11 and the oldest versions that pyproject.toml allows"
+	@echo "make coverage   run them, and print which lines of src ran"
 	@echo "make fuzz   throw random systems, damaged files and unusual calls at finelu (MINUTES=10), on all cores"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
@@ -26,6 +28,8 @@ help:
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
 	@echo "make wheel  make it, and a wheel with it, in dist"
+	@echo "make dist   make the sdist, and a wheel from it without machine code, in dist"
+	@echo "make check-dist   check what lies in dist: the metadata, and the demo in a fresh environment with the wheel"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
 	@echo "make docs   build the documentation into build/site"
 	@echo "make clean  remove what the above made, .venv too"
@@ -57,6 +61,21 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
 	FINELU_EXAMPLES=100 $(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+# An environment of its own. Compiled kernels lie apart, too: they are kept for one version of Numba.
+MINIMUM := $(CURDIR)/build/minimum
+test-minimum: pyproject.toml
+	@mkdir -p $(MINIMUM)
+	$(PYTHON) tools/minimum.py report test >$(MINIMUM)/constraints.txt
+	PIP_CONSTRAINT=$(MINIMUM)/constraints.txt NUMBA_CACHE_DIR=$(MINIMUM)/kernels \
+	    $(MAKE) test VENV=$(MINIMUM)/venv
+
+# Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
+coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
+	@mkdir -p build
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 MINUTES ?= 10
 fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
@@ -108,6 +127,14 @@ kernels: $(VENV)/.stamp-kernels
 wheel: kernels
 	rm -rf build/lib build/bdist.*
 	$(PIP) wheel --no-deps --wheel-dir dist .
+
+dist: $(VENV)/.stamp-release
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build
+
+check-dist: $(VENV)/.stamp-release
+	$(BIN)/twine check --strict dist/*
+	PYTHON=$(PYTHON) tools/try_wheel.sh dist/finelu-*.whl
 
 NAME ?= syncfree
 bench: $(VENV)/.stamp-bench

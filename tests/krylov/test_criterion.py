@@ -12,6 +12,7 @@ import finelu as fl
 from finelu import Status
 from finelu.errors import ParameterError
 from finelu.krylov import criterion as criteria
+from finelu.matrix import vectors
 
 METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 
@@ -362,3 +363,43 @@ def test_terms_that_overflow_are_not_taken_for_large_ones():
     assert not s.converged or np.linalg.norm((b - A @ s.x)[16:]) <= 1e-8 * np.linalg.norm(b[16:]) * 40
     huge = fl.solve(sp.csr_matrix(np.diag([1e120, 1e120])), np.full(2, 1.2e308), criterion="backward", rtol=1e-12)
     assert np.isfinite(huge.x).all() and (not huge.converged or huge.x == pytest.approx(1.2e188, rel=1e-10))
+
+
+SUBNORMAL = np.array([1e-45, 1.2345e-40, 1.1754942e-38], np.float32)  # the last is the largest
+
+
+def test_single_precision_is_known_by_its_bits(backend):
+    """CuPy takes subnormal numbers for 0 in arithmetic."""
+    for v in (np.r_[SUBNORMAL, -SUBNORMAL, np.float32(0), np.float32(3)], (SUBNORMAL + 1j * SUBNORMAL[::-1])):
+        there = backend.move(v)
+        double = vectors.as_dtype(there, np.dtype("D" if v.dtype.kind == "c" else "d"))
+        assert np.array_equal(backend.fetch(double), v.astype(double.dtype))
+        assert np.array_equal(backend.fetch(vectors.in_single(double)), v)
+        assert vectors.exponents(there)[0] == -127
+    assert vectors.exponents(backend.move(SUBNORMAL)) == (-127, -127)
+    assert vectors.exponents(backend.move(np.array([0, -6, 0.25], np.float32))) == (-2, 2)
+    assert vectors.exponents(backend.move(np.zeros(2, np.float32))) == (0, 0)
+    assert vectors.underflows(backend.move(SUBNORMAL)) == (backend.name == "cuda")
+    assert not vectors.underflows(backend.move(np.array([0, 1e-20, 1e20], np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize(("of_A", "of_b"), [(1, 1e-40), (1e-40, 1), (1e-40, 1e-40), (1e-36, 1e-36), (1e37, 1e-3)])
+@pytest.mark.parametrize("call", ["solve", "loose", "cg", "sequence"])
+def test_no_claim_of_the_smallest_numbers_is_false(backend, dtype, of_A, of_b, call):
+    P = fl.gallery.problem("poisson5:6")
+    A = (of_A * P).astype(dtype)
+    b = (of_b * (1 + np.arange(36) % 3)).astype(dtype)
+    moved, rtol = (backend.move(A), backend.move(b)), 1e-4 if call == "loose" else 1e-8
+    if call == "cg":
+        found = fl.cg(*moved, rtol=1e-4)
+    else:
+        found = fl.Sequence(rtol=rtol).step(*moved) if call == "sequence" else fl.solve(*moved, rtol=rtol)
+    x = backend.fetch(found.x)
+    wide = np.result_type(dtype, np.float64)
+    left, rounding = np.linalg.norm(b.astype(wide) - A.astype(wide) @ x.astype(wide)), 16 * np.finfo(x.dtype).eps
+    coarse = rounding * np.linalg.norm(b.astype(wide)) + 36 * 1.4e-45  # the smallest number of single precision
+    assert left == pytest.approx(found.residual_norm, rel=1e-2, abs=coarse)
+    assert found.converged or call == "cg" or of_b > 1e3 * of_A, found.explain()
+    if found.converged:
+        assert left <= (1e-4 if call == "cg" else rtol) * np.linalg.norm(b.astype(wide)) * 1.001

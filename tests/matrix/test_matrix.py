@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, dominant_matrices, one_line, values
+from checks import DTYPES, PATTERNS, dominant_matrices, one_line, values, without_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -585,3 +585,27 @@ def test_read_only_arrays_compile_no_second_set_of_kernels(door):
     np.testing.assert_array_equal(found, want)
     np.testing.assert_array_equal(data, kept)
     assert not data.flags.writeable
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", ["coo_matrix", "csc_matrix", "toarray", "unsorted"])
+def test_subnormal_entries_survive_a_change_of_format_on_a_gpu(form):
+    if without_gpu():
+        pytest.skip(without_gpu())
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    A = sp.csr_matrix(np.array([[3e-45, 1, 0], [0, 1e-40, 2], [1, 0, -1e-39]], np.float32))
+    there = csp.csr_matrix(A)
+    if form == "unsorted":
+        places = ([1, 0, 2, 1, 0, 2], [0, 2, 4, 6])
+        there = csp.csr_matrix((cupy.asarray(A.data[[1, 0, 3, 2, 4, 5]]), *map(cupy.asarray, places)), shape=(3, 3))
+    elif form == "toarray":
+        there = cupy.asarray(A.toarray())
+    elif form == "coo_matrix":
+        rows, columns = A.nonzero()
+        there = csp.coo_matrix((cupy.asarray(A.data), (cupy.asarray(rows), cupy.asarray(columns))), shape=(3, 3))
+    else:
+        C = A.tocsc()
+        there = csp.csc_matrix(tuple(map(cupy.asarray, (C.data, C.indices, C.indptr))), shape=(3, 3))
+    assert np.array_equal(as_csr(there).data.get(), A.data)

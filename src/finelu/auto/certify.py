@@ -17,6 +17,7 @@ from finelu.krylov.operators import Identity, as_operator, matrix_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
 from finelu.matrix import CSR
+from finelu.matrix.vectors import as_dtype
 from finelu.result import Certificate
 
 DIGITS = 1e-3  # relative residual of the solves that an estimate takes
@@ -37,7 +38,7 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
     """
     xp = namespace(b)
-    product = matrix_operator(A if A.dtype == b.dtype else A.with_values(A.data.astype(b.dtype)))
+    product = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
     residual = Residual(product.matrix, product.__matmul__, b.dtype)
     most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow

@@ -84,7 +84,7 @@ def iterate(
     watch: Watch = None,
     **options: Any,
 ) -> Solution:
-    """A method on a system that has been checked: for callers that are `judged` and have been at the door themselves.
+    """A method on a checked system, for callers that have checked their arguments and have `ignore_fp_errors`.
 
     options : restart and orthogonalization of gmres and fgmres, hermitian of sqmr.
     """

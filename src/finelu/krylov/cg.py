@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.system import System
 from finelu.result import Solution
 
 
-@judged
+@ignore_fp_errors
 def cg(
     A: Any,
     b: Any,

@@ -18,10 +18,11 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.krylov.operators import Operator
+from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
+from finelu.matrix.vectors import as_dtype, flushes, in_single, underflows
 from finelu.result import Solution, Status
 
 CRITERIA = ("auto", "residual", "backward")
@@ -64,7 +65,6 @@ class Criterion:
         self._x: Any = None  # of the last call
         self._sizes: Any = None  # of the rows; False where they are even
         self._of_b = self._of_scaled_b = 0.0
-        self._rounding = 0.0  # of the size, of which each row has one of its terms
         self.by_rows = False  # whether the size is that of the rows by themselves
         if kind == "backward" and residual.matrix is None:
             raise ParameterError("criterion='backward' looks at the entries of A, but A is known by its products only.")
@@ -83,10 +83,9 @@ class Criterion:
             return r, self.norm
         sizes = self._sizes
         ratio = self._of_scaled_b / self._of_b
-        r, size, rounding = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
+        r, size = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
         self.rows = size / self._of_scaled_b
         self.by_rows = size / ratio > self.norm
-        self._rounding = rounding / ratio
         return r, max(self.norm, size / ratio)
 
     def _backward(self, b: Any, x: Any, r: Any, tolerance: float) -> tuple[Any, float]:
@@ -99,24 +98,20 @@ class Criterion:
             self.rows = math.inf
             return r, math.inf
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
-        r, size, rounding = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
-        self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
+        r, size = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
+        self.rows, self.by_rows = size, True
         return r, size * self._of_b
 
-    def _resolved(
-        self, b: Any, x: Any, r: Any, measure: Callable[[Any], float], tolerance: float
-    ) -> tuple[Any, float, float]:
-        """b - A x, formed in twice the precision where its rounding may be what `measure` finds; what it finds; and
-        what it finds of one rounding of |A| |x| + |b|."""
+    def _resolved(self, b: Any, x: Any, r: Any, measure: Callable[[Any], float], tolerance: float) -> tuple[Any, float]:
+        """b - A x, formed in twice the precision where its rounding may be what `measure` finds; and what it finds."""
         size, bound = measure(r), self._bound(b, x)
         noise = measure(bound)
-        rounding = float(np.finfo(b.dtype).eps) * measure(self.residual.magnitudes(b, x))
         if noise > max(tolerance, size / 100):
             r, part = self.residual.twice(b, x)
             size = measure(r)
             if part * noise > tolerance:
                 size = max(size, part * noise)
-        return r, size, rounding
+        return r, size
 
     def _bound(self, b: Any, x: Any) -> Any:
         if self.residual.bound is None:
@@ -144,7 +139,16 @@ class Criterion:
     def rounding(self, b: Any, x: Any) -> float:
         """What one rounding of |A| |x| + |b| in each row adds to the size."""
         self(b, x, 0.0)
-        return self._rounding if self.by_rows else self.residual.rounding(b, x)
+        if not self.by_rows:
+            return self.residual.rounding(b, x)
+        eps, terms = float(np.finfo(b.dtype).eps), self.residual.magnitudes(b, x)
+        if self.kind == "backward":
+            return eps * self._of_b if bool((terms > 0).any()) else 0.0
+        return eps * norm_of(terms / self._sizes) * self._of_b / self._of_scaled_b
+
+    def has_seen(self, x: Any) -> bool:
+        """Whether the last call was of this x."""
+        return x is self._x
 
     def correction(self, x: Any, r: Any, size: float, tolerance: float) -> tuple[Any, float]:
         """(r, tolerance) of the system A d = r whose d takes the size of b - A (x + d) below `tolerance`, so far as one
@@ -155,7 +159,7 @@ class Criterion:
         """
         if not self.looks_at_rows:
             return r, tolerance
-        if x is not self._x:
+        if not self.has_seen(x):
             r, size = self(self.b, x, tolerance)
         if not self.by_rows or size <= tolerance:
             return r, tolerance
@@ -204,8 +208,11 @@ def solved(
     kind = criterion_asked(criterion)
     if kind == "backward" and system.comm is not None:
         raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
-    given, power = system, small_power(system)
-    if power:
+    given, power = system, 0
+    if needs_double(system):
+        system = in_double_precision(system)
+        callback = None if callback is None else in_single_precision(callback)
+    elif power := small_power(system):
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
     progress = Progress(
@@ -216,9 +223,17 @@ def solved(
     rows = isinstance(matrix, CSR) or is_array(matrix)
     if kind == "backward" or (kind == "auto" and rows and found.converged and not progress.is_even()):
         found = _corrected(found, kind, progress, system, iterate, watch, **options)
-    if not power:
+    if system is given:
         return found
-    return diminished(found, given.A, given.b, kind, power, max(rtol * norm_of(system.b), atol))
+    target = max(rtol * norm_of(system.b), atol)
+    if not power:
+        why = "entries of A are so small, or so large,"
+        x = in_single(found.x)
+        if not bool(system.xp.isfinite(x).all()):
+            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.reshape(x.shape).copy()
+            found = replace(found, status=Status.NOT_FINITE)
+        return rounded(found, x, system.A, system.b, kind, target, why)
+    return diminished(found, given.A, given.b, kind, power, target)
 
 
 def _corrected(
@@ -332,7 +347,11 @@ def power_for(b: Any, matrix: Any) -> int:
     what can be held, are looked at afterwards.
     """
     most, limits = largest(b), np.finfo(b.real.dtype)
-    if not 0 < most < float(limits.tiny) / float(limits.eps):
+    if not most < float(limits.tiny) / float(limits.eps):
+        return 0
+    if flushes(b):
+        most = largest(as_dtype(b, np.result_type(b.dtype, np.float64)))
+    if most == 0:
         return 0
     entries = matrix.data if isinstance(matrix, CSR) else matrix if is_array(matrix) else None
     of_A = 1.0 if entries is None else min(largest(entries), 1.0)
@@ -341,6 +360,8 @@ def power_for(b: Any, matrix: Any) -> int:
 
 def times_power(v: Any, power: int) -> Any:
     """2^power v, in steps that are numbers themselves; exact unless it is subnormal or beyond the range."""
+    if flushes(v):
+        return in_single(as_dtype(v, np.result_type(v.dtype, np.float64)) * 2.0**power)
     half = power // 2
     return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
 
@@ -373,21 +394,57 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
     """
     x = times_power(found.x, -power)
     again = times_power(x, power)
-    size, status, seen = found.residual_norm, found.status, found.seen
     if bool((again != found.x).any()):
-        magnified_b = times_power(b, power)
-        check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), magnified_b)
-        _, reached = check(magnified_b, again.reshape(-1), target)
-        size = check.norm
-        if found.converged and reached > target:
-            status = Status.PRECISION_LIMIT
-            left = reached / norm_of(magnified_b)
-            seen += (
-                f"b is so small that x, rounded to what {b.dtype} can hold, leaves a relative residual of {left:.1e}",
-            )
+        found = rounded(found, again, A, times_power(b, power), kind, target, "b is so small")
     with np.errstate(under="ignore"):
         smaller = {name: np.ldexp(getattr(found, name), -power) for name in ("history", "recurrence")}
-    return replace(found, x=x, status=status, residual_norm=math.ldexp(size, -power), seen=seen, **smaller)
+    return replace(found, x=x, residual_norm=math.ldexp(found.residual_norm, -power), **smaller)
+
+
+def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
+    """The solution with x in the place of the x that was found, of which it is the nearest that can be returned.
+
+    A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
+    why : x cannot be returned as it was found.
+    """
+    check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), b)
+    _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
+    found = replace(found, x=x, residual_norm=check.norm)
+    if not found.converged or reached <= target:
+        return found
+    limit = (
+        f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm_of(b):.1e}"
+    )
+    return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, limit))
+
+
+# matrices whose products, or those of the inverse, would underflow on a GPU
+
+
+def needs_double(system: System) -> bool:
+    """Whether a solve in single precision would take for 0 what matters, since entries of A are so small or large."""
+    matrix = system.A.matrix
+    if system.comm is not None or matrix is None or not flushes(system.b):
+        return False
+    return underflows(matrix if is_array(matrix) else matrix.data)
+
+
+def in_double_precision(system: System) -> System:
+    """The same system in double precision. M is what it was: its `narrow` range stays that of the residuals."""
+    wide = np.result_type(system.dtype, np.float64)
+    matrix = system.A.matrix
+    if isinstance(matrix, CSR):
+        matrix = matrix.with_values(as_dtype(matrix.data, wide))
+    else:
+        matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
+    b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
+    A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
+    return System(A, b, M, x0, shape=system.shape, narrow=system.narrow, started=system.started)
+
+
+def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The caller's function, which sees x in single precision."""
+    return lambda x: callback(in_single(x))
 
 
 def is_array(matrix: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.krylov.criterion import solved
 from finelu.krylov.gmres import iterate as iterate_gmres
 from finelu.krylov.progress import Callback, Progress, Watch
@@ -12,7 +12,7 @@ from finelu.krylov.system import System
 from finelu.result import Solution
 
 
-@judged
+@ignore_fp_errors
 def fgmres(
     A: Any,
     b: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import ParameterError, meant
 from finelu.krylov.criterion import solved
 from finelu.krylov.progress import Callback, Progress, Watch
@@ -16,7 +16,7 @@ ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
-@judged
+@ignore_fp_errors
 def gmres(
     A: Any,
     b: Any,

@@ -18,7 +18,7 @@ from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
-from finelu.matrix.vectors import require_square
+from finelu.matrix.vectors import as_dtype, require_square
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.processes import largest
@@ -49,7 +49,7 @@ class Identity:
 class Operator:
     """`op @ x` for a vector x (n,) of the working dtype: another such vector, not to be written to.
 
-    What leaves the range of numbers is for the solve to judge: callers are `judged`.
+    What leaves the range of numbers is for the solve to judge: callers have `ignore_fp_errors`.
 
     apply : the function that is called; its results are trusted, so that of the caller's is wrapped by `_checked`.
     given : what the operator was made of, and name : "A" or "M", for reports and errors.
@@ -315,7 +315,7 @@ def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
         raise MatrixError(
             f"{name} holds NaN or Inf in row {int(xp.argmax(bad.any(axis=1)))}; find where they come from."
         )
-    return dense.astype(dtype, copy=False)
+    return as_dtype(dense, dtype)
 
 
 def _sparse(A: Any, name: str, dtype: Any) -> CSR:

@@ -13,6 +13,7 @@ from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, as_operator, location, order, value_dtype
 from finelu.matrix import check_vector
 from finelu.matrix.products import BlockProducts
+from finelu.matrix.vectors import as_dtype
 
 
 class System:
@@ -78,8 +79,7 @@ class System:
         if M is not None and value_dtype(M).kind == "c":
             dtype = np.result_type(dtype, np.complex64)
         narrow = real(b.dtype if M is None else value_dtype(M))
-        b = b.astype(dtype, copy=False)
-        x0 = None if x0 is None else x0.astype(dtype, copy=False)
+        b, x0 = as_dtype(b, dtype), None if x0 is None else as_dtype(x0, dtype)
         A, M = as_operator(A, "A", b, dtype), as_operator(M, "M", b, dtype)
         return cls(A, b, M, x0, shape=shape, narrow=narrow, started=started)
 

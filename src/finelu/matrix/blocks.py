@@ -14,7 +14,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.door import as_csr
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, all_finite
+from finelu.matrix.vectors import DTYPES, all_finite, as_dtype
 
 
 class Sweep(NamedTuple):
@@ -245,7 +245,7 @@ class BlockMatrix(BlockProducts):
             return self
         if dtype.name not in DTYPES or (self.dtype.kind == "c" and dtype.kind != "c"):
             raise MatrixError(f"a BlockMatrix of dtype {self.dtype} cannot be made one of {dtype}.")
-        return self.with_values(self.data.astype(dtype))
+        return self.with_values(as_dtype(self.data, dtype))
 
     def with_values(self, data: Any) -> BlockMatrix:
         """The same pattern, and what is known of it, with other blocks (nb, n, n), which are not checked."""

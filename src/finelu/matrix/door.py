@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.arithmetic import judged
-from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module
+from finelu.arithmetic import ignore_fp_errors
+from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module, to_host
 from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, dense_numbers, native, require_square
+from finelu.matrix.vectors import DTYPES, as_dtype, dense_numbers, loses, native, require_square
 
 NATIVE = frozenset(map(np.dtype, DTYPES))
 
 
-@judged
+@ignore_fp_errors
 def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     """Turn A into a checked `CSR` on the device where it lives.
 
@@ -36,12 +36,12 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     if isinstance(A, CSR):
         if diagonal and A.missing:
             raise _gaps(A)
-        return A if dtype is None or A.dtype == dtype else A.with_values(A.data.astype(dtype))
+        return A if dtype is None or A.dtype == dtype else A.with_values(as_dtype(A.data, dtype))
     S = _to_csr_format(A)
     require_square(S.shape)
     n = S.shape[0]
     xp = namespace(S.data)
-    data = S.data if dtype is None else S.data.astype(dtype, copy=False)
+    data = S.data if dtype is None else as_dtype(S.data, dtype)
     if str(data.dtype) not in DTYPES:
         if data.dtype.kind not in "biuf":
             raise MatrixError(
@@ -172,6 +172,8 @@ def _to_csr_format(A: Any) -> Any:
     if on_gpu(A):
         import cupyx.scipy.sparse as csp
 
+        if getattr(A, "format", "") != "csr" and loses(A.data if csp.issparse(A) else A):
+            return csp.csr_matrix(_to_csr_format(A.get()))
         if csp.issparse(A):
             return A.tocsr()
         require_square(A.shape)
@@ -197,6 +199,9 @@ def _to_csr_format(A: Any) -> Any:
 
 def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any, Any]:
     """Sorted rows without duplicates, in new arrays."""
+    if loses(data):
+        there = _sorted_copy(to_host(indptr), to_host(indices), to_host(data), n)
+        return tuple(map(namespace(data).asarray, there))
     S = sparse_module(data).csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=(n, n))
     S.has_sorted_indices = False
     S.has_canonical_format = False

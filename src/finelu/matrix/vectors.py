@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import as_any_other, namespace, on_gpu
+from finelu.device import as_any_other, namespace, on_gpu, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
@@ -65,3 +65,60 @@ def norm(v: Any) -> float:
     out = xp.zeros(1, v.real.dtype)
     kernels_for(v).vectors.norm(v, out)
     return float(out[0])
+
+
+# Subnormal numbers of single precision on a GPU. CuPy compiles with -ftz=true: all arithmetic, conversions too, takes
+# them for 0. The functions below look at bits, or convert on the host, and so give the same on both devices.
+
+SMALL = -126 + 24  # exponent of 2 below which a product with a number of 24 digits may lose some to underflow
+
+
+def flushes(v: Any) -> bool:
+    """Whether arithmetic with v takes subnormal numbers for 0."""
+    return on_gpu(v) and bool(v.real.dtype == np.float32)
+
+
+def loses(v: Any) -> bool:
+    """Whether any arithmetic with v would lose entries of it, as they are subnormal."""
+    if not flushes(v):
+        return False
+    bits = _magnitudes(v)
+    return bool(((bits > 0) & (bits < np.uint32(0x800000))).any())
+
+
+def underflows(entries: Any) -> bool:
+    """Whether products with a matrix of these entries, or with its inverse, may take numbers for 0 that matter: an
+    entry, or its reciprocal, is next to the smallest number that the device computes with."""
+    if not flushes(entries):
+        return False
+    least, most = exponents(entries)
+    return least < SMALL or most > -SMALL
+
+
+def exponents(v: Any) -> tuple[int, int]:
+    """e with 2^e <= |part| < 2^(e + 1) for the smallest part of v that is not 0, and for the largest; (0, 0) where all
+    are 0. v is of single precision; -127 stands for every subnormal number."""
+    bits = _magnitudes(v)
+    most = int(bits.max()) if bits.size else 0
+    least = int(namespace(v).where(bits > 0, bits, np.uint32(most)).min()) if most else 0
+    return ((least >> 23) - 127, (most >> 23) - 127) if most else (0, 0)
+
+
+def as_dtype(v: Any, dtype: Any) -> Any:
+    """The numbers v in a dtype that holds them all; v itself where that is its own."""
+    if v.dtype == dtype:
+        return v
+    if np.dtype(dtype).char in "dD" and loses(v):
+        return namespace(v).asarray(v.get().astype(dtype))
+    return v.astype(dtype)
+
+
+def in_single(v: Any) -> Any:
+    """v, of double precision, rounded to single, by the host."""
+    with np.errstate(over="ignore", under="ignore"):
+        return namespace(v).asarray(to_host(v).astype(np.complex64 if v.dtype.kind == "c" else np.float32))
+
+
+def _magnitudes(v: Any) -> Any:
+    """The parts of v without their signs as integers, which are in the same order."""
+    return namespace(v).ascontiguousarray(v).reshape(-1).view(np.uint32) & np.uint32(0x7FFFFFFF)

@@ -13,7 +13,7 @@ from finelu.factors import Factors
 from finelu.preconditioners.recipe import Recipe
 
 GROUP = "finelu.recipes"
-TAKEN = ("auto", "none", "solve", "splu", "spilu")  # what names of recipes stand next to
+TAKEN = ("auto", "none", "solve", "splu", "spilu")  # other values of the same options
 
 R = TypeVar("R", bound=type[Recipe])
 
@@ -26,12 +26,12 @@ def register(kind: R) -> R:
     For a class of your program, as a decorator or called. An installed package names its recipes in the entry-point
     group "finelu.recipes" instead, and need not be imported: `spai0 = "package.module:SPAI0"`, where the class has the
     name "spai0". `compare` works in a process of its own, which must be able to import the class.
-    Raises ParameterError for what is no recipe, and where another one has this name.
+    Raises ParameterError if `kind` is not a recipe, or if another recipe has its name.
     """
     if not (isinstance(kind, type) and issubclass(kind, Recipe)):
         raise ParameterError(f"register takes a subclass of finelu.Recipe, not {kind!r}.")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name):
-        raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is to be small letters, digits and _.")
+        raise ParameterError(f"{kind.__name__}: name={kind.name!r} is not allowed; use small letters, digits and _.")
     known = _registered.get(kind.name)
     spelt = {plain(kind.name), plain(kind.__name__)}
     others = {
@@ -46,7 +46,7 @@ def register(kind: R) -> R:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """The recipes of installed packages, of which none is imported."""
+    """The recipes of installed packages; none is imported."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in _registered}
 
 
@@ -107,7 +107,7 @@ def recipe_name(name: str, *others: str) -> str:
 
 
 def recipe_of(given: Any, *others: str) -> Any:
-    """The recipe that is meant: `given` itself, the default one of its class, or that of a name; of `others` the name.
+    """The recipe that `given` means: itself, the default one of its class or name; for one of `others`, this name.
 
     Raises ParameterError for anything else.
     """
