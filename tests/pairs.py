@@ -80,7 +80,7 @@ class Pairs:
 
     def missing(self, config):
         """The pairs that no test has compared; none where it was not asked for all tests."""
-        chosen = config.getoption("keyword") or config.getoption("deselect") or config.getoption("collectonly")
+        chosen = any(config.getoption(name, None) for name in ("keyword", "deselect", "collectonly", "lf"))
         whole = config.args == config.getini("testpaths") and config.getoption("markexpr") in ("", "not slow")
         return sorted(PAIRS - self.compared) if whole and not chosen else []
 

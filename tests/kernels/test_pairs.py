@@ -42,6 +42,7 @@ def test_what_a_test_replaces_is_replaced_in_the_family(monkeypatch):
         ({"keyword": "ilu"}, False),
         ({"deselect": ["tests/x.py"]}, False),
         ({"collectonly": True}, False),
+        ({"lf": True}, False),
         ({"args": ["tests/kernels"]}, False),
     ],
 )
