@@ -89,6 +89,7 @@ interop-venv:
 test-interop: interop-venv
 	$(KERNELS_KEPT) $(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
 	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
+	    $(patsubst %, tests/app/test_%.py, solver singular certify sequence spilu deadline) \
 	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
 
 # A virtual environment of its own, as PETSc may need another NumPy. Says so, and passes, where no PETSc can be had, or
