@@ -73,7 +73,8 @@ test-minimum: pyproject.toml
 # Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
 coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	@mkdir -p build
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/coverage erase
+	$(KERNELS_KEPT) $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
