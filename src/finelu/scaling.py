@@ -19,7 +19,7 @@ from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
 ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to this many roundings of the largest
-SWEEPS = 20
+SWEEPS = 20  # over rows and columns, at most
 BALANCED = 1 / 16  # equilibration ends once |log2| of every norm is at most this
 
 

@@ -17,24 +17,25 @@ from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
+from finelu.krylov import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
 from finelu.preconditioners import Schwarz
-from finelu.preconditioners.complete import is_mirrored
-from finelu.preconditioners.direct import (
+from finelu.preconditioners.direct import SparseLU
+from finelu.preconditioners.direct.analysis import (
     COLAMD,
     QUICK,
     SHORT,
     Analysis,
-    SparseLU,
     analysed,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,
 )
+from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.multilevel.factors import AT_ONCE, LOOSE
 from finelu.preconditioners.multilevel.order import definite_scale
-from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
@@ -217,7 +218,8 @@ class Costs:
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""
         rates = current_on_gpu() if self.traits.gpu else RATES
-        step: float = getattr(rates, method, rates.gmres)
+        kind = METHODS.registered.get(method)  # none for refinement
+        step = rates.gmres if kind is None or kind.restarts else rates.cg if kind.products == 1 else rates.bicgstab
         return rates.overhead + step * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:

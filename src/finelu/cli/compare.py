@@ -43,6 +43,9 @@ def compare(
             help="only these: {names}, none, solve, spilu, splu; solve is fl.solve, spilu and splu are SciPy's",
         ),
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="the only Krylov method: {names}; auto takes those that fit the matrix and the recipe")
+    ] = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> int:
@@ -65,6 +68,7 @@ def compare(
             budget=seconds,
             device=device,
             recipes=names,
+            method=method,
             pictures=html is not None,
             watch=shown.stage,
         )

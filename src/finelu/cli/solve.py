@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from finelu.matrix import CSR
     from finelu.result import Solution
 
-MAXITER = 2000
+MAXITER = 2000  # iterations of a named recipe, unless --maxiter says otherwise
 
 T = TypeVar("T")
 
@@ -92,14 +92,15 @@ def solve(
     as_json: Json = False,
 ) -> int:
     """Solve A x = b, by the named recipe or by an automatic choice, and print a report."""
-    from finelu.auto.choose import choose, method_asked
+    from finelu.auto.choose import choose
+    from finelu.krylov import method_name
     from finelu.matrix.traits import traits
     from finelu.preconditioners import recipe_name
     from finelu.validation import count, number
 
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | named_values(settings or [])
-    recipe, method, rtol = recipe_name(recipe, "auto", "none"), method_asked(method), number("rtol", rtol)
+    recipe, method, rtol = recipe_name(recipe, "auto", "none"), method_name(method, "auto"), number("rtol", rtol)
     for name, value in (("maxiter", maxiter), ("restart", restart)):
         if value is not None:
             count(name, value, 1)
@@ -209,13 +210,12 @@ def _refuse_without_recipe(parameters: dict[str, str], maxiter: int | None, rest
 
 
 def _iteration_limits(method: str, maxiter: int | None, restart: int | None) -> dict[str, int]:
-    from finelu.krylov import RESTART, RESTARTED
+    from finelu.krylov import METHODS, RESTART
 
-    if method in RESTARTED:
-        return {"maxiter": maxiter or MAXITER, "restart": restart or RESTART}
-    if restart is not None:
-        raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
-    return {"maxiter": maxiter or MAXITER}
+    if restart is not None and not METHODS[method].restarts:
+        those = " and ".join(name for name, kind in METHODS.registered.items() if kind.restarts)
+        raise ParameterError(f"restart has no meaning for {method}; only {those} restart.")
+    return {"maxiter": maxiter or MAXITER, **METHODS[method].in_cycles(restart or RESTART)}
 
 
 def _gpu(device: str) -> ModuleType | None:
@@ -239,9 +239,9 @@ def _run(
 
     Returns the factors (None without a recipe), the solution, and the seconds of each part.
     """
-    from finelu import krylov
     from finelu.auto.attempt import BROKEN, INDEFINITE
     from finelu.device import synchronize
+    from finelu.krylov import METHODS
 
     with shown.compile_clock() as compiled:
 
@@ -256,7 +256,7 @@ def _run(
         solve_seconds = 0.0
         for method, options in methods.items():
             shown.stage(method)
-            solution, seconds = timed(partial(getattr(krylov, method), A, b, M=F, **options))
+            solution, seconds = timed(partial(METHODS[method].solve, A, b, M=F, **options))
             solve_seconds += seconds
             if solution.status not in BROKEN + INDEFINITE:
                 break

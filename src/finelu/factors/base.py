@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
-PROBE_SEED = 7
+PROBE_SEED = 7  # of the random vector, the same in every run
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
 USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less did harm
 
@@ -38,6 +38,7 @@ class Factors:
     computes the values anew, and `nnz`.
     """
 
+    well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # number of updates that have begun
     # Optional cheaper form of M r, valid once the coarse component of r has been removed: `start(A, x, r)` removes it
@@ -112,7 +113,8 @@ class Factors:
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """`solve` without its checks: for callers with `ignore_fp_errors`; R has the device and dtype of the
         factors."""
-        self._require_valid()
+        if not self._valid:
+            raise NoFactors(self.recipe)
         if out is None:
             return self._apply(R, trans)
         self._apply_into(R, trans, out)

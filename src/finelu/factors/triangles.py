@@ -42,7 +42,7 @@ class TriangularFactors(Factors):
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
-    capturable = True
+    well_formed = capturable = True
     CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
 
     def __init__(
@@ -57,6 +57,9 @@ class TriangularFactors(Factors):
         probed: bool = False,
     ):
         self._solvers: dict[Solve, TriangularSolver] = {}
+        self._in_turn: dict[
+            str, tuple[TriangularSolver, ...]
+        ] = {}  # the solves of M^-1, M^-T and M^-H, made at first use
         self._reported: tuple[Solve, ...] = ()  # the solves that existed when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
@@ -103,7 +106,7 @@ class TriangularFactors(Factors):
         """Take triangles: solves are analysed anew if their pattern is new."""
         start = perf_counter()
         if triangles.indices is not self._triangles.indices:
-            self._reported, self._solvers = (), {}
+            self._reported, self._solvers, self._in_turn = (), {}, {}
         self._triangles = triangles
         for solver in self._solvers.values():
             solver.update(triangles.data)
@@ -116,7 +119,10 @@ class TriangularFactors(Factors):
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
-        return tuple(self._solver(solve) for solve in self.SOLVES[trans])
+        found = self._in_turn.get(trans)
+        if found is None:
+            found = self._in_turn[trans] = tuple(self._solver(solve) for solve in self.SOLVES[trans])
+        return found
 
     def only_solves(self, trans: str) -> bool:
         """Whether `solvers(trans)` alone compute M^-1 r, without a permutation or a conjugate before and after."""

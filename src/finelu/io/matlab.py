@@ -25,7 +25,7 @@ from finelu.io.paths import FilePath
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15  # elements that hold others
 _STRUCTURE, _SPARSE, _DOUBLE, _SINGLE, _LAST_NUMBER = 2, 5, 6, 7, 15  # classes; the others from 6 to 15 are integers
-_COMPLEX = 0x0800
+_COMPLEX = 0x0800  # flag of a complex array
 _VERSION_4, _TEXT_4, _SPARSE_4 = ("f8", "f4", "i4", "i2", "u2", "u1"), 1, 2
 
 

@@ -19,6 +19,7 @@ from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import DTYPES, all_finite
 
+# the neighbours of a cell, in the order of its blocks
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 WIDE = 8  # n, above which a row of a block is long enough to be summed by itself
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")

@@ -17,7 +17,7 @@ from finelu.kernels.operands import CSR, Mirrored
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
-LARGEST_BLOCK = 8
+LARGEST_BLOCK = 8  # unknowns of a node that are looked for
 BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`

@@ -169,6 +169,7 @@ class SchwarzFactors(Factors):
     """M, see `Schwarz`.  parts (n,) : the part of each row.  local : the factors of the diagonal blocks, which are one
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
+    well_formed = True
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR):
