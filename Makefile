@@ -1,17 +1,26 @@
-# make demo | test | test-all | fuzz | test-interop | test-petsc | lint | format | cuda | kernels | wheel | bench | docs | clean:
-# each makes what it needs first, in .venv or in an environment of its own.
+# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | lint | format | cuda | kernels |
+# wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+# What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
+CACHE ?= $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,$(CURDIR)/build))/finelu
+KERNELS_KEPT = NUMBA_CACHE_DIR="$${NUMBA_CACHE_DIR:-$(CACHE)/kernels}"
+
+comma := ,
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz test-interop test-petsc lint format cuda kernels wheel bench docs clean
+.PHONY: help installed demo forget test test-all test-minimum coverage fuzz interop-venv test-interop test-petsc lint \
+    format cuda kernels wheel dist check-dist bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
 	@echo "make test   run the tests (make test-all: the slow ones too, and more random examples)"
+	@echo "make test-minimum   run them with Python 3.11 and the oldest versions that pyproject.toml allows"
+	@echo "make coverage   run them, and print which lines of src ran"
 	@echo "make fuzz   throw random systems, damaged files and unusual calls at finelu (MINUTES=10), on all cores"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
@@ -19,6 +28,8 @@ help:
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
 	@echo "make wheel  make it, and a wheel with it, in dist"
+	@echo "make dist   make the sdist, and a wheel from it without machine code, in dist"
+	@echo "make check-dist   check what lies in dist: the metadata, and the demo in a fresh environment with the wheel"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
 	@echo "make docs   build the documentation into build/site"
 	@echo "make clean  remove what the above made, .venv too"
@@ -32,17 +43,39 @@ $(BIN)/python:
 
 $(VENV)/.stamp-%: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[$*]'
-	@touch $@
+	@touch $@ $(foreach extra,$(subst $(comma), ,$*),$(VENV)/.stamp-$(extra))
+
+# What .ci/run needs, by one run of pip.
+installed: $(VENV)/.stamp-report,test,lint,docs$(if $(NVCC),,$(comma)nvrtc)
 
 demo: $(VENV)/.stamp-report
 	@mkdir -p build
 	$(BIN)/finelu solve gallery:poisson7:60 --plot build/convergence.png
 
-test: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+# What was compiled a month ago is compiled once more: else what sources of before led to would pile up.
+forget:
+	@find "$(CACHE)" -type f -mtime +30 -delete 2>/dev/null || true
 
-test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test
-	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS)
+test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
+	$(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+
+test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
+	FINELU_EXAMPLES=100 $(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+# An environment of its own. Compiled kernels lie apart, too: they are kept for one version of Numba.
+MINIMUM := $(CURDIR)/build/minimum
+test-minimum: pyproject.toml
+	@mkdir -p $(MINIMUM)
+	$(PYTHON) tools/minimum.py report test >$(MINIMUM)/constraints.txt
+	PIP_CONSTRAINT=$(MINIMUM)/constraints.txt NUMBA_CACHE_DIR=$(MINIMUM)/kernels \
+	    $(MAKE) test VENV=$(MINIMUM)/venv
+
+# Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
+coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
+	@mkdir -p build
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 MINUTES ?= 10
 fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
@@ -50,9 +83,11 @@ fuzz: $(VENV)/.stamp-report $(VENV)/.stamp-test
 
 # A virtual environment of its own. Says so, and goes on without, where a package cannot be had.
 INTEROP_VENV ?= build/interop
-test-interop:
+interop-venv:
 	@PYTHON=$(PYTHON) tools/interop_venv.sh $(INTEROP_VENV) $(TORCH_INDEX)
-	$(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
+
+test-interop: interop-venv
+	$(KERNELS_KEPT) $(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
 	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
 	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
 
@@ -65,7 +100,7 @@ test-petsc: pyproject.toml
 	@PYTHON=$(PYTHON) PETSC=$(PETSC) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) \
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
-	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
+	    $(KERNELS_KEPT) timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
 	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
 	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
 
@@ -81,9 +116,8 @@ format: $(VENV)/.stamp-lint
 	$(BIN)/ruff check --fix .
 
 # nvcc where there is one, else NVRTC from PyPI.
-NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
-	$(BIN)/python tools/compile_cuda.py
+	$(BIN)/python tools/compile_cuda.py --known "$(CACHE)/cuda"
 
 # By NVRTC of CUDA 12, whatever nvcc there is.
 KERNELS ?=
@@ -93,6 +127,14 @@ kernels: $(VENV)/.stamp-kernels
 wheel: kernels
 	rm -rf build/lib build/bdist.*
 	$(PIP) wheel --no-deps --wheel-dir dist .
+
+dist: $(VENV)/.stamp-release
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build
+
+check-dist: $(VENV)/.stamp-release
+	$(BIN)/twine check --strict dist/*
+	PYTHON=$(PYTHON) tools/try_wheel.sh dist/finelu-*.whl
 
 NAME ?= syncfree
 bench: $(VENV)/.stamp-bench

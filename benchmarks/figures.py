@@ -44,8 +44,8 @@ README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 NOT_SYMMETRIC = """
 For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
-This record of `fl.solve` does not have `splu` with that setting. A later one (`solve-2-core-intel-xeon-2026-11-23.md`)
-does: SciPy's best of three settings takes 1.77 times as long as `fl.solve` on 40 systems of 2,000 rows or more
+This record of `fl.solve` does not include that setting of `splu`. A later one (`solve-2-core-intel-xeon-2026-11-23.md`)
+does, on 40 systems of 2,000 rows or more: SciPy at the best of three settings takes 1.77 times as long as `fl.solve`
 (geometric mean), and less than 0.7 of its time on 4 of them, at worst 0.49 (trilinos_nsjac_1).
 """
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell

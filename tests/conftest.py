@@ -5,6 +5,7 @@ import os
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes: threads of BLAS would wait for one another's turn
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gc
 import re
 import sys
 from functools import partial
@@ -117,6 +118,12 @@ def dtypes_of(item):
     kinds = [v for v in given.values() if isinstance(v, type) and issubclass(v, np.generic)]
     kinds += [v.A.dtype for v in given.values() if type(v).__name__ in ("Problem", "Case")]
     return found | {np.dtype(kind).name for kind in kinds}
+
+
+def pytest_collection_finish():
+    """Python's garbage collector passes over what lives to the end: modules and some ten thousand tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,18 +1,19 @@
 """Compile every CUDA kernel of finelu for every type it is used with; no GPU is needed.
 
-Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [STEM ...]
+Usage: python tools/compile_cuda.py [--compiler nvcc|nvrtc] [--arch sm_80 ...] [--jobs N] [--known FOLDER] [STEM ...]
 
 The template instances come from `kernels/cuda/runtime/instances.py` and `benchmarks/papers/instances.py`. Each
 `<stem>.cu` is compiled alone, once for each architecture, by nvcc where one is found (PATH, or /usr/local/cuda/bin),
 else by NVRTC from nvidia-cuda-nvrtc: to machine code with few optimizations, since it is not run. Ends with status 1 if
 a file does not compile, has no instances, or holds a kernel that none of them names, and with status 2 if there is no
-compiler.
+compiler. With --known a file that has compiled before, from the same text by the same compiler, is not compiled again.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import os
 import re
 import runpy
@@ -158,12 +159,35 @@ def missing_instances(stems: Sequence[str], instances: dict[str, Sequence[str]])
     return problems
 
 
+def version_of(compiler: str) -> str:
+    """What tells a compiler and the options that it is given from any other."""
+    if compiler == "nvcc":
+        return subprocess.run([str(find_nvcc()), "--version"], capture_output=True, text=True).stdout + repr(
+            nvcc_options()
+        )
+    numbers = (ctypes.c_int * 2)()
+    nvrtc().nvrtcVersion(ctypes.byref(numbers), ctypes.byref(numbers, ctypes.sizeof(ctypes.c_int)))
+    return f"nvrtc {numbers[0]}.{numbers[1]} {fast_nvrtc()}"
+
+
+def digest(compiler: str, stem: str, instances: Sequence[str], architecture: str, includes: Sequence[str]) -> str:
+    """Of all that decides whether a file compiles: this program, the compiler, the file, its instances, all headers."""
+    paths = [Path(folder) for folder in includes]
+    files = [Path(__file__), *(path / f"{stem}.cu" for path in paths if (path / f"{stem}.cu").exists())]
+    files += sorted(header for path in paths for header in path.rglob("*.cuh"))
+    texts = [version_of(compiler), stem, *instances, architecture, *(file.read_text() for file in files)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compile every CUDA kernel for every type it is used with.")
     parser.add_argument("stems", nargs="*", metavar="STEM", help="only these files (default: all)")
     parser.add_argument("--compiler", choices=("nvcc", "nvrtc"), help="default: nvcc where there is one, else nvrtc")
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES, metavar="SM", help="default: sm_80")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at a time (default 2)")
+    parser.add_argument(
+        "--known", type=Path, metavar="FOLDER", help="where to keep what has compiled, and not to again"
+    )
     options = parser.parse_args(arguments)
 
     compiler = options.compiler or ("nvcc" if find_nvcc() else "nvrtc")
@@ -188,10 +212,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.perf_counter()
     with generated_headers() as folder, ThreadPoolExecutor(options.jobs) as pool:
         includes = (*map(str, TABLES), folder)
-        for (stem, names, arch), log in zip(jobs, pool.map(lambda job: compile_one(*job, includes), jobs), strict=True):
+        if options.known:
+            options.known.mkdir(parents=True, exist_ok=True)
+            marks = {job: options.known / digest(compiler, *job, includes) for job in jobs}
+            print(f"{sum(mark.exists() for mark in marks.values())} of {len(jobs)} files have compiled before")
+            jobs = [job for job in jobs if not marks[job].exists()]
+        for job, log in zip(jobs, pool.map(lambda job: compile_one(*job, includes), jobs), strict=True):
+            stem, names, arch = job
             print(f"{'ok    ' if not log else 'FAILED'} {stem}.cu {arch} ({len(names)} instances)", flush=True)
             if log:
                 problems.append(f"{stem}.cu does not compile for {arch}:\n{log}")
+            elif options.known:
+                marks[job].touch()
     for problem in problems:
         print(problem, file=sys.stderr)
     verdict = f"{len(problems)} problems" if problems else "no problems"

@@ -1,11 +1,12 @@
-"""The floors of finelu: which room imports which, held against the table of docs/architecture.md, and drawn.
+"""The floors of finelu: compares the imports of its packages with the table of docs/architecture.md, and draws them.
 
-Usage: python tools/floors.py [--write]   (prints what the table does not allow, and whether docs/pictures/floors.svg is
-the picture of these imports; --write: draws it)
+Usage: python tools/floors.py [--write]   (prints the imports that the table does not allow, and whether
+docs/pictures/floors.svg is up to date; --write: draws it)
 
-A room is a module or a package that the table names; a file belongs to the longest name that fits it. A room imports
-from floors below its own only, but for the lines "- `a` imports `b`: why" of the page. In a room of kernels, where a
-file is a family, one imports another only if kernels/catalogue.py says why. No modules import each other in a circle.
+A package, here, is a module or package that the table names; a file belongs to the longest name that fits it. A package
+imports only from floors below its own, except for the lines "- `a` imports `b`: why" of the page. In a package of
+kernels, where a file is a family, a family imports another only if kernels/catalogue.py says why. No modules import
+each other in a circle.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "finelu"
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "pictures" / "floors.svg"
-FAMILIES = ("kernels.reference", "kernels.cpu", "kernels.cuda")  # rooms in which each file stands alone
+FAMILIES = ("kernels.reference", "kernels.cpu", "kernels.cuda")  # packages in which each file stands alone
 TOP = "__init__"  # finelu itself
 
 
@@ -39,7 +40,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def floors() -> dict[str, int]:
-    """room -> floor, from the table of the page."""
+    """package -> floor, from the table of the page."""
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
     return {name: int(floor) for floor, names in rows for name in re.findall(r"`([\w.]+)`", names)}
 
@@ -53,7 +54,7 @@ def allowed() -> frozenset[tuple[str, str]]:
     return frozenset(pairs)
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """The longest name of the table that a module is, or lies in."""
     parts = module.split(".")
     names = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
@@ -65,7 +66,7 @@ def _type_checking(node: ast.AST) -> bool:
 
 
 def _nodes(node: ast.AST, *, deep: bool) -> Iterator[ast.AST]:
-    """What a module does, without what only a type checker reads; of functions only if `deep`."""
+    """The nodes of a module, without those that only a type checker reads; those inside of functions only if `deep`."""
     for child in ast.iter_child_nodes(node):
         if _type_checking(child) or (not deep and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
             continue
@@ -95,20 +96,20 @@ def imports(module: str, deep: bool = True) -> frozenset[str]:
 
 
 def violations() -> list[str]:
-    """What the page does not allow, a line each."""
-    lines = [f"{name} has no floor" for name in modules() if not room_of(name)]
-    lines += [f"floor {floors()[room]}: there is no {room}" for room in floors() if room not in modules()]
+    """The imports that the page does not allow, a line each."""
+    lines = [f"{name} has no floor" for name in modules() if not package_of(name)]
+    lines += [f"floor {floors()[package]}: there is no {package}" for package in floors() if package not in modules()]
     if lines:
         return lines
     for name in modules():
-        room = room_of(name)
+        package = package_of(name)
         for other in sorted(imports(name)):
-            there = room_of(other)
+            there = package_of(other)
             if (name, other) in allowed():
                 continue
-            if there != room and floors()[there] >= floors()[room]:
-                lines.append(f"{name} (floor {floors()[room]}) imports {other} (floor {floors()[there]})")
-            elif there == room and room in FAMILIES and room not in (name, other):
+            if there != package and floors()[there] >= floors()[package]:
+                lines.append(f"{name} (floor {floors()[package]}) imports {other} (floor {floors()[there]})")
+            elif there == package and package in FAMILIES and package not in (name, other):
                 lines.append(f"{name} imports {other}, and the catalogue does not say why")
     return lines + [f"in a circle: {' -> '.join(circle)}" for circle in circles()]
 
@@ -131,36 +132,36 @@ def circles() -> list[list[str]]:
 
 
 def picture() -> str:
-    """The rooms on their floors, and a line from each to every room that it imports, as SVG."""
+    """The packages on their floors, and a line from each to every package that it imports, as SVG."""
     by_floor: dict[int, list[str]] = {}
-    for room, floor in floors().items():
-        by_floor.setdefault(floor, []).append(room)
+    for package, floor in floors().items():
+        by_floor.setdefault(floor, []).append(package)
     height, width, top = 46, 980, max(by_floor)
     place = {}
-    for floor, rooms in by_floor.items():
-        step = width / len(rooms)
-        for k, room in enumerate(rooms):
-            place[room] = step * (k + 0.5), (top - floor) * height + 22
-    lines = sorted({(room_of(name), room_of(other)) for name in modules() for other in imports(name)})
+    for floor, packages in by_floor.items():
+        step = width / len(packages)
+        for k, package in enumerate(packages):
+            place[package] = step * (k + 0.5), (top - floor) * height + 22
+    lines = sorted({(package_of(name), package_of(other)) for name in modules() for other in imports(name)})
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {(top + 1) * height}" font-family="sans-serif" '
         'font-size="12">',
         '<g stroke="#1f5fa8" stroke-opacity="0.16" fill="none">',
     ]
-    for room, other in lines:
-        if room != other:
-            (x, y), (u, v) = place[room], place[other]
+    for package, other in lines:
+        if package != other:
+            (x, y), (u, v) = place[package], place[other]
             parts.append(
                 f'<path d="M{x:.0f} {y:.0f}C{x:.0f} {(y + v) / 2:.0f} {u:.0f} {(y + v) / 2:.0f} {u:.0f} {v:.0f}"/>'
             )
     parts.append("</g>")
-    for room, (x, y) in place.items():
-        box = 7.2 * len(room) + 12
+    for package, (x, y) in place.items():
+        box = 7.2 * len(package) + 12
         parts.append(
             f'<rect x="{x - box / 2:.0f}" y="{y - 11:.0f}" width="{box:.0f}" height="22" rx="4" '
             'fill="#fff" stroke="#555"/>'
         )
-        parts.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{room}</text>')
+        parts.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{package}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -148,7 +148,7 @@ def fgbilu(case: str, xp: Any) -> Iterator[Call]:
     yield Call("BlockILU0(pivoting=False).factor(A), grid", lambda i: bare.factor(A), b=right[0])
     yield Call("A @ x, grid", lambda i: A @ right[i % BUFFERS], queued=True)
     F = bare.factor(A)
-    yield Call("correct, 3 steps", lambda i: fl.correct(A, F, right[0], steps=3, rtol=0.0))
+    yield Call("richardson, 3 steps", lambda i: fl.richardson(A, right[0], M=F, maxiter=3, rtol=0.0))
 
 
 OF_MATRICES = {"spine": spine, "parilut": parilut, "ilupack": ilupack, "solve": solve}
@@ -186,7 +186,7 @@ def timed(call: Call, repeats: int, gpu: bool) -> tuple[float, float]:
 
 def serve(pipe: Connection, threads: int, gpu: bool) -> None:
     """The loop of the process, until the other end of the pipe is closed."""
-    warnings.simplefilter("ignore")  # of names that are deprecated in one of the trees
+    warnings.simplefilter("ignore")  # the two trees may warn differently
     fl.set_num_threads(threads)
     pipe.send(fl.__file__)
     calls: dict[str, Call] = {}

@@ -13,9 +13,7 @@ in `__init__.pyi`.
 
 from importlib import import_module
 
-from finelu import _moved
-
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SOURCES: dict[str, str] = {}  # name -> the module to import it from
 with open(__file__ + "i", encoding="utf-8") as _stub:
@@ -30,8 +28,6 @@ __all__ = ["__version__", "gallery", *(name for name in _SOURCES if name not in 
 
 
 def __getattr__(name: str) -> object:
-    if f"finelu.{name}" in _moved.MODULES:
-        return _moved.module(f"finelu.{name}")
     if name not in _SOURCES:
         from finelu.errors import meant
 

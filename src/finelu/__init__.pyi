@@ -42,7 +42,6 @@ from finelu.krylov import gmres as gmres
 from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
-from finelu.krylov.richardson import correct as correct
 from finelu.matrix import as_csr as as_csr
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix
 from finelu.matrix.interfaces import Interface as Interface

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def judged(function: Callable[P, R]) -> Callable[P, R]:
+def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
     """`function` within np.errstate(all="ignore"), whatever the caller's is.
 
     For the public doors: `solve`, the Krylov methods, `factor`, `update`, and `solve` of factors. What NumPy computes

@@ -337,18 +337,18 @@ def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any,
     return rows[distance < at], rows[distance == at], rows[distance > at]
 
 
-def with_little_fill(A: Any, ordering: str = "auto", begun: Begun | None = None) -> tuple[np.ndarray, Fill]:
+def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = None) -> tuple[np.ndarray, Fill]:
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
     ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS
-    does, the better of that and `nested_dissection`, if pymetis is installed.  begun : what has been begun of "auto"
+    does, the better of that and `nested_dissection`, if pymetis is installed.  job : what has been started of "auto"
     for this A. Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
-    S, order, fill = (begun or Begun(A, aside=False)).found()
+    S, order, fill = (job or OrderingJob(A, aside=False)).found()
     if metis := _metis_for(S, fill):
         other = _postordered(S, _nested_dissection(metis, S))
         if other[1].flops < fill.flops:
@@ -366,10 +366,10 @@ def _metis_in_time(S: Any) -> bool:
     return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
 
 
-class Begun:
-    """What `with_little_fill` begins with, `amd` and its fill: found at once, or by another thread meanwhile.
+class OrderingJob:
+    """The first part of `with_little_fill`, `amd` and its fill, computed at once or in a second thread.
 
-    `end` it before A may change.
+    Call `end` before A changes.
     """
 
     @staticmethod
@@ -391,7 +391,7 @@ class Begun:
         return self._task.done() or self._process != os.getpid()
 
     def found(self) -> tuple[Any, np.ndarray, Fill]:
-        """(graph of A, order, fill); what no thread has begun yet is done here."""
+        """(graph of A, order, fill); what no thread has started yet is done here."""
         if self._task.cancel() or not (self._task.done() or self._process == os.getpid()):  # a fork has no thread
             self._task = self._here()
         found: tuple[Any, np.ndarray, Fill] = self._task.result()

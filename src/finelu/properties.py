@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu._moved import named
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr
@@ -37,7 +36,7 @@ class Properties:
     block_size: int
 
 
-@judged
+@ignore_fp_errors
 def properties(A: Any) -> Properties:
     """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
 
@@ -111,7 +110,3 @@ def density(S: Any, bins: int) -> np.ndarray:
     rows = np.repeat(np.arange(n, dtype=np.int64) * m // n, np.diff(S.indptr))
     columns = S.indices.astype(np.int64) * m // n
     return np.bincount(rows * m + columns, minlength=m * m).reshape(m, m)
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu import deadline
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
@@ -40,7 +40,7 @@ class Matching:
     first: np.ndarray | None = None
 
 
-@judged
+@ignore_fp_errors
 def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
     """The matching of rows with columns whose entries have the largest product, and the scaling to 1 of those entries.
 
@@ -145,7 +145,7 @@ def _matched(n: int, rows: Any, indices: Any, weights: Any) -> tuple[Any, Any]:
     return columns, v
 
 
-@judged
+@ignore_fp_errors
 def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tuple[np.ndarray, np.ndarray]:
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
 

@@ -14,6 +14,10 @@ def main() -> None:
     listening = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell has it ignored
     if listening:
         signal.signal(signal.SIGINT, _leave)
+    # SciPy's C code imports these if NumPy 1.26 has not yet, and makes an ImportError of a Ctrl-C meanwhile.
+    import numpy._core.multiarray
+    import numpy._core.umath  # noqa: F401
+
     from finelu import cli
 
     try:

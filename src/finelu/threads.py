@@ -124,7 +124,7 @@ def _from_environment() -> int:
 def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
-    The kernel shares its work out by itself and returns once all of it is done (cpu/runtime/claims.py). A helper that
+    The kernel shares its work out by itself and returns once all of it is done (cpu/runtime/items.py). A helper that
     did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving
     writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
     thread away, the helpers are waited for first, so that no thread writes to an array that its owner has back.

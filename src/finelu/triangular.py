@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import as_any_other, namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, counted, meant
 from finelu.kernels import kernels_for
@@ -92,7 +92,7 @@ class TriangularSolver:
     Attributes: method (the one in use), levels (their number; None if it was not found out yet), n, dtype.
     """
 
-    @judged
+    @ignore_fp_errors
     def __init__(
         self,
         A: Any,
@@ -159,7 +159,7 @@ class TriangularSolver:
         depth: int | None = self._plan.depth
         return depth
 
-    @judged
+    @ignore_fp_errors
     def update(self, data: Any) -> TriangularSolver:
         """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self.
 
@@ -185,7 +185,7 @@ class TriangularSolver:
                 )
         self._valid = True
 
-    @judged
+    @ignore_fp_errors
     def solve(self, b: Any, out: Any = None) -> Any:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
         if on_gpu(b) != on_gpu(self._like):
@@ -208,7 +208,7 @@ class TriangularSolver:
         return self.apply(b, out)
 
     def apply(self, b: Any, out: Any = None) -> Any:
-        """`solve` for callers that are `judged` themselves and have looked at b's device, shape and dtype."""
+        """`solve` for callers that are `ignore_fp_errors` themselves and have looked at b's device, shape and dtype."""
         return solve_in_turn((self,), b, out)
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ def kernel_folder() -> str | None:
     from finelu.kernels.cpu import vectors
 
     kernel: Any = vectors.length
-    return kernel._cache.cache_path if kept() else None
+    return kernel._cache.folder if kept() else None
 
 
 def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:

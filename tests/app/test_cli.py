@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from inspect import signature
 from pathlib import Path
 
@@ -323,6 +324,28 @@ def test_info_names_what_is_here_and_what_is_not(capsys, monkeypatch):
     assert status == 0 and ["numpy", f"{np.__version__}:", "arrays"] in lines
     assert next(line for line in lines if line[:1] == ["pymetis"])[1:3] == ["not", "found:"]
     assert any(line[:1] == ["threads"] for line in lines) and any(line[:1] == ["gpu"] for line in lines)
+
+
+def test_info_names_what_a_maintainer_asks_for(capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    status, found = run_json(capsys, "info")
+    assert status == 0 and found["variables"]["OMP_NUM_THREADS"] == "3" and "PATH" not in found["variables"]
+    assert found["processor"] and found["memory"].endswith("GiB free")
+    assert any(name.startswith(("openblas", "mkl")) for name in found["libraries"])
+    assert "OMP_NUM_THREADS=3" in run(capsys, "info")[1].split()
+
+
+def test_info_names_a_package_that_is_installed_for_cuda_12(capsys, monkeypatch):
+    def version(name):
+        if name != "cupy-cuda12x":
+            raise PackageNotFoundError(name)
+        return "14.0.1"
+
+    monkeypatch.setattr("finelu.cli.info.find_spec", lambda module: object())
+    monkeypatch.setattr("finelu.cli.info.version", version)
+    packages = run_json(capsys, "info")[1]["packages"]
+    assert packages["cupy-cuda13x"] == "14.0.1 (cupy-cuda12x)" and packages["numpy"] == "found"
+    assert packages["nvidia-cudss-cu13"] is None
 
 
 def test_inspect_a_poisson_problem(capsys):

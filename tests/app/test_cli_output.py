@@ -9,25 +9,32 @@ import sys
 
 import numpy as np
 import pytest
+from programs import WAIT, forked
 
+from finelu import start
 from finelu.cli import main
 from finelu.cli.output import ASCII
 
-FINELU = [sys.executable, "-m", "finelu"]
 SOLVE = ["solve", "gallery:poisson7:4"]
 FULL = "stdout: cannot be written (No space left on device)."
 
 
 def shell(redirection, *arguments, **environment):
     """Exit status of finelu, stdout and stderr; `redirection` is the shell's and comes after the arguments."""
-    command = ["sh", "-c", f'"$@" {redirection}', "sh", *FINELU, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, env=os.environ | environment, timeout=120)
+    return forked(start.main, *arguments, redirection=redirection, **environment)
+
+
+def new_shell(redirection, *arguments, **environment):
+    """The same of a new Python, with what it does as it starts and ends."""
+    command = ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-m", "finelu", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, env=os.environ | environment, timeout=WAIT)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.parametrize("arguments", [[*SOLVE, "--json"], SOLVE, ["--version"]])
 def test_a_full_stdout_is_one_line_and_status_2(arguments):
-    assert shell("> /dev/full", *arguments) == (2, "", f"finelu: {FULL}\n")
+    run = new_shell if arguments == ["--version"] else shell
+    assert run("> /dev/full", *arguments) == (2, "", f"finelu: {FULL}\n")
 
 
 def test_an_error_that_stdout_cannot_take_goes_to_stderr():
@@ -40,10 +47,10 @@ def test_help_on_a_full_disk_is_one_line():
     assert shell("> /dev/full", "--help") == (2, "", "finelu: No space left on device\n")
 
 
-@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&- <&-"])
-def test_closed_streams_do_no_harm(tmp_path, redirection):
+@pytest.mark.parametrize(("run", "redirection"), [(shell, ">&-"), (new_shell, ">&- 2>&- <&-")])
+def test_closed_streams_do_no_harm(tmp_path, run, redirection):
     x = tmp_path / "x.npy"
-    assert shell(redirection, *SOLVE, "-o", x) == (0, "", "")
+    assert run(redirection, *SOLVE, "-o", x) == (0, "", "")
     assert np.isfinite(np.load(x)).all()
 
 
@@ -55,38 +62,37 @@ def test_what_a_closed_stderr_would_have_shown_does_not_turn_up_on_stdout():
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    ("run", "environment"),
+    [
+        (shell, {"PYTHONIOENCODING": "ascii"}),
+        (new_shell, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    ],
     ids=["PYTHONIOENCODING", "LC_ALL"],
 )
-def test_a_terminal_without_unicode_gets_ascii(environment):
-    status, out, err = shell("", *SOLVE, "--recipe", "jacobi", **environment)
+def test_a_terminal_without_unicode_gets_ascii(run, environment):
+    status, out, err = run("", *SOLVE, "--recipe", "jacobi", **environment)
     assert (status, err) == (0, "") and out.isascii()
     assert re.search(r"residual norms +#[#*+=\-:._]+ *\n", out)
 
 
 def test_names_and_messages_that_a_stream_cannot_encode(tmp_path):
-    name = os.fsencode(tmp_path) + b"/\xff\xc3\xbc.mtx"
-    done = subprocess.run([*FINELU, "solve", name], capture_output=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"finelu: " + name + b": there is no such file.\n"
-    done = subprocess.run(
-        [*FINELU, "solve", name], capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, timeout=120
-    )
-    assert (done.returncode, done.stderr.endswith(b"\xff\\xfc.mtx: there is no such file.\n")) == (2, True)
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xc3\xbc.mtx")
+    assert shell("", "solve", name) == (2, "", f"finelu: {name}: there is no such file.\n")
+    status, out, err = shell("", "solve", name, PYTHONIOENCODING="ascii")
+    assert (status, out) == (2, "") and os.fsencode(err).endswith(b"\xff\\xfc.mtx: there is no such file.\n")
 
 
 def test_every_character_has_a_likeness_in_ascii():
     assert all(len(key) == 1 and not key.isascii() and value.isascii() for key, value in ASCII.items())
 
 
-@pytest.mark.parametrize("arguments", [SOLVE, [*SOLVE, "--json"]])
-def test_a_reader_that_has_gone_is_no_error(arguments):
+@pytest.mark.parametrize(("run", "arguments"), [(shell, SOLVE), (new_shell, [*SOLVE, "--json"])])
+def test_a_reader_that_has_gone_is_no_error(run, arguments):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([*FINELU, *arguments], stdout=write, stderr=subprocess.PIPE, timeout=120)
+    os.set_inheritable(write, True)
+    assert run(f"> /proc/{os.getpid()}/fd/{write}", *arguments) == (0, "", "")
     os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # Files that are written

@@ -22,7 +22,7 @@ from finelu.auto.ladder import Ladder
 from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
-from finelu.ordering import Begun, with_little_fill
+from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners import pardiso
 from finelu.preconditioners.direct import analysed
 from finelu.preconditioners.pardiso import mkl
@@ -651,9 +651,9 @@ def test_blocks_of_a_triangular_form_go_to_klu_even_with_pardiso():
     diagonal = sp.block_diag([gallery.tridiagonal(10)] * 400)
     A = sp.csr_matrix(diagonal + sp.triu(sp.random(4000, 4000, 2e-3, random_state=rng), 11))
     C = fl.as_csr(A, diagonal=False)
-    begun = Begun(C, aside=False)
-    assert begun.found()[2].flops > 1e4 * A.shape[0]
-    assert analysed(fl.SparseLU(), C, begun=begun).library.name == "klu" == analysed(fl.SparseLU(), C).library.name
+    job = OrderingJob(C, aside=False)
+    assert job.found()[2].flops > 1e4 * A.shape[0]
+    assert analysed(fl.SparseLU(), C, job=job).library.name == "klu" == analysed(fl.SparseLU(), C).library.name
 
 
 @klu
@@ -663,7 +663,7 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
     for A, first in ((wind, True), (grid, False)):
         costs = Ladder(fl.as_csr(A), 1e-8).costs
         costs.begin_count(now=True)
-        assert (costs.begun is None) is first is (costs.counting() == 0)
+        assert (costs.job is None) is first is (costs.counting() == 0)
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
         costs.end_count()

@@ -21,7 +21,7 @@ import finelu as fl
 from finelu import deadline, foreign, gallery
 from finelu.auto.ladder import Ladder
 from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix, UnstableFactors
-from finelu.ordering import Begun, complete_fill, with_little_fill
+from finelu.ordering import OrderingJob, complete_fill, with_little_fill
 from finelu.preconditioners import complete, direct, pardiso
 
 LIBRARIES = {"superlu": lambda: True, "klu": complete.nbklu, "feral": complete.feral, "pardiso": pardiso.mkl}
@@ -212,8 +212,8 @@ def test_stored_zeros_are_in_no_count():
         (order, fill), (other, same) = with_little_fill(K, ordering), with_little_fill(Z, ordering)
         np.testing.assert_array_equal(order, other)
         assert fill == same
-    begun = [Begun(fl.as_csr(A, diagonal=False), aside=False) for A in (K, Z)]
-    assert begun[0].found()[2] == begun[1].found()[2]
+    jobs = [OrderingJob(fl.as_csr(A, diagonal=False), aside=False) for A in (K, Z)]
+    assert jobs[0].found()[2] == jobs[1].found()[2]
     costs = [Ladder(fl.as_csr(A, diagonal=False), 1e-8).costs for A in (K, Z)]
     for one in costs:
         one.counted = one.quick = False

@@ -9,12 +9,12 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import account
+from finelu.auto import reuse
 from finelu.auto import sequence as module
 from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
-from finelu.ordering import Begun
+from finelu.ordering import OrderingJob
 
 N = 30 * 20
 pytestmark = pytest.mark.usefixtures("patient")
@@ -63,11 +63,11 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._account.made, sequence._account.excess = 1e-9, 1.0
+    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
-    sequence._account.updated, sequence._account.excess = 1e9, 1.0
+    sequence._reuse_costs.updated, sequence._reuse_costs.excess = 1e9, 1.0
     sequence.step(B, b)
     assert sequence.decisions[-1] == "reuse"
 
@@ -80,33 +80,33 @@ def test_what_old_factors_cost_adds_up_to_an_update(monkeypatch):
 
     def timed(self, *arguments):
         solution = iterate(self, *arguments)
-        self._account.pace = 1.0
+        self._reuse_costs.pace = 1.0
         return solution
 
     monkeypatch.setattr(Sequence, "_iterate", timed)
-    sequence._account.made = sequence._account.updated = 10.0
-    fresh, steps, excess = sequence._account.fresh, 0, 0.0
+    sequence._reuse_costs.made = sequence._reuse_costs.updated = 10.0
+    fresh, steps, excess = sequence._reuse_costs.fresh, 0, 0.0
     B = perturbed(convection())
     while sequence.decisions[-1] != "update":
-        assert (excess > 10.0) == (sequence._account.excess > 10.0)
+        assert (excess > 10.0) == (sequence._reuse_costs.excess > 10.0)
         b = values(N, "float64", seed=steps)
         solution = sequence.step(B, b)
         assert_solves(B, b, solution)
-        sequence._account.updated = 10.0
+        sequence._reuse_costs.updated = 10.0
         excess, steps = excess + max(solution.iterations - fresh, 0), steps + 1
         assert steps < 50
     assert steps > 2 and excess > 10.0
 
 
 def test_updates_follow_each_other_where_a_reuse_costs_more(monkeypatch):
-    monkeypatch.setattr(account, "RETRY", 3)
+    monkeypatch.setattr(reuse, "RETRY", 3)
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     for k in range(7):
         A = convection(1e-6 * k)
         assert_solves(A, b, sequence.step(A, b))
-        sequence._account.made = sequence._account.updated = 1.0
+        sequence._reuse_costs.made = sequence._reuse_costs.updated = 1.0
         if k == 0:
-            sequence._account.first = 2.0
+            sequence._reuse_costs.first = 2.0
     assert sequence.decisions == ["solve", *["update"] * 3, *["reuse"] * 3]  # which cost nothing here
 
 
@@ -116,23 +116,23 @@ def test_only_the_first_reuse_tells_what_factors_of_one_step_before_cost():
     class Counted(Sequence):
         def _iterate(self, A, b, patience):
             solution = super()._iterate(A, b, patience)
-            self._account.last, self._account.pace = self._account.fresh + next(more), 1.0
+            self._reuse_costs.last, self._reuse_costs.pace = self._reuse_costs.fresh + next(more), 1.0
             return solution
 
     sequence, b = Counted(recipe="ilu0"), values(N, "float64")
     for k in range(5):
         A = convection(1e-6 * k)
         assert_solves(A, b, sequence.step(A, b))
-        sequence._account.made = sequence._account.updated = 3.0
+        sequence._reuse_costs.made = sequence._reuse_costs.updated = 3.0
     assert sequence.decisions == ["solve", "reuse", "reuse", "update", "reuse"]
 
 
 def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
     b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
     sequence.step(convection(), b)
-    sequence._account.made = 1e9
+    sequence._reuse_costs.made = 1e9
     assert_solves(convection(0.1), b, sequence.step(convection(0.1), b))
-    sequence._account.made, sequence._account.excess = 1e-9, 1.0
+    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
     assert_solves(convection(0.1), b, sequence.step(None, b))
     assert_solves(convection(0.1), b, sequence.step(None, b))
     assert sequence.decisions == ["solve", "reuse", "update", "reuse"]
@@ -158,7 +158,7 @@ def test_factors_that_no_longer_help_are_replaced(monkeypatch):
 
 
 def test_old_factors_that_were_given_up_are_not_tried_again_at_once(monkeypatch):
-    monkeypatch.setattr(account, "RETRY", 3)
+    monkeypatch.setattr(reuse, "RETRY", 3)
     sequence, b, tried = Sequence(recipe="ilu0"), values(N, "float64"), []
     sequence.step(convection(), b)
     iterate = Sequence._iterate
@@ -169,7 +169,7 @@ def test_old_factors_that_were_given_up_are_not_tried_again_at_once(monkeypatch)
         return solution if self._current else replace(solution, status=finelu.Status.INTERRUPTED)
 
     monkeypatch.setattr(Sequence, "_iterate", impatient)
-    sequence._account.made, sequence._account.updated = 1e-9, 1e-9
+    sequence._reuse_costs.made, sequence._reuse_costs.updated = 1e-9, 1e-9
     for k in range(5):
         assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
     assert sequence.decisions == ["solve", *["update"] * 5]
@@ -186,18 +186,18 @@ def test_old_factors_that_were_good_for_long_are_tried_again(monkeypatch):
         return replace(solution, status=finelu.Status.BREAKDOWN) if len(steps) == 4 else solution
 
     sequence.step(convection(), b)
-    sequence._account.made = sequence._account.updated = 1e9
+    sequence._reuse_costs.made = sequence._reuse_costs.updated = 1e9
     monkeypatch.setattr(Sequence, "_iterate", jumps)
     for k in range(6):
         assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
-        sequence._account.updated = 1e9
+        sequence._reuse_costs.updated = 1e9
     assert sequence.decisions == ["solve", *["reuse"] * 3, "update", *["reuse"] * 2]
 
 
 def test_the_values_alone_are_what_an_update_is_expected_to_take():
     sequence = Sequence(recipe="sparse_lu")
     sequence.step(convection(), values(N, "float64"))
-    assert 0 < sequence._account.updated == min(sequence._F.report.numeric_seconds, sequence._account.made)
+    assert 0 < sequence._reuse_costs.updated == min(sequence._F.report.numeric_seconds, sequence._reuse_costs.made)
 
 
 def test_a_new_pattern_is_factored_anew():
@@ -235,13 +235,13 @@ def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice(monkeypatch
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     monkeypatch.setattr(type(sequence._F), "update", fails)
-    sequence._account.made, sequence._account.excess = 1e-9, 1.0
+    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
     monkeypatch.setattr(ILU0, "factor", fails)
-    sequence._account.made, sequence._account.excess = 1e-9, 1.0
+    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
         sequence.step(A, b)
     monkeypatch.undo()
@@ -293,7 +293,7 @@ def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
     assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
 
 
-class Here(Begun):
+class Here(OrderingJob):
     """It is over at once, whatever the threads do."""
 
     def __init__(self, A):
@@ -304,7 +304,7 @@ class Here(Begun):
         return True
 
 
-class Unwilling(Begun):
+class Unwilling(OrderingJob):
     """Its kernels would have to be compiled first."""
 
     @staticmethod
@@ -324,8 +324,8 @@ def as_on_a_gpu(monkeypatch, plan=0.0, step=-1e9, entry=1e-30, broken=False, beg
                 raise MemoryError
             return made[-1]
 
-    Begun(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "Begun", begun)
+    OrderingJob(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
+    monkeypatch.setattr(module, "OrderingJob", begun)
     monkeypatch.setattr(module, "on_gpu", lambda array: True)
     monkeypatch.setattr(module.cudss, "missing", lambda: "")
     monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0))
@@ -386,8 +386,8 @@ def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
     monkeypatch.setattr(module, "STEP", -1e9)
     monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=0.0, cudss_row=0.0))
     A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
-    Begun(as_csr(A), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "Begun", Here)
+    OrderingJob(as_csr(A), aside=False)  # its kernels are compiled
+    monkeypatch.setattr(module, "OrderingJob", Here)
     for k in range(5):
         b = values(A.shape[0], "float64", k)
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))

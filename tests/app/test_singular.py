@@ -9,7 +9,7 @@ import scipy.sparse.linalg as spla
 
 import finelu as fl
 from finelu import Status, solve
-from finelu.auto import singular
+from finelu.auto import exact, null_space, singular
 from finelu.errors import DecompositionError
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel import dense
@@ -188,13 +188,13 @@ def test_constants_of_the_columns_alone():
 
 
 def test_null_vectors_are_looked_for_once_and_not_for_what_is_solved(backend, monkeypatch):
-    looks, look = [], singular.constants
+    looks, look = [], null_space.constants
 
     def counted(A, **how):
         looks.append(A)
         return look(A, **how)
 
-    monkeypatch.setattr("finelu.auto.ladder.constants", counted)
+    monkeypatch.setattr("finelu.auto.solvability.constants", counted)
     A = neumann(30, 30)
     within = A @ random(900)
     solution = solve(backend.move(A), backend.move(within), device=backend.name)
@@ -281,9 +281,9 @@ def test_a_matrix_less_than_twice_the_precision_from_singular_is_not_called_so(n
     solution = solve(A, np.eye(n + 1, dtype=dtype)[0], rtol=1e-4)
     assert solution.status is not Status.SINGULAR
     assert (A @ np.full(n + 1, -(2.0**-power)) == np.eye(n + 1)[0]).all()  # the x that there is
-    assert solution.converged or n > singular.MOST_EXACT or power < -106
-    if n <= singular.MOST_EXACT:
-        assert singular.exactly_singular(as_csr(A)) is False
+    assert solution.converged or n > exact.MOST_EXACT or power < -106
+    if n <= exact.MOST_EXACT:
+        assert exact.exactly_singular(as_csr(A)) is False
 
 
 @pytest.mark.parametrize("phase", [1, -1, 1j])
@@ -301,17 +301,17 @@ def test_sums_of_rows_are_0_without_rounding_or_not(ordered):
     """1 + 2^-60 - 1 - 2^-60 is, 1 + 2^-120 - 1 is not, in whatever order twice the precision adds them up."""
     row = np.array([2.0**-120, 1, 2.0**-60, -1, -(2.0**-60)])
     A = np.array([np.roll(row if ordered else row[::-1], k) for k in range(5)])
-    found = singular.constants(as_csr(A, diagonal=False), hermitian=False)
+    found = null_space.constants(as_csr(A, diagonal=False), hermitian=False)
     assert not found.right.exact and not found.left.exact and not found.singular
     A = np.where(abs(A) == 2.0**-120, 0, A)
-    assert singular.constants(as_csr(A, diagonal=False), hermitian=False).singular
+    assert null_space.constants(as_csr(A, diagonal=False), hermitian=False).singular
 
 
 @pytest.mark.parametrize("share", [1.1e-8, 1e-6])
 def test_a_part_outside_of_the_range_that_rounding_may_reach_is_no_verdict_at_once(share):
     """A v of a rounding reaches that part with a c v whose terms have roundings as large."""
     A = as_csr(cells(30, 1.0), diagonal=False)
-    found = singular.constants(A, hermitian=True)
+    found = null_space.constants(A, hermitian=True)
     b = random(900)
     b -= b.mean()
     b += share * np.linalg.norm(b) / 30
@@ -328,7 +328,7 @@ def test_nearly_singular_systems_are_solved(shift):
 
 def test_constants_are_exact_or_rounding_or_none():
     def found(A):
-        return singular.constants(as_csr(A, diagonal=False), hermitian=True)
+        return null_space.constants(as_csr(A, diagonal=False), hermitian=True)
 
     assert found(neumann(9, 9)).right.exact
     assert not found(cells(9, 1.0)).right.exact
@@ -356,7 +356,7 @@ def test_all_rows_may_be_null(backend, monkeypatch):
 
     monkeypatch.setattr(np, "bincount", of_some)
     A = as_csr(backend.move(neumann(30, 30)), diagonal=False)
-    assert singular.constants(A, hermitian=True).right.exact
+    assert null_space.constants(A, hermitian=True).right.exact
     b = random(900)
     solution = solve(backend.move(neumann(30, 30)), backend.move(b), device=backend.name)
     assert solution.status is Status.SINGULAR
@@ -366,7 +366,7 @@ def test_all_rows_may_be_null(backend, monkeypatch):
 @pytest.mark.parametrize(("size", "of_b"), [(1e-300, 1e-200), (1e-150, 1e-180), (1.1e300, 1e-200)])
 def test_evidence_is_not_one_of_underflow(size, of_b):
     A = neumann(3, 3) * size  # rounded, row by row, so that A 1 is not 0
-    assert singular.exactly_singular(as_csr(A)) is False
+    assert exact.exactly_singular(as_csr(A)) is False
     solution = solve(A, of_b * np.arange(9.0))
     assert solution.status is Status.NUMERICALLY_SINGULAR, solution.explain()
 
@@ -375,7 +375,7 @@ def test_evidence_is_not_one_of_rows_that_leave_the_range():
     A = np.diag([1.0, 1.0, -2e-130, 3e282, 1.0, 1.0, 1.0])
     A[0, 1], A[1, 4], A[4, 6], A[5, 0], A[6, 5] = 8.0, -2e94, -9e224, -2e-106, -1e-44
     b = 1e108 * np.array([5.2, 5.6, -2.7, -1.0, 2.7, -5.0, 4.9])
-    assert singular.exactly_singular(as_csr(A)) is False
+    assert exact.exactly_singular(as_csr(A)) is False
     assert solve(A, b).status is not Status.SINGULAR
 
 
@@ -392,10 +392,10 @@ def test_x_without_a_part_along_v_is_finite_and_accurate_where_sums_leave_the_ra
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_projections_of_the_largest_and_smallest_numbers(size, dtype):
     x = np.array([1, 1, 1, 1, 1, 1, 1, 0, 1.5], dtype) * (1 + 1j if dtype == "complex128" else 1)
-    pieces = singular.Pieces(np.array([0] * 8 + [-1]), 1, True)
+    pieces = null_space.Pieces(np.array([0] * 8 + [-1]), 1, True)
     wanted = np.array([0.875] * 8 + [0]) * x[0] * size
     assert (pieces.part(x * size) == wanted).all()
-    rest = singular.Vectors.together(np.eye(9, dtype=dtype)[:, 8:], pieces)
+    rest = null_space.Vectors.together(np.eye(9, dtype=dtype)[:, 8:], pieces)
     assert (rest.part(x * size) == wanted + np.eye(9)[8] * x[8] * size).all()
 
 

@@ -740,14 +740,14 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         costs = ladder.Ladder(A, 1e-8).costs
         aside = costs.analysis_seconds
         assert costs.counting() == pytest.approx(aside)
-        assert monitor.better(costs, ["direct"], aside, aside / 2) is None and costs.begun is None  # not worth it
+        assert monitor.better(costs, ["direct"], aside, aside / 2) is None and costs.job is None  # not worth it
         release, order = threading.Event(), ordering._amd
         monkeypatch.setattr(ordering, "_amd", lambda *given: release.wait(60) and order(*given))
         assert monitor.better(costs, ["direct"], 0.0, 1e9) is None
         assert monitor.better(costs, ["direct", "threshold"], 0.0, 1e9) is None  # not before it is counted
-        assert costs.begun is not None and not costs.begun.over and costs.counting() == np.inf
+        assert costs.job is not None and not costs.job.over and costs.counting() == np.inf
         release.set()
-        costs.begun.found()
+        costs.job.found()
         assert costs.counting() == 0 and monitor.better(costs, ["direct"], 0.0, 1e9) == "direct"
         assert costs.fill == with_little_fill(A)[1]
     finally:
@@ -760,7 +760,7 @@ def test_a_count_that_must_be_compiled_first_costs_that_as_well(monkeypatch, eve
     for rest, counts in ((cost.COMPILES, False), (100 * cost.COMPILES, True)):
         costs = ladder.Ladder(finelu.as_csr(gallery.poisson7(30)), 1e-8).costs
         assert monitor.better(costs, ["direct"], 1.0, rest) == ("direct" if counts else None)
-        assert (costs.fill is not None) is counts and (costs.begun is not None) is counts
+        assert (costs.fill is not None) is counts and (costs.job is not None) is counts
 
 
 def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
@@ -776,14 +776,14 @@ def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
 def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):
     costs()
     monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda: True)
-    ended, end = [], ordering.Begun.end
+    ended, end = [], ordering.OrderingJob.end
 
     def until_halted(S, halt):
         while not halt[0]:
             time.sleep(1e-3)
 
     monkeypatch.setattr(ordering, "_amd", until_halted)
-    monkeypatch.setattr(ordering.Begun, "end", lambda self: (end(self), ended.append(self.over)))
+    monkeypatch.setattr(ordering.OrderingJob, "end", lambda self: (end(self), ended.append(self.over)))
     threads.set_num_threads(2)
     try:
         A = gallery.poisson5(60)
@@ -803,11 +803,11 @@ def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_n
             monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda compiled=compiled: compiled)
             costs = ladder.Ladder(A, 1e-8).costs
             costs.begin_count(now=False)
-            assert (costs.begun is not None) is aside
+            assert (costs.job is not None) is aside
             assert aside or costs.counting() == costs.analysis_seconds + (0.0 if compiled else cost.COMPILES)
             costs.end_count()
             costs.begin_count(now=not aside)
-            assert aside or (costs.begun.over and costs.begun.found()[2] == with_little_fill(A, "amd")[1])
+            assert aside or (costs.job.over and costs.job.found()[2] == with_little_fill(A, "amd")[1])
             costs.end_count()
     finally:
         threads.set_num_threads(threads.available_cores())

@@ -1,7 +1,6 @@
 """With --json standard output carries one JSON object alone, whatever the libraries in C have to say."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -9,19 +8,20 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 from conftest import real_matrix
+from programs import forked
 from scipy.sparse.csgraph import structural_rank
+from scipy.sparse.linalg import splu
+
+from finelu import start
+
 
 # SuperLU goes on with a supernode of fewer rows than columns, and its BLAS says so on standard output, from C.
-SUPERLU = "import sys, scipy.io, scipy.sparse.linalg as sla; sla.splu(scipy.io.mmread(sys.argv[1]).tocsc())"
-
-
-def printed(*command):
-    found = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
-    return found.returncode, found.stdout
+def superlu():
+    splu(scipy.io.mmread(sys.argv[1]).tocsc())
 
 
 def one_object(path, recipe):
-    status, out = printed("-m", "finelu", "solve", path, "--recipe", recipe, "--json", "--rtol", "1e-6")
+    status, out, _ = forked(start.main, "solve", path, "--recipe", recipe, "--json", "--rtol", "1e-6")
     assert status in (0, 1, 2) and out.count("\n") == 1 and isinstance(json.loads(out), dict), out[:200]
 
 
@@ -32,7 +32,7 @@ def provoking(tmp_path_factory):
     path = tmp_path_factory.mktemp("stdout") / "A.mtx"
     scipy.io.mmwrite(path, A, symmetry="general")
     assert structural_rank(A) < 44
-    if "illegal value" not in printed("-c", SUPERLU, path)[1]:
+    if "illegal value" not in forked(superlu, path)[1]:
         pytest.skip("this SuperLU has nothing to say of it")
     return path
 
@@ -61,12 +61,12 @@ def test_superlu_is_never_given_a_structurally_singular_matrix(monkeypatch):
 
     given, plain = [], foreign.splu
 
-    def splu(A, **how):
+    def checked(A, **how):
         given.append(structural_rank(A))
         assert given[-1] == A.shape[0]
         return plain(A, **how)
 
-    monkeypatch.setattr(foreign, "splu", splu)
+    monkeypatch.setattr(foreign, "splu", checked)
     refused = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

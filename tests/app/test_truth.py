@@ -15,7 +15,7 @@ from stencil_cases import random_blocks
 
 import finelu
 from finelu import IC0, ILU0, Jacobi, Status, gallery, krylov, solve
-from finelu.auto import attempt, ladder, singular
+from finelu.auto import attempt, exact, ladder
 from finelu.auto.choose import Rung
 from finelu.kernels import kernels_for, reference
 from finelu.krylov.operators import as_operator
@@ -336,14 +336,14 @@ def test_the_determinant_modulo_primes():
     rng = np.random.default_rng(3)
     for n in (1, 2, 5, 40):
         A = rng.standard_normal((n, n)) * 10.0 ** rng.uniform(-200, 200, (n, 1))
-        assert singular.exactly_singular(as_csr(A, diagonal=False)) is False
+        assert exact.exactly_singular(as_csr(A, diagonal=False)) is False
         low = rng.integers(-9, 9, (n, max(n - 1, 1))) @ rng.integers(-9, 9, (max(n - 1, 1), n)) * 0.125
         if n > 1:
-            assert singular.exactly_singular(as_csr(low, diagonal=False)) is True
-            assert singular.exactly_singular(as_csr(low * (1 + 1j), diagonal=False)) is True
-    assert singular.exactly_singular(as_csr(np.array([[1, 1j], [-1j, 1]]))) is True
-    assert singular.exactly_singular(as_csr(np.array([[1, 1j], [1j, 1]]))) is False
-    assert singular.exactly_singular(as_csr(gallery.poisson5(20))) is None  # too large
+            assert exact.exactly_singular(as_csr(low, diagonal=False)) is True
+            assert exact.exactly_singular(as_csr(low * (1 + 1j), diagonal=False)) is True
+    assert exact.exactly_singular(as_csr(np.array([[1, 1j], [-1j, 1]]))) is True
+    assert exact.exactly_singular(as_csr(np.array([[1, 1j], [1j, 1]]))) is False
+    assert exact.exactly_singular(as_csr(gallery.poisson5(20))) is None  # too large
 
 
 def test_a_backward_error_at_rounding_ends_the_solve():

@@ -26,7 +26,7 @@ from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection, triangular
 from finelu.kernels.cpu.inspection import CHUNK
 from finelu.kernels.cpu.recurrences import compiled
-from finelu.kernels.cpu.runtime import atomics, crew, jit, schedule
+from finelu.kernels.cpu.runtime import atomics, jit, schedule, workers
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, makespan, sequential
 from finelu.kernels.cpu.runtime.sharing import STEPS, shared_out
@@ -137,7 +137,7 @@ def check_solves(A, seed=0):
 
 
 def eliminations(A, analysis, listed=True):
-    """Plans with every kind of schedule; `listed` False: without the list of meetings."""
+    """Plans with every kind of schedule; `listed` False: without the list of intersections."""
     plan = analysis(A, "sequential")
     below = triangle(A, True, True)
     if not listed:
@@ -608,7 +608,7 @@ def test_elimination_is_shared_where_it_pays_only():
         cpu.elimination.ilu0_analysis(small, "levs")
 
 
-def test_a_long_list_of_meetings_is_not_made():
+def test_a_long_list_of_intersections_is_not_made():
     assert cpu.elimination.ilu0_analysis(matrix(np.ones((60, 60), bool))).first is not None
     A = matrix(np.ones((110, 110), bool))  # an entry meets 37 others
     assert cpu.elimination.ilu0_analysis(A).first is None
@@ -868,7 +868,7 @@ def test_a_forked_child_makes_its_own_threads(shared_work):
     if child == 0:
         try:
             agree(*shared_work, *plans)
-            os._exit(0 if threads._pool is not None or crew._present is not None else 3)
+            os._exit(0 if threads._pool is not None or workers._present is not None else 3)
         except BaseException:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

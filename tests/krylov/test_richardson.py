@@ -13,9 +13,8 @@ from checks import DTYPES
 from krylov_cases import METHODS, kind_for, name, residual, system
 
 import finelu
-from finelu import ILU0, BlockILU0, Jacobi, StencilMatrix
+from finelu import ILU0, Jacobi
 from finelu.device import on_gpu
-from finelu.errors import MatrixError, ParameterError
 from finelu.krylov import METHODS as NAMES
 from finelu.krylov import richardson
 from finelu.krylov.operators import as_operator
@@ -140,24 +139,3 @@ def test_richardson_that_grows_ends_and_gives_the_best_back(backend):
         assert solution.status is Status.DIVERGED and not backend.fetch(solution.x).any()
         assert solution.recurrence[-1] > bound * solution.history[0] == bound * solution.residual_norm
         assert solution.recurrence[-2] <= 1e8 * solution.history[0]
-
-
-def test_correct_is_the_former_name_of_richardson():
-    blocks = np.random.default_rng(0).uniform(0, 0.1, (7, 2, 3, 2, 2, 2))
-    blocks[3] += 3 * np.eye(2)
-    A = StencilMatrix(blocks)
-    F, b = BlockILU0().factor(A), np.arange(1.0, 25.0)
-    new = richardson(A, b, M=F, rtol=1e-10, maxiter=20)
-    for module in (finelu, finelu.preconditioners):
-        with pytest.warns(DeprecationWarning, match=r"finelu\.richardson\(A, b, M=F, maxiter=20, rtol=1e-10\)"):
-            old = module.correct(A, F, b)
-        np.testing.assert_array_equal(old.x, new.x)
-        np.testing.assert_array_equal(old.history, new.history)
-        assert (old.method, old.recipe) == ("correct", new.recipe)
-    for error, match, arguments, options in (
-        (MatrixError, "a StencilMatrix is needed", (A.tocsr(), F, b), {}),
-        (ParameterError, "solve", (A, A.tocsr(), b), {}),
-        (ParameterError, "steps=-1", (A, F, b), {"steps": -1}),
-    ):
-        with pytest.warns(DeprecationWarning, match="is now"), pytest.raises(error, match=match):
-            finelu.correct(*arguments, **options)

@@ -31,7 +31,7 @@ from finelu import ordering as module
 from finelu.kernels import kernels_for, reference
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.ordering import (
-    Begun,
+    OrderingJob,
     _amd,
     _graph,
     _separator,
@@ -232,14 +232,14 @@ def test_an_approximate_minimum_degree_fills_in_as_little_as_an_exact_one(A, tim
 def test_an_order_is_begun_by_another_thread_and_ended(monkeypatch):
     A = as_csr(gallery.poisson7(12))
     want = with_little_fill(A)
-    begun = Begun(A)
-    order, fill = with_little_fill(A, begun=begun)
-    assert begun.over
+    job = OrderingJob(A)
+    order, fill = with_little_fill(A, job=job)
+    assert job.over
     np.testing.assert_array_equal(order, want[0])
     assert fill == want[1]
     begins, goes_on = threading.Event(), threading.Event()
     monkeypatch.setattr("finelu.ordering._amd", lambda S, halt: begins.set() or (goes_on.wait(60) and want[0]))
-    busy = Begun(A)
+    busy = OrderingJob(A)
     assert begins.wait(60)
     threading.Timer(0.1, goes_on.set).start()
     busy.end()
@@ -253,17 +253,17 @@ def test_a_forked_child_orders_by_itself(monkeypatch):
     want, own = with_little_fill(A)[0], _amd
     begins, goes_on = threading.Event(), threading.Event()
     monkeypatch.setattr("finelu.ordering._amd", lambda *given: begins.set() or (goes_on.wait(60) and own(*given)))
-    begun = Begun(A)
+    job = OrderingJob(A)
     assert begins.wait(60)
     child = os.fork()
     if child == 0:
         goes_on.set()
-        order = begun.found()[1]
-        begun.end()
+        order = job.found()[1]
+        job.end()
         os._exit(0 if np.array_equal(order, want) else 1)
     assert os.waitpid(child, 0)[1] == 0
     goes_on.set()
-    np.testing.assert_array_equal(begun.found()[1], want)
+    np.testing.assert_array_equal(job.found()[1], want)
 
 
 @PATTERNS

@@ -391,8 +391,6 @@ def test_bad_matrices():
             F.solve(wrong)
     with pytest.raises(ParameterError, match="trans"):
         F.solve(np.ones(6), "C")
-    with pytest.warns(DeprecationWarning, match="is now"), pytest.raises(MatrixError, match="needed, or a BlockMatrix"):
-        fl.correct(B, F, np.ones(6))
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 12, 20])

@@ -11,11 +11,11 @@ import numpy as np
 
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
-from finelu.auto.singular import Evidence
+from finelu.auto.null_space import Evidence
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion
-from finelu.krylov.operators import Identity, Operator, matrix_operator
+from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR
@@ -28,7 +28,7 @@ REFINEMENTS = 6  # steps of refinement with complete factors; also the length of
 MAXITER = 2000  # of one attempt
 
 
-class Column:
+class RightHandSide:
     """One right-hand side and the best x so far.
 
     A : as an operator on vectors of the dtype of b.  scale : ||b||.
@@ -53,11 +53,11 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Way:
-    """What one attempt iterates with.
+class Iterations:
+    """The iterations of one attempt with the factors of a rung.
 
-    factors : None for no preconditioner; M : as an operator.  recipe : their name.
-    methods : one, and another for where it breaks down.  complete : the factors are those of A up to rounding.
+    factors : None for no preconditioner.  recipe : their name.
+    methods : the first one, and others for where it breaks down.  complete : the factors are those of A up to rounding.
     refine : whether refinement comes before the methods.
     begins(method, target) : the monitor of a method's iterations to that norm.
     most : iterations.  ended : the statuses of a method after which the next one goes on.
@@ -65,7 +65,6 @@ class Way:
     """
 
     factors: Any
-    M: Operator | Identity
     recipe: str
     methods: tuple[str, ...]
     complete: bool
@@ -75,78 +74,84 @@ class Way:
     ended: tuple[Status, ...] = field(default=BROKEN)
     callback: Listener = None
 
+    def run(self, rhs: RightHandSide) -> tuple[Solution, SwitchMonitor]:
+        """The solution that the iterations find from the x of `rhs`; that x where they find nothing better."""
+        b, x, size, target = rhs.b, rhs.x, rhs.size, rhs.target
+        M = as_operator(self.factors, "M", b, b.dtype)
+        r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
+        monitor, method, status, iterations = self.begins("refinement", target), "refinement", Status.CONVERGED, 0
+        history = recurrence = np.array([size])
+        if self.refine:
+            x, r, size, history = self._refine(rhs, r, monitor)
+            iterations, recurrence = len(history) - 1, history
+        for method in self.methods if size > target and monitor.status is None else ():
+            goes_on, corrected = True, False
+            while goes_on:  # once, unless rows differ in size, so that one norm does not lead to what is asked
+                most = min(self.most - iterations, REFINEMENTS**2 if self.complete else MAXITER)
+                if most <= 0:
+                    break
+                before, (rest, tolerance) = size, rhs.residual.correction(x, r, size, target)
+                monitor = self.begins(method, tolerance)
+                found = self._correct(rhs, M, method, x, rest, tolerance, monitor, int(most))
+                iterations, status = iterations + found.iterations, found.status
+                better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
+                rest, reached = rhs.residual(b, better, target)
+                history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
+                if found.iterations and math.isfinite(reached):
+                    history[-1] = reached
+                rhs.indefinite |= status is Status.INDEFINITE
+                if corrected and not reached < size:
+                    break
+                x, r, size, corrected = better, rest, reached, True
+                claimed = status is Status.CONVERGED and size > target
+                goes_on = claimed and rhs.residual.by_rows and size <= before / 2 and monitor.status is None
+            if most <= 0 or monitor.status or (status not in self.ended and not claimed):
+                break  # what was claimed by rounding goes on, as from here r is a better one
+        if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
+            x, size = rhs.x, rhs.size
+        if size > target and status is Status.CONVERGED:
+            status = Status.STAGNATED  # the method's claim, which the check here does not share
+        status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
+        found = Solution(x, status, iterations, size, history, method=method, recipe=self.recipe, recurrence=recurrence)
+        return found, monitor
 
-def improve(column: Column, way: Way) -> tuple[Solution, SwitchMonitor]:
-    """What the iterations find, from the column's x; that x where they find nothing better."""
-    b, x, size, target = column.b, column.x, column.size, column.target
-    r = b if size == column.scale else column.residual(b, x, target)[0]
-    monitor, method, status, iterations = way.begins("refinement", target), "refinement", Status.CONVERGED, 0
-    history = recurrence = np.array([size])
-    if way.refine:
-        x, r, size, history = _refine(column, way, r, monitor)
-        iterations, recurrence = len(history) - 1, history
-    for method in way.methods if size > target and monitor.status is None else ():
-        goes_on, corrected = True, False
-        while goes_on:  # once, unless rows differ in size, so that one norm does not lead to what is asked
-            most = min(way.most - iterations, REFINEMENTS**2 if way.complete else MAXITER)
-            if most <= 0:
+    def _correct(
+        self,
+        rhs: RightHandSide,
+        M: Any,
+        method: str,
+        x: Any,
+        r: Any,
+        tolerance: float,
+        monitor: SwitchMonitor,
+        most: int,
+    ) -> Solution:
+        """A correction of x, whose residual is r, to a norm below the tolerance."""
+        callback, restart = self.callback, REFINEMENTS if self.complete else krylov.CYCLE
+        return krylov.iterate(
+            method,
+            System(rhs.A, r, M),
+            rtol=0.0,
+            atol=tolerance,
+            maxiter=most,
+            callback=None if callback is None else lambda correction: callback(x + correction),
+            watch=monitor,
+            restart=restart,
+        )
+
+    def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:
+        """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
+        x, size = rhs.x, rhs.size
+        history, most = [size], min(REFINEMENTS, self.most)
+        stops = monitor(0, size)
+        while size > rhs.target and len(history) <= most and not stops:
+            with np.errstate(over="ignore", invalid="ignore"):
+                better = kernels_for(x).vectors.added(x, self.factors.solve(r))
+                rest, reached = rhs.residual(rhs.b, better, rhs.target)
+            if not reached <= size / 2 or kernels_for(better).vectors.first_not_finite(better) >= 0:
                 break
-            before, (rest, tolerance) = size, column.residual.correction(x, r, size, target)
-            monitor = way.begins(method, tolerance)
-            found = _correct(column, way, method, x, rest, tolerance, monitor, int(most))
-            iterations, status = iterations + found.iterations, found.status
-            better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
-            rest, reached = column.residual(b, better, target)
-            history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
-            if found.iterations and math.isfinite(reached):
-                history[-1] = reached
-            column.indefinite |= status is Status.INDEFINITE
-            if corrected and not reached < size:
-                break
-            x, r, size, corrected = better, rest, reached, True
-            claimed = status is Status.CONVERGED and size > target
-            goes_on = claimed and column.residual.by_rows and size <= before / 2 and monitor.status is None
-        if most <= 0 or monitor.status or (status not in way.ended and not claimed):
-            break  # what was claimed by rounding goes on, as from here r is a better one
-    if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
-        x, size = column.x, column.size
-    if size > target and status is Status.CONVERGED:
-        status = Status.STAGNATED  # the method's claim, which the check here does not share
-    status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
-    found = Solution(x, status, iterations, size, history, method=method, recipe=way.recipe, recurrence=recurrence)
-    return found, monitor
-
-
-def _correct(
-    column: Column, way: Way, method: str, x: Any, r: Any, tolerance: float, monitor: SwitchMonitor, most: int
-) -> Solution:
-    """A correction of x, whose residual is r, to a norm below the tolerance."""
-    callback, restart = way.callback, REFINEMENTS if way.complete else krylov.CYCLE
-    return krylov.iterate(
-        method,
-        System(column.A, r, way.M),
-        rtol=0.0,
-        atol=tolerance,
-        maxiter=most,
-        callback=None if callback is None else lambda correction: callback(x + correction),
-        watch=monitor,
-        restart=restart,
-    )
-
-
-def _refine(column: Column, way: Way, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:
-    """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
-    x, size = column.x, column.size
-    history, most = [size], min(REFINEMENTS, way.most)
-    stops = monitor(0, size)
-    while size > column.target and len(history) <= most and not stops:
-        with np.errstate(over="ignore", invalid="ignore"):
-            better = kernels_for(x).vectors.added(x, way.factors.solve(r))
-            rest, reached = column.residual(column.b, better, column.target)
-        if not reached <= size / 2 or kernels_for(better).vectors.first_not_finite(better) >= 0:
-            break
-        x, r, size = better, rest, reached
-        history.append(size)
-        stops = way.callback is not None and monitor.stops(way.callback, x.copy())
-        stops = stops or monitor(len(history) - 1, size)
-    return x, r, size, np.array(history)
+            x, r, size = better, rest, reached
+            history.append(size)
+            stops = self.callback is not None and monitor.stops(self.callback, x.copy())
+            stops = stops or monitor(len(history) - 1, size)
+        return x, r, size, np.array(history)

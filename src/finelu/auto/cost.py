@@ -20,7 +20,7 @@ from finelu.kernels import kernels_for
 from finelu.krylov import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
-from finelu.ordering import COSTLY, Begun, Fill, products
+from finelu.ordering import COSTLY, Fill, OrderingJob, products
 from finelu.preconditioners import Schwarz
 from finelu.preconditioners.complete import is_mirrored
 from finelu.preconditioners.direct import (
@@ -59,7 +59,7 @@ class Costs:
     pace : how much slower this machine is than the one of the constants; gpu_pace : what a GPU takes for its own rungs,
     likewise.  analysis : of the direct solve, once
     `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
-    direct solve would take.  begun : that, by another thread.
+    direct solve would take.  job : the same analysis, running in a second thread.
     short : rows are so short that factors with columns ordered alone stay sparse.
     fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
@@ -79,7 +79,7 @@ class Costs:
         self.fill: Fill | None = None
         self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
         self.no_room = False
-        self.begun: Begun | None = None
+        self.job: OrderingJob | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
     @cached_property
@@ -92,12 +92,12 @@ class Costs:
 
         `end_count` ends it.
         """
-        if self.begun is None and self.light is None and self._by_amd:
-            if self.traits.nnz <= BESIDES and Begun.possible():
-                self.begun = Begun(self.A)
+        if self.job is None and self.light is None and self._by_amd:
+            if self.traits.nnz <= BESIDES and OrderingJob.possible():
+                self.job = OrderingJob(self.A)
             elif now:
                 with suppress(OutOfTime), limited(self.deadline):
-                    self.begun = Begun(self.A, aside=False)
+                    self.job = OrderingJob(self.A, aside=False)
 
     @cached_property
     def light(self) -> Analysis | None:
@@ -118,22 +118,22 @@ class Costs:
 
     def end_count(self) -> None:
         """No thread is at work on A any more."""
-        if self.begun is not None and not self.begun.over:
-            self.begun.end()
-            self.begun = None
+        if self.job is not None and not self.job.over:
+            self.job.end()
+            self.job = None
 
     def counting(self) -> float:
         """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
         if self.light is not None:
             return 0.0
         seconds = self.analysis_seconds + self.compile_seconds
-        if self.begun is None:
+        if self.job is None:
             seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
         else:
-            if not self.begun.over:
+            if not self.job.over:
                 return math.inf
             try:
-                fill, more = self.begun.found()[2], self.begun.goes_on
+                fill, more = self.job.found()[2], self.job.goes_on
             except (MemoryError, OutOfTime):  # as `count_fill` will find
                 return 0.0
             symmetric = is_mirrored(self.A)
@@ -155,7 +155,7 @@ class Costs:
                         require_matching(self.A)
                         return
                     known = self.__dict__.get("light")
-                    self.analysis = known or analysed(recipe, self.A, counted=True, begun=self.begun)
+                    self.analysis = known or analysed(recipe, self.A, counted=True, job=self.job)
                 self._analysed_for = recipe
                 self.fill = self.analysis.fill
                 return

@@ -16,51 +16,38 @@ from typing import Any, Literal
 
 import numpy as np
 
-from finelu.auto.attempt import BROKEN, INDEFINITE, Column, Way, improve
+from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
 from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
-from finelu.auto.singular import (
-    UNRESOLVED,
-    Constants,
-    Evidence,
-    condition,
-    condition_in_words,
-    constant,
-    constants,
-    is_off_constant_range,
-    may_be_rounding,
-    verdict,
-)
+from finelu.auto.null_space import Evidence
+from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
+from finelu.auto.solvability import Solvability
 from finelu.deadline import limited
-from finelu.device import namespace, synchronize, to_host
+from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
 from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
-from finelu.krylov.operators import as_operator, matrix_operator
+from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.matrix.vectors import as_dtype, underflows
+from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners import MILU0, SparseLU, cudss
 from finelu.preconditioners.direct import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Attempt, Certificate, Solution, Status
-from finelu.scaling import require_matching
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
-BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
-SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
 TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
-SINGLE = 1e-5  # the least rtol that single precision is trusted with
 
 
 class Ladder:
@@ -96,19 +83,13 @@ class Ladder:
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
-        self.structure = ""  # what a recipe says of a structural singularity
-        # Whether the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
-        sum_of_all = float(abs(self.A.data.sum()))
-        self.may_be_singular = sum_of_all <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.traits.mirrored[0]
-        self.constants: Constants | None = None  # null vectors, once looked for
-        self.looked = 0  # for which: none, the constant vector of whole rows, all
-        self.columns_vanish: bool | None = None  # whether their sums may be rounding of 0; None: not looked at
+        self.solvability = Solvability(A, self.traits)
         self.least = False  # whether the last x for such a b was of the least residual
         self.nested = 0  # how many parts of b outside of A's range have been taken away
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
-        self.preferred: str | None = None  # the rung that solved the column before
-        self.given_up: set[str] = set()  # rungs that did not solve an earlier column: they come last from then on
+        self.preferred: str | None = None  # the rung that solved the right-hand side before
+        self.given_up: set[str] = set()  # rungs that did not solve an earlier one: they come last from then on
 
     def first(self) -> dict[str, str]:
         """What is tried first: recipe, method and reason, in words; {} where nothing fits the memory."""
@@ -121,7 +102,7 @@ class Ladder:
     # the order of the rungs
 
     def next_rung(self, left: list[str]) -> str | None:
-        """The cheapest of those left that fits the memory and the time; what an earlier column gave up comes last."""
+        """The cheapest of those left that fits the memory and the time; what an earlier one gave up comes last."""
         costs, given_up = self.costs, self.given_up.intersection(left)
         if given_up and (rung := self.next_rung([rung for rung in left if rung not in given_up])):
             return rung
@@ -170,38 +151,38 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        column = Column(self.A, b, scale, wanted, self.criterion)
+        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion)
         length = scale  # of b - A x, which the criterion may measure otherwise
         if x0 is not None:
-            _, size = column.residual(b, x0, column.target)
+            _, size = rhs.residual(b, x0, rhs.target)
             if size < scale:
-                column.x, column.size, column.history, column.recurrence = x0.copy(), size, [size], [size]
-                length = column.residual.norm
-                if size <= column.target:
-                    return replace(self.nothing(b, Status.CONVERGED, length), x=column.x)
+                rhs.x, rhs.size, rhs.history, rhs.recurrence = x0.copy(), size, [size], [size]
+                length = rhs.residual.norm
+                if size <= rhs.target:
+                    return replace(self.nothing(b, Status.CONVERGED, length), x=rhs.x)
         if self.method != "auto" and (differing := unfit(self.method, self.A, self.traits.kind)):
             found = self.nothing(b, Status.NOT_SYMMETRIC, length)
-            return replace(found, x=column.x, method=self.method, seen=(*found.seen, differing))
+            return replace(found, x=rhs.x, method=self.method, seen=(*found.seen, differing))
         if self.most == 0:
-            return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=column.x)
+            return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=rhs.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
         with limited(self.costs.deadline):
             try:
-                if self.may_be_singular and (evidence := self._off_range(column)) is not None:
-                    return self._least_squares(column, evidence, guess=column.x if column.size < scale else None)
-                rung = self._climb(column, left, rung, why)
-                if column.evidence is not None:
-                    return self._least_squares(column, column.evidence, rung)
-                ended = column.status is not Status.PRECISION_LIMIT and column.status in OVER
-                if not ended and column.iterations < self.most:
-                    evidence = self._off_range(column, thorough=True)
+                if self.solvability.may_be_singular and (evidence := self._off_range(rhs)) is not None:
+                    return self._least_squares(rhs, evidence, guess=rhs.x if rhs.size < scale else None)
+                rung = self._climb(rhs, left, rung, why)
+                if rhs.evidence is not None:
+                    return self._least_squares(rhs, rhs.evidence, rung)
+                ended = rhs.status is not Status.PRECISION_LIMIT and rhs.status in OVER
+                if not ended and rhs.iterations < self.most:
+                    evidence = self._off_range(rhs, thorough=True)
                     if evidence is not None:
-                        return self._least_squares(column, evidence)
+                        return self._least_squares(rhs, evidence)
             except OutOfTime:
-                column.status = Status.OUT_OF_TIME if column.attempts else column.status
-            return self._solution(column, left)
+                rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
+            return self._solution(rhs, left)
 
-    def _climb(self, column: Column, left: list[str], rung: str | None, why: str) -> str | None:
+    def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
         returns the last, None if that is not what led to the evidence. rung, why : as of `solve`."""
         try:
@@ -209,126 +190,93 @@ class Ladder:
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
             while rung is not None and perf_counter() <= self.costs.deadline:
                 left.remove(rung)
-                change = self._attempt(column, rung, why, left)
-                goes_on = column.status not in OVER[:3] and column.iterations < self.most
-                if self.may_be_singular and goes_on and (found := self._off_range(column, thorough=True)):
-                    column.evidence = found
+                change = self._attempt(rhs, rung, why, left)
+                goes_on = rhs.status not in OVER[:3] and rhs.iterations < self.most
+                if self.solvability.may_be_singular and goes_on and (found := self._off_range(rhs, thorough=True)):
+                    rhs.evidence = found
                     return None
-                if column.status in OVER or not goes_on:
+                if rhs.status in OVER or not goes_on:
                     break
-                if self.may_be_singular:
-                    self._without_constants(column)
+                if self.solvability.may_be_singular:
+                    self.solvability.without_null_part(rhs)
                 self.given_up.add(rung)
                 before, rung = rung, change or self.next_rung(left)
                 why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         finally:
-            if self.costs.begun is not None:
+            if self.costs.job is not None:
                 self.costs.end_count()
         return rung
 
-    def _look_for_the_constant(self, column: Column) -> None:
-        """Whether A takes the constant vector to 0; then factors that keep row sums are left out."""
-        self.looked = 1
-        sums, cheap = column.A @ namespace(column.b).ones_like(column.b), self.rungs.get("cheap")
-        right = constant(self.A) if may_be_rounding(sums, self.A, self.traits.mirrored[0]) else None
-        if right is None:
-            return
-        hermitian = self.traits.mirrored[1] == 0
-        self.constants = Constants(self.A, self.A if hermitian else None, right, right if hermitian else None)
-        if cheap is not None and "cheap" not in self.factors:
+    def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
+        """`Solvability.off_range`; where A takes the constant vector to 0, factors that keep row sums are left out."""
+        if self.criterion == "backward":
+            return None
+        known, small = self.solvability, self.traits.n <= SMALL and not thorough
+        before = known.constant_is_null
+        evidence, cheap = known.off_range(rhs, thorough=thorough, small=small), self.rungs.get("cheap")
+        if known.constant_is_null and not before and cheap is not None and "cheap" not in self.factors:
             kept = tuple(r for r in cheap.recipes if not isinstance(r, MILU0) or not self.traits.definite)
             self.rungs["cheap"] = cheap if kept == cheap.recipes else Rung(kept, WITHOUT_PIVOT)
-
-    def _is_left_null(self) -> bool:
-        """Whether A^H may take the constant vector to 0."""
-        if self.constants is not None and self.constants.left is not None:
-            return True
-        largest, differing, *_ = self.traits.mirrored
-        if self.columns_vanish is None:
-            sums = self.A.tosparse().T @ namespace(self.A.data).ones(self.A.n, self.A.dtype) if differing else None
-            self.columns_vanish = sums is not None and may_be_rounding(sums, self.A, largest)
-        return self.columns_vanish
-
-    def _off_range(self, column: Column, *, thorough: bool = False) -> Evidence | None:
-        """What shows, from null vectors that A's pattern leads to, that no x solves for this column.
-
-        thorough : as iterations have failed. Else others than the constant vector are looked for only where b has a
-        part along that, since it takes as long as many an iteration.
-        """
-        if self.criterion == "backward" or not (thorough or self.may_be_singular):
-            return None
-        if self.may_be_singular and not self.looked:
-            self._look_for_the_constant(column)
-        if not thorough and not (is_off_constant_range(column.b, column.scale, column.wanted) and self._is_left_null()):
-            return None
-        if self.looked < 2:
-            self.looked = 2
-            self.constants = constants(self.A, hermitian=self.traits.mirrored[1] == 0) or self.constants
-        if self.constants is None:
-            return None
-        return self.constants.evidence(column.b, column.wanted, small=self.traits.n <= SMALL and not thorough)
-
-    def _without_constants(self, column: Column) -> None:
-        """Take the part of x out of it along null vectors that are known: it may have grown, and only adds rounding."""
-        if self.constants is not None and self.constants.right is not None:
-            x = column.x - self.constants.right.part(column.x)
-            _, size = column.residual(column.b, x, column.target)
-            if size <= column.size:
-                column.x, column.size = x, size
+        return evidence
 
     def _least_squares(
-        self, column: Column, evidence: Evidence, rung: str | None = None, guess: Any = None
+        self, rhs: RightHandSide, evidence: Evidence, rung: str | None = None, guess: Any = None
     ) -> Solution:
-        """The answer for a column that is outside of A's range: x of the least residual and, as far as null vectors are
-        known, of the least norm.  rung : that of good factors, if there are some.  guess : of x, None for 0: what
+        """The answer for a right-hand side outside of A's range: x of the least residual and, as far as null vectors
+        are known, of the least norm.  rung : that of good factors, if there are some.  guess : of x, None for 0: what
         iterations with b have left has grown along null vectors."""
-        b, null, within = column.b, evidence.null, column.b - evidence.outside
+        b, null, within = rhs.b, evidence.null, rhs.b - evidence.outside
         if rung is not None:
-            self._look_at_structure()
-        status = Status.SINGULAR if evidence.exact or self.structure else Status.NUMERICALLY_SINGULAR
-        inner = self.nothing(b, Status.CONVERGED if norm(within) <= column.target else status, norm(within))
+            self.solvability.look_at_structure()
+        status = Status.SINGULAR if evidence.exact or self.solvability.structure else Status.NUMERICALLY_SINGULAR
+        inner = self.nothing(b, Status.CONVERGED if norm(within) <= rhs.target else status, norm(within))
         if not inner.converged and self.nested < NESTED:
             before, why = (self.most, self.given_up), "it is for the part of b in A's range"
-            self.most, self.given_up = max(self.most - column.iterations, 0), set()
+            self.most, self.given_up = max(self.most - rhs.iterations, 0), set()
             self.nested, self.least = self.nested + 1, False
             try:
-                inner = self.solve(within, guess, column.target, rung=rung, why=why)
+                inner = self.solve(within, guess, rhs.target, rung=rung, why=why)
             finally:
                 self.most, self.given_up = before
                 self.nested -= 1
-        found = [inner.x] if inner.converged else [b * 0, inner.x, column.x]
+        found = [inner.x] if inner.converged else [b * 0, inner.x, rhs.x]
         if null is not None:
             found = [rest if bool(namespace(b).isfinite(rest := x - null.part(x)).all()) else x for x in found]
-        x = min(found, key=lambda x: column.residual(b, x, column.target)[1])
-        column.residual(b, x, column.target)
+        x = min(found, key=lambda x: rhs.residual(b, x, rhs.target)[1])
+        rhs.residual(b, x, rhs.target)
         self.least = inner.converged or self.least
         if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
             status = inner.status
-        elif not self.least and b.real.dtype == np.float32 and column.iterations + inner.iterations < self.most:
+        elif not self.least and b.real.dtype == np.float32 and rhs.iterations + inner.iterations < self.most:
             status = Status.PRECISION_LIMIT  # double precision finds out
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
         if not self.least:
             least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
-        empty = self._empty_rows(b) if self.structure else ""
-        words = (empty, evidence.text, least + (", without a part along v" if null is not None else ""), self.structure)
+        empty = self.solvability.empty_rows(b) if self.solvability.structure else ""
+        words = (
+            empty,
+            evidence.text,
+            least + (", without a part along v" if null is not None else ""),
+            self.solvability.structure,
+        )
         seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
-        return self._combined(column, evidence, inner, replace(inner, x=x, status=status, seen=seen))
+        return self._combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
-    def _combined(self, column: Column, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
+    def _combined(self, rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
         """What was found, with the attempts that came before, and norms that are those of b, not of its part."""
-        within, outside = norm(column.b - evidence.outside), norm(evidence.outside)
+        within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
         history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
-        history = np.append(column.history, history)
-        history[-1] = column.residual.norm
+        history = np.append(rhs.history, history)
+        history[-1] = rhs.residual.norm
         return replace(
             found,
-            iterations=column.iterations + inner.iterations,
-            residual_norm=column.residual.norm,
+            iterations=rhs.iterations + inner.iterations,
+            residual_norm=rhs.residual.norm,
             history=history,
-            recurrence=np.append(column.recurrence, recurrence),
+            recurrence=np.append(rhs.recurrence, recurrence),
             attempts=(
-                *column.attempts,
-                *(replace(a, residual=math.hypot(a.residual * within, outside) / column.scale) for a in inner.attempts),
+                *rhs.attempts,
+                *(replace(a, residual=math.hypot(a.residual * within, outside) / rhs.scale) for a in inner.attempts),
             ),
         )
 
@@ -345,30 +293,28 @@ class Ladder:
         target = max(self.rtol * norm(times_power(b, power)), atol)
         return diminished(found, A, b, self.criterion, power, target)
 
-    def _attempt(self, column: Column, rung: str, why: str, left: list[str]) -> str | None:
-        """Try a rung, from the best x so far. Sets the column's status; returns the rung to change to, or None."""
+    def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
+        """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
             with compile_clock() as compiling:
                 try:
                     outcome = self._factor(rung)
                 except OutOfTime as error:
-                    outcome, column.status = str(error), Status.OUT_OF_TIME
+                    outcome, rhs.status = str(error), Status.OUT_OF_TIME
             made = perf_counter() - start
             compiled = compiling()
             if outcome:
                 self.broken.add(rung)
-                reached = column.size / column.scale
-                column.attempts.append(
-                    Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached)
-                )
+                reached = rhs.size / rhs.scale
+                rhs.attempts.append(Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached))
                 return None
             why += f", and {first} found no factors" if first != self._name(rung) else ""
         begin = perf_counter()
         try:
             others = compared([other for other in left if other not in self.given_up])
-            found, monitor = self._improve(column, rung, others, start + min(compiled, made))
-            if column.indefinite and self.traits.definite:
+            found, monitor = self._improve(rhs, rung, others, start + min(compiled, made))
+            if rhs.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
             if self.asked:
@@ -376,125 +322,127 @@ class Ladder:
             del self.factors[rung]
             self.broken.add(rung)
             self.preferred = None if self.preferred == rung else self.preferred
-            spent, reached = perf_counter() - begin, column.size / column.scale
+            spent, reached = perf_counter() - begin, rhs.size / rhs.scale
             outcome = "no memory for its iterations"
-            column.attempts.append(Attempt(self._name(rung), "", why, outcome, 0, made, spent, reached))
+            rhs.attempts.append(Attempt(self._name(rung), "", why, outcome, 0, made, spent, reached))
             return None
-        solved = found.residual_norm <= column.target
+        solved = found.residual_norm <= rhs.target
         outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
-        spent, reached = perf_counter() - begin, found.residual_norm / column.scale
+        spent, reached = perf_counter() - begin, found.residual_norm / rhs.scale
         attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
-        self._take(column, rung, found, attempt, given_up=monitor.change is not None)
+        self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
 
-    def _take(self, column: Column, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
-        """What a rung has found, into the column."""
-        column.attempts.append(attempt)
-        column.tried, column.status = True, found.status
-        column.iterations += found.iterations
-        column.history.extend(found.history[1:])
-        column.recurrence.extend(found.recurrence[1:])
-        if found.residual_norm < column.size:
-            column.x, column.size, column.best = found.x, found.residual_norm, attempt
-        if found.residual_norm <= column.target:
-            column.status, column.best, self.preferred = Status.CONVERGED, attempt, rung
+    def _take(self, rhs: RightHandSide, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
+        """What a rung has found, into the rhs."""
+        rhs.attempts.append(attempt)
+        rhs.tried, rhs.status = True, found.status
+        rhs.iterations += found.iterations
+        rhs.history.extend(found.history[1:])
+        rhs.recurrence.extend(found.recurrence[1:])
+        if found.residual_norm < rhs.size:
+            rhs.x, rhs.size, rhs.best = found.x, found.residual_norm, attempt
+        if found.residual_norm <= rhs.target:
+            rhs.status, rhs.best, self.preferred = Status.CONVERGED, attempt, rung
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
         else:
             good = not given_up and rung not in ("cheap", "threshold")
-            if column.iterations < self.most:
-                F, known = self.factors[rung], (column.b, column.x, column.size, column.wanted)
-                status, column.verdict, column.evidence = verdict(
-                    self.A, column.residual, F, *known, good=good, known=self.constants
+            if rhs.iterations < self.most:
+                F, known = self.factors[rung], (rhs.b, rhs.x, rhs.size, rhs.wanted)
+                status, rhs.verdict, rhs.evidence = verdict(
+                    self.A, rhs.residual, F, *known, good=good, known=self.solvability.constants
                 )
-                column.status = status or column.status
+                rhs.status = status or rhs.status
             complete = not given_up and (rung in COMPLETE or self.asked)
-            if column.evidence is None and complete and self._is_settled(column, rung):
-                column.status, column.best = Status.PRECISION_LIMIT, attempt
-            elif good and column.status not in HOPELESS and column.iterations < self.most:
-                self.condition = max(self.condition, condition(self.A, self.factors[rung], column.b))
+            if rhs.evidence is None and complete and self._is_settled(rhs, rung):
+                rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
+            elif good and rhs.status not in HOPELESS and rhs.iterations < self.most:
+                self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
 
-    def _is_settled(self, column: Column, rung: str) -> bool:
-        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then the
-        column has it."""
-        F, residual = self.factors[rung], column.residual.residual
+    def _is_settled(self, rhs: RightHandSide, rung: str) -> bool:
+        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then
+        `rhs` has it."""
+        F, residual = self.factors[rung], rhs.residual.residual
         if F is None:
             return False
-        x, xp = column.b * 0, namespace(column.b)
+        x, xp = rhs.b * 0, namespace(rhs.b)
         for _ in range(2):  # the second refines
-            x = x + F.solve(residual.twice(column.b, x)[0])
+            x = x + F.solve(residual.twice(rhs.b, x)[0])
             if not bool(xp.isfinite(x).all()):
                 return False
-        error = settled(residual, F.solve, column.b, x)
+        error = settled(residual, F.solve, rhs.b, x)
         if math.isnan(error):
             return False
-        _, column.size = column.residual(column.b, x, column.target)
-        column.x = x
-        if column.status is not Status.PRECISION_LIMIT:  # which has said more
-            column.verdict = (
+        _, rhs.size = rhs.residual(rhs.b, x, rhs.target)
+        rhs.x = x
+        if rhs.status is not Status.PRECISION_LIMIT:  # which has said more
+            rhs.verdict = (
                 f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
                 " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
             )
         return True
 
-    def _solution(self, column: Column, left: list[str]) -> Solution:
-        """The answer for a column after its last attempt; `left` are the rungs that were not tried."""
-        status, seen, check = column.status, self.traits.sentences(), column.residual
-        reached, history, of_rows = column.size, np.array(column.history), ""
+    def _solution(self, rhs: RightHandSide, left: list[str]) -> Solution:
+        """The answer for a right-hand side after its last attempt; `left` are the rungs that were not tried."""
+        status, seen, check = rhs.status, self.traits.sentences(), rhs.residual
+        reached, history, of_rows = rhs.size, np.array(rhs.history), ""
         if check.looks_at_rows:
-            check(column.b, column.x, column.target)
+            if not check.has_seen(rhs.x):
+                check(rhs.b, rhs.x, rhs.target)
             reached = history[-1] = check.norm
             of_rows = check.sentence()
         if status in HOPELESS:
-            self._look_at_structure()
-        of_attempt = (
-            status is Status.MAX_ITERATIONS and column.iterations < self.most
-        )  # a limit that is not the caller's
+            self.solvability.look_at_structure()
+        of_attempt = status is Status.MAX_ITERATIONS and rhs.iterations < self.most  # a limit that is not the caller's
         if status not in OVER:
             in_memory = [rung for rung in left if self.asked or self.costs.seconds(rung) < math.inf]
-            if column.iterations >= self.most:
+            if rhs.iterations >= self.most:
                 status = Status.MAX_ITERATIONS
             elif in_memory:
                 status = Status.OUT_OF_TIME
-            elif not left and self.condition * float(np.finfo(column.b.dtype).eps) > UNRESOLVED:
+            elif not left and self.condition * float(np.finfo(rhs.b.dtype).eps) > UNRESOLVED:
                 status = Status.PRECISION_LIMIT
-                column.verdict = f"{condition_in_words(self.condition)}, which no digit of x survives"
-            elif left and not column.tried:
+                rhs.verdict = f"{condition_in_words(self.condition)}, which no digit of x survives"
+            elif left and not rhs.tried:
                 status = Status.OUT_OF_MEMORY
             of_attempt = of_attempt and status is Status.MAX_ITERATIONS
             if status not in LIMITS or of_attempt:
-                self._look_at_structure()
+                self.solvability.look_at_structure()
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.structure and (status not in LIMITS or of_attempt):
+        if self.solvability.structure and (status not in LIMITS or of_attempt):
             status = Status.SINGULAR
-            column.verdict = column.verdict or ("" if self.nested else self._empty_rows(column.b))
+            rhs.verdict = rhs.verdict or ("" if self.nested else self.solvability.empty_rows(rhs.b))
         elif of_attempt:
-            column.verdict = (
-                f"the limit of {counted(column.attempts[-1].iterations, 'iteration')} is that of an attempt"
-            )
+            rhs.verdict = f"the limit of {counted(rhs.attempts[-1].iterations, 'iteration')} is that of an attempt"
         elif (
             status is Status.CONVERGED
             and not self.nested
-            and (self.constants or self.structure or self.traits.diagonal.missing or self.preferred == "multilevel")
+            and (
+                self.solvability.constants
+                or self.solvability.structure
+                or self.traits.diagonal.missing
+                or self.preferred == "multilevel"
+            )
         ):
-            column.verdict = self._not_unique()
+            rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
         on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
         if self.traits.gpu and on_host and (why := cudss.missing()):
             seen += (f"complete factors were made on the CPU: {why}",)
         return Solution(
-            x=column.x,
+            x=rhs.x,
             status=status,
-            iterations=column.iterations,
+            iterations=rhs.iterations,
             residual_norm=reached,
             history=history,
             row_residual=check.rows if check.looks_at_rows else None,
-            recurrence=np.array(column.recurrence),
-            method=column.best.method if column.best else "",
-            recipe=column.best.recipe if column.best else "",
-            seen=seen + tuple(text for text in (of_rows, column.verdict, self.structure) if text),
-            attempts=tuple(column.attempts),
+            recurrence=np.array(rhs.recurrence),
+            method=rhs.best.method if rhs.best else "",
+            recipe=rhs.best.recipe if rhs.best else "",
+            seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
+            attempts=tuple(rhs.attempts),
         )
 
     def certificate(self, b: Any, x: Any) -> Certificate:
@@ -510,49 +458,6 @@ class Ladder:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
-
-    def _not_unique(self) -> str:
-        """What is known of null vectors of A, which make x one of many; "" if nothing."""
-        if self.constants is not None and (right := self.constants.right) is not None:
-            if right.exact:
-                return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
-            return (
-                f"A is singular to working precision (A v = 0 but for rounding, for {right}): x is not unique in this "
-                "precision, as x + c v solves A x = b about as well"
-            )
-        if self.structure:
-            return "x is not unique, as A is singular"
-        if self.traits.diagonal.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
-            return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
-        levels = getattr(getattr(self.factors.get(self.preferred or ""), "report", None), "levels", None) or [{}]
-        if nullity := levels[-1].get("nullity", 0):
-            return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
-                f"{'depends' if nullity == 1 else 'depend'} on others): x may not be unique"
-            )
-        return ""
-
-    def _empty_rows(self, b: Any) -> str:
-        """The rows without an entry where b is not 0, in words; "" if there are none."""
-        xp = namespace(b)
-        empty = abs(self.A.tosparse()) @ xp.ones(self.A.n, b.real.dtype) == 0
-        rows = to_host(xp.flatnonzero(empty & (b != 0)))
-        if not rows.size:
-            return ""
-        first, named = StructurallySingular.MOST, ", ".join(map(str, rows[: StructurallySingular.MOST]))
-        return (
-            f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
-            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
-        )
-
-    def _look_at_structure(self) -> None:
-        """Whether the pattern alone shows that A is singular."""
-        if not self.structure:
-            try:
-                require_matching(self.A)
-            except StructurallySingular as error:
-                self.structure = str(error)
-            except OutOfTime:
-                pass  # it stays unknown
 
     # a rung
 
@@ -578,7 +483,7 @@ class Ladder:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # of A, or of what a recipe has made of it
-                    self._look_at_structure()
+                    self.solvability.look_at_structure()
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
@@ -586,28 +491,27 @@ class Ladder:
                 return ""
         return outcome
 
-    def _improve(self, column: Column, rung: str, left: list[str], start: float) -> tuple[Solution, SwitchMonitor]:
+    def _improve(self, rhs: RightHandSide, rung: str, left: list[str], start: float) -> tuple[Solution, SwitchMonitor]:
         """What the iterations with the factors of a rung find.
 
         left : the rungs that they are compared with.  start : of the attempt, its factors included.
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left = [] if self.asked or direct else left
-        way = Way(
+        iterations = Iterations(
             factors=self.factors[rung],
-            M=as_operator(self.factors[rung], "M", column.b, column.b.dtype),
             recipe=self._name(rung),
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
-                self.costs, rung, method, left, scale=column.scale, target=target, start=start, **calls
+                self.costs, rung, method, left, scale=rhs.scale, target=target, start=start, **calls
             ),
-            most=self.most - column.iterations,
+            most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,
             callback=self.callback,
         )
-        return improve(column, way)
+        return iterations.run(rhs)
 
     def _is_indefinite(self) -> None:
         """A curvature was not positive: rungs without factors are chosen as for a matrix that is not definite."""
@@ -627,28 +531,3 @@ def compared(rungs: list[str]) -> list[str]:
     """Of the rungs that are left, those that are compared: the fill of the direct one is counted on the host, which
     takes longer than cuDSS as a whole, as long as that is left."""
     return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]
-
-
-def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
-    """A and b in a precision that allows for rtol; b in the dtype of x."""
-    double = rtol < SINGLE or underflows(A.data)
-    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
-    of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)
-    return A if A.dtype == of_A else A.with_values(as_dtype(A.data, of_A)), as_dtype(b, dtype)
-
-
-def may_need_double(solution: Solution, b: Any) -> bool:
-    """Whether double precision may reach what single precision did not.  b : in the dtype that was solved in."""
-    return solution.status in BEYOND_PRECISION and b.real.dtype == np.float32
-
-
-def after(first: Solution, second: Solution) -> Solution:
-    """The second solution, in double precision, which began with the x of the first, with what led to it."""
-    return replace(
-        second,
-        iterations=first.iterations + second.iterations,
-        history=np.append(first.history, second.history[1:]),
-        recurrence=np.append(first.recurrence, second.recurrence[1:]),
-        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
-        attempts=first.attempts + second.attempts,
-    )

@@ -131,7 +131,7 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
     rung = min(found, key=lambda rung: found[rung], default=None)
     if rung is None or not worth(found[rung], elapsed, rest):
         return None
-    counting = uncounted and costs.begun is not None and not costs.begun.over
+    counting = uncounted and costs.job is not None and not costs.job.over
     return None if counting else rung
 
 

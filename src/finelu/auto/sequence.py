@@ -1,4 +1,4 @@
-"""Sequence: systems one after the other, as of time steps and Newton's method, with factors kept while they pay."""
+"""Sequence: systems one after the other, as in time steps and Newton's method; factors are kept while they pay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
-from finelu.arithmetic import judged
-from finelu.auto.account import Account
+from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import MAXITER
 from finelu.auto.choose import recipe_asked
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
+from finelu.auto.reuse import ReuseCosts
 from finelu.auto.solve import sooner_here_on_host
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
@@ -30,47 +31,48 @@ from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
-from finelu.ordering import Begun
+from finelu.ordering import OrderingJob
 from finelu.preconditioners import SparseLU, cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
 
 PATIENCE = 0.01  # seconds that old factors get in any case
-PAST = 4  # solutions that a first guess is made of
-# Seconds of a step with complete factors by cuDSS, of any and for each entry of L and U. On an H100 an update took 3 ms
-# and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for all else.
+PAST = 4  # past solutions in the combination for a first guess
+# Seconds of a step with complete factors by cuDSS: fixed, and for each entry of L and U. On an H100 an update took 3 ms
+# and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for the rest.
 STEP, ENTRY = 5e-3, 1e-9
-GAIN = 1.5  # times by which such a step is to be faster than the last
-GUESSES = 4  # such guesses take no longer than a solve: each saves some two of eight digits
-INDEPENDENT = 1e-12  # of the largest eigenvalue of their products: what is below it, or rounding, says nothing
+GAIN = 1.5  # such a step must be expected to be this many times as fast as the last
+GUESSES = 4  # a guess is made if this many take no longer than a solve: each saves some two of eight digits
+INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller eigenvalues are left out
 
 
 class Sequence:
     """Solves A_k x_k = b_k one after the other, as in time steps and Newton's method, and keeps factors while they pay.
 
     A : the first matrix, or None to take that of the first step.  rtol, recipe, method, criterion : as in `solve`.
-    The first step solves as `solve` does, and keeps what worked. Each later one decides first:
-    - reuse the factors, if A has the pattern that was factored, and the iterations that were taken beyond those of the
-      first solve with these factors cost, all together, less time than an update, and the first reuse after the last
-      update did, too;
-    - update them (`F.update`) with the values of A_k, if they cost more; after 16 updates in a row a reuse is tried;
-    - rebuild, where the pattern has changed;
-    - solve as at first, where size, device or precision have.
-    Where single precision turns out not to reach rtol, that step and all after it are solved in double.
-    On a GPU with cuDSS, complete factors by it take the place of others once the steps so far have taken as long as its
-    plan is expected to, if a step with it is expected to take less than two thirds of the last: one more rebuild, after
-    which new values take a numerical factorization.
-    A reuse or update that breaks down, or does not converge within twice the time that a fresh start would take, is
-    given up for an update or rebuild, and that, if it fails, for `solve` from the beginning, which may choose another
-    recipe. The first guess is the last x or, where making it takes less than a quarter of the iterations' time, the
-    combination of the last four with the least residual, where that is smaller than b: P. F. Fischer: Projection
-    techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six products with A,
-    and eight vectors.
-    A and b on a GPU go to the CPU and x comes back where `solve` would do so, until cuDSS takes over.
-    decisions : what was done at each step, "solve", "reuse", "update" or "rebuild".
+    The first step solves as `solve` does, and keeps the factors that worked. Each later step first decides:
+    - reuse: A has the pattern of the factors, and old factors have cost less than an update. Their cost is the time of
+      the iterations beyond those of the first solve with them, summed over all steps; the first reuse after the last
+      update must have cost less than an update, too. After 16 updates in a row a reuse is tried in any case;
+    - update (`F.update`) with the values of A_k: old factors have cost more;
+    - rebuild: the pattern has changed;
+    - solve from the beginning: size, device or precision has changed.
+    If single precision does not reach rtol, that step and all later ones are solved in double precision.
+    A reuse or update is given up if it breaks down, or does not converge within twice the time of a fresh start.
+    Update,
+    rebuild and `solve`, which may choose another recipe, then follow in this order.
+    The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
+    than b. The combination is tried if it takes less than a quarter of the iterations' time. Source: P. F. Fischer:
+    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six
+    products with A, and eight vectors.
+    On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
+    other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
+    take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric
+    factorization.
+    decisions : the decision of each step: "solve", "reuse", "update" or "rebuild".
     """
 
-    @judged
+    @ignore_fp_errors
     def __init__(
         self,
         A: Any = None,
@@ -90,10 +92,10 @@ class Sequence:
         self._method = ""
         self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
         self._current = False  # whether the factors are those of the last A
-        self._account = Account()
+        self._reuse_costs = ReuseCosts()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
-        self._count: Begun | None = None  # of what they take
+        self._count: OrderingJob | None = None  # of what they take
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
@@ -109,9 +111,9 @@ class Sequence:
         """A deep copy: an update by one of two that share factors would change the other."""
         return deepcopy(self)
 
-    @judged
+    @ignore_fp_errors
     def step(self, A: Any = None, b: Any = None) -> Solution:
-        """Solve A x = b; A=None: the matrix of the step before. `explain()` of the Solution tells the decision.
+        """Solve A x = b; A=None: the matrix of the previous step. `explain()` of the Solution reports the decision.
 
         Raises as `solve` does.
         """
@@ -147,7 +149,7 @@ class Sequence:
         )
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
-        """The solution, what was done and why, and why on the CPU, "" where not."""
+        """The solution, the decision and its reason, and why it was solved on the CPU ("" if not)."""
         why, failed = self._direct_pays(A), ""
         if why:
             failed = self._rebuild_by_cudss(A)
@@ -168,9 +170,9 @@ class Sequence:
         return self._from_the_beginning(A, b), "solve", why, on_host
 
     def _direct_pays(self, A: CSR) -> str:
-        """Why complete factors by cuDSS are to take the place of those there are; "" where they are not.
+        """Why complete factors by cuDSS should replace the present ones; "" if they should not.
 
-        Their fill is counted once, on the host, while the steps go on, if no kernels are to be compiled for that.
+        Their fill is counted once, on the host, while the steps go on, if this needs no compilation of kernels.
         """
         ready = self._F is not None and on_gpu(A.data) and isinstance(self.recipe, str) and self.method == "auto"
         if not ready or self._direct_looked_at or isinstance(self._F, cudss.CudssFactors) or self._pattern is None:
@@ -179,10 +181,10 @@ class Sequence:
         plan = rates.cudss_overhead + rates.cudss_row * A.n
         if self._spent < plan or not alike or self._most_entries() <= 0 or cudss.missing():
             return ""
-        if self._count is None and Begun.possible():  # by another thread, as it may take long
-            self._count = Begun(A.on(np))
+        if self._count is None and OrderingJob.possible():  # by another thread, as it may take long
+            self._count = OrderingJob(A.on(np))
         if self.decisions[-1:] == ["solve"] or (self._count is not None and not self._count.over):
-            return ""  # the last step made factors, and so it does not tell what one takes
+            return ""  # the last step made factors, so its time is not that of a step
         self._direct_looked_at, count, self._count = True, self._count, None
         try:
             if count is not None and count.found()[2].nnz > self._most_entries():
@@ -192,11 +194,11 @@ class Sequence:
         return f"a step takes {self._taken:.2g} s, one with complete factors by cuDSS is expected to take less"
 
     def _most_entries(self) -> float:
-        """Of L and U by cuDSS, with which a step is expected to be faster than the last."""
+        """The most entries of L and U by cuDSS with which a step is expected to be faster than the last."""
         return (self._taken / GAIN - STEP) / ENTRY
 
     def _rebuild_by_cudss(self, A: CSR) -> str:
-        """Make complete factors of A by cuDSS the ones at hand; "", or why there are none, and nothing is changed."""
+        """Replace the factors by complete ones of A by cuDSS; "", or why there are none, and nothing is changed."""
         start = perf_counter()
         try:
             most, indefinite = self._most_entries(), self._indefinite
@@ -206,12 +208,12 @@ class Sequence:
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
         made = perf_counter() - start
-        self._account = Account(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
+        self._reuse_costs = ReuseCosts(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
         return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
-        """Why the CPU is to solve such systems on a GPU, as `solve` has it; "" where it is not. Looked for once, and
-        where the size has changed."""
+        """Why the CPU should solve such systems on a GPU, by the rules of `solve`; "" if it should not. Decided once,
+        and again if the size has changed."""
         if not on_gpu(A.data) or not isinstance(self.recipe, str):
             return ""
         if self._looked_at != A.n:
@@ -230,11 +232,11 @@ class Sequence:
         if not known.same_pattern(A):
             self._count = None
             return "rebuild", "the pattern of A has changed"
-        return self._account.decide()
+        return self._reuse_costs.decide()
 
     def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
-        """The solution or None, what was done in the end, and why."""
-        ways, account = ("reuse", "update", "rebuild"), self._account
+        """The solution or None, the last decision, and its reason."""
+        ways, costs = ("reuse", "update", "rebuild"), self._reuse_costs
         for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
             start = perf_counter()
             try:
@@ -254,27 +256,28 @@ class Sequence:
             self._current = self._current or way != "reuse"
             spent = max(perf_counter() - start - compiling(), 0.0)
             if way == "update":
-                account.updated = spent
+                costs.updated = spent
             elif way == "rebuild":
-                account.made = spent
-            patience = math.inf if way == "rebuild" else 2 * (account.fresh * account.pace + account.price) + PATIENCE
+                costs.made = spent
+            patience = math.inf if way == "rebuild" else 2 * (costs.fresh * costs.pace + costs.price) + PATIENCE
             begin = perf_counter()
             with compile_clock() as compiling:
                 solution = self._iterate(A, b, patience)
             spent = max(perf_counter() - begin - compiling(), 0.0)
             if solution.converged:
                 if way != "reuse":
-                    account.solved_afresh()
+                    costs.solved_afresh()
                 elif not self._current:
-                    account.solved_with_old()
+                    costs.solved_with_old()
                 return solution, way, why
             why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
             if way == "reuse":
-                account.gave_up(spent)
+                costs.gave_up(spent)
         return None, decision, why
 
     def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
-        """With the factors at hand, for at most `patience` seconds after the first iteration, which may load code."""
+        """Solve with the present factors, for at most `patience` seconds after the first iteration, which may load
+        code."""
         product, scale = as_operator(A, "A", b, b.dtype), norm(b)
         residual, target = (
             Criterion(self.criterion, Residual(product.matrix, product.__matmul__, b.dtype), b),
@@ -282,7 +285,7 @@ class Sequence:
         )
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
-        worth = GUESSES * self._guessing <= self._account.last * self._account.pace
+        worth = GUESSES * self._guessing <= self._reuse_costs.last * self._reuse_costs.pace
         for combine in (False, True) if known else ():
             if least > self.rtol * scale and (worth or not combine):
                 begin = perf_counter()
@@ -318,9 +321,9 @@ class Sequence:
         status = Status.CONVERGED if least <= target else solution.status
         if least > target and status is Status.CONVERGED:
             status = Status.STAGNATED
-        self._account.last = iterations
+        self._reuse_costs.last = iterations
         if began and iterations > began[0][0]:
-            self._account.pace = (end - began[0][1]) / (iterations - began[0][0])
+            self._reuse_costs.pace = (end - began[0][1]) / (iterations - began[0][0])
         history[-1] = residual.norm
         return replace(
             solution,
@@ -357,7 +360,7 @@ class Sequence:
             self._indefinite = not ladder.traits.definite
             made = max(done.setup_seconds - compiling(), 0.0)
             numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
-            self._account = Account(
+            self._reuse_costs = ReuseCosts(
                 made=made,
                 updated=min(numeric or 0.0, made),
                 fresh=done.iterations,

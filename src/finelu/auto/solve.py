@@ -1,4 +1,4 @@
-"""solve(A, b): checks its arguments, moves A and b to the device asked for, and climbs the ladder for each column."""
+"""solve(A, b): checks its arguments, moves A and b to the wanted device, and climbs the ladder for each column of b."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import recipe_asked, sooner_on_host
-from finelu.auto.ladder import Ladder, after, may_need_double, precise
+from finelu.auto.ladder import Ladder
+from finelu.auto.precision import after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
@@ -28,7 +29,7 @@ from finelu.validation import count, flag, number
 CALLBACKS = ("x", "pr_norm")
 
 
-@judged
+@ignore_fp_errors
 def solve(
     A: Any,
     b: Any,
@@ -49,37 +50,40 @@ def solve(
     certify: bool = False,
     verbose: bool = True,
 ) -> Solution:
-    """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), choosing what it takes.
+    """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
-    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.  b : (n,) or (n, k), one column after
-        the other with the factors that the first has chosen.
-    x0 : (n,), for all columns, or of b's shape: a first guess, taken for those columns where ||b - A x0|| < ||b||.
-    criterion : "auto" also asks for ||D (b - A x)|| <= rtol ||D b||, D the reciprocals of the sums of |A| over its
-        rows, where these differ by more than 1e4, as with penalties: one norm would see the large rows only.
-        "residual" does not; "backward" asks for |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and for no norm.
-    maxiter : the most iterations of a column, of all attempts together; None: no limit of its own.
-    device : "cpu" or "cuda" to work there whatever A is; None: where A lives, but for systems on a GPU that the CPU
-        solves sooner, as docs/solve.md has them; `explain()` says so. x comes back where b was.
-    recipe : "auto", or a recipe, its class or its name: then only that is tried.  method : "auto", or a
-        Krylov method by its name, its function or its class.
-    time_limit : seconds for everything: what is at work then, set-up or iterations, ends early, and x is the best so
-        far. Only kernels that are being compiled at their first use are not left.  memory_limit : bytes for the
-        factors that it chooses, estimated before they are made; None: 80% of what the machine, or the GPU, has free.
-    callback : called after each iteration, or wherever the method has a new x (gmres: after each cycle), as SciPy's;
-        True or StopIteration ends the solve.  callback_type : "x", callback(x) with an array of its own; "pr_norm",
-        callback(||b - A x|| / ||b||).
-    watch : watch(iteration, residual_norm), as the Krylov methods call it; True ends the solve.
-    certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound of the error of
-        x. Cost: some ten solves more with A and A^H.
-    verbose : False: print nothing; else one line on stderr, if that is a terminal, where kernels are to be compiled.
-    Returns a Solution with `explain()`; of many columns: residual_norm, history and status of the worst one, the
-    iterations of all. `converged` only if that holds for the x returned, computed apart, and in twice the precision
-    where rounding could have made it hold; else x is the best iterate known. Status.SINGULAR where a vector v with
-    A v = 0 without rounding, or to twice the precision, or the pattern of A, shows that there is no solution;
-    NUMERICALLY_SINGULAR where A v = 0 to the rounding of A's entries; PRECISION_LIMIT where b - A x is as small as
-    this precision allows.
-    float32 and complex64 are solved in double precision where rtol is below 1e-5, or where single precision turns out
-    not to reach it, or on a GPU with entries of A below 2e-31 or above 5e30, and x is double then.
+    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.
+    b : (n,) or (n, k); columns are solved one after the other, first with the factors that solved the previous one.
+    x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
+    criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
+        reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
+        would see the large rows only. "backward" tests |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and no norm.
+    maxiter : the most iterations for a column, over all attempts; None: no such limit.
+    device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
+        solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
+    recipe : "auto", or a recipe, its class or its name: then no other is tried.
+    method : "auto", or a Krylov method by its name, its function or its class: then no other is tried.
+    time_limit : seconds for everything. At the limit set-up and iterations end early, and x is the best so far; only
+        the compilation of kernels at their first use is not interrupted.
+    memory_limit : bytes for the factors, estimated before they are made; None: 80% of the free memory of the machine,
+        or of the GPU.
+    callback : called as SciPy's: after each iteration, or wherever the method has a new x (gmres: after each cycle);
+        True or StopIteration ends the solve.
+    callback_type : "x": callback(x), with a copy of x; "pr_norm": callback(||b - A x|| / ||b||).
+    watch : watch(iteration, residual_norm), called like by the Krylov methods; True ends the solve.
+    certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
+        x. Cost: about ten more solves with A and A^H.
+    verbose : False prints nothing; True prints one line to stderr, if that is a terminal, before kernels are compiled.
+    Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
+    column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
+    computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
+    iterate known, and the status says why:
+        SINGULAR: there is no solution, by the pattern of A, or by a vector v with A v = 0 exactly or to twice the
+            working precision;
+        NUMERICALLY_SINGULAR: A v = 0 up to the rounding of A's entries;
+        PRECISION_LIMIT: b - A x is as small as this precision allows.
+    float32 and complex64 are solved in double precision, and x is double, if rtol is below 1e-5, if single precision
+    does not reach rtol, or on a GPU with entries of A below 2e-31 or above 5e30.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
@@ -146,12 +150,12 @@ def solve(
     )
 
 
-@judged
+@ignore_fp_errors
 def first_try(A: Any) -> dict[str, str]:
-    """What `solve` tries first on A: recipe, method and reason, in words; {} where nothing fits the free memory.
+    """The first attempt of `solve` for A: recipe, method and reason, in words; {} if no rung fits the free memory.
 
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
-    `finelu.matrix.traits.traits`, at times an ordering.
+    `finelu.matrix.traits.traits`, sometimes also an ordering.
     """
     A = as_csr(A, diagonal=False)
     known = traits(A)
@@ -161,13 +165,13 @@ def first_try(A: Any) -> dict[str, str]:
 
 
 def sooner_here_on_host(known: MatrixTraits) -> str:
-    """Why the CPU is to solve a system on a GPU; "" where it is not, or would have to compile its kernels first."""
+    """Why the CPU should solve a system on a GPU; "" if it should not, or would have to compile its kernels first."""
     why = sooner_on_host(known)
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 
 def _moved(A: CSR, b: Any, x0: Any, device: str) -> tuple[CSR, Any, Any]:
-    """All three on the device that was asked for."""
+    """A, b and x0 on the wanted device."""
     if device == "cuda" and not on_gpu(A.data):
         A = A.on(require_gpu())
     if device == "cpu" and on_gpu(A.data):

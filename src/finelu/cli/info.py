@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -22,6 +24,8 @@ PACKAGES = (
     ("cupy", "cupy-cuda13x", "the kernels of the GPU"),
     ("", "nvidia-cudss-cu13", "cuDSS: SparseLU on the GPU, finelu[cudss13]; for CUDA 12 finelu[cudss12]"),
     ("", "nvidia-nccl-cu13", "NCCL: grids of several blocks on several GPUs; for CUDA 12 nvidia-nccl-cu12"),
+    ("typer", "typer", "the command line"),
+    ("rich", "rich", "its tables"),
     ("matplotlib", "matplotlib", "plots"),
     ("jinja2", "jinja2", "the page of finelu compare"),
     ("torch", "torch", "finelu.interop.torch"),
@@ -29,11 +33,17 @@ PACKAGES = (
     ("pyamg", "pyamg", "finelu.interop.pyamg"),
     ("petsc4py", "petsc4py", "finelu.interop.petsc, finelu solve --petsc"),
 )
+VARIABLES = ("CUDA_", "CUPY_", "FINELU_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_")  # beginnings of names that matter
 
 
 def info(as_json: Json = False) -> int:
     """Show versions, threads, the folder of compiled kernels, the GPU, and which optional packages are found."""
+    import numpy as np
+    import scipy.linalg  # noqa: F401 - loads its BLAS, which is shown
+    from threadpoolctl import threadpool_info
+
     import finelu
+    from finelu.auto.rates import processor
     from finelu.device import free_memory, require_gpu
     from finelu.errors import DeviceError
     from finelu.report import table
@@ -45,21 +55,32 @@ def info(as_json: Json = False) -> int:
         "finelu": finelu.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": processor(),
         "cores": available_cores(),
         "threads": get_num_threads(),
+        "memory": f"{free_memory(np.empty(0)) / 2**30:.1f} GiB free",
         "kernels": kernel_folder(),
     }
+    libraries = sorted({f"{each['internal_api']} {each['version'] or ''}".strip() for each in threadpool_info()})
+    variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
     try:
         cupy = require_gpu()
     except DeviceError as error:
         gpu = f"none: {str(error.__cause__ or error).splitlines()[0]}"
     else:
-        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
-        gpu = f"{name}, {free_memory(cupy.empty(0)) / 2**30:.1f} GiB free"
+        runtime = cupy.cuda.runtime
+        name = runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
+        driver, library = (
+            f"{v // 1000}.{v % 1000 // 10}" for v in (runtime.driverGetVersion(), runtime.runtimeGetVersion())
+        )
+        gpu = f"{name}, driver of CUDA {driver}, CUDA {library}, {free_memory(cupy.empty(0)) / 2**30:.1f} GiB free"
     if as_json:
-        print_json({**machine, "gpu": gpu, "packages": found})
+        more = {"gpu": gpu, "libraries": libraries, "variables": variables, "packages": found}
+        print_json({**machine, **more})
         return CONVERGED
-    words = {key: str(value) for key, value in machine.items()} | {"gpu": gpu}
+    words = {key: str(value) for key, value in machine.items()} | {"gpu": gpu, "libraries": ", ".join(libraries)}
+    if variables:
+        words["variables"] = "\n".join(f"{name}={value}" for name, value in variables.items())
     if machine["kernels"] is None:
         words["kernels"] = "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one"
     packages = {name: f"{found[name] or 'not found'}: {purpose}" for _, name, purpose in PACKAGES}
@@ -70,10 +91,10 @@ def info(as_json: Json = False) -> int:
 
 
 def _version(module: str, name: str) -> str | None:
-    """Of an installed package, whether it is installed under that name or another (as CuPy is); None if not found."""
+    """The version of an installed package; with its name if that is another, as for CUDA 12. None if not found."""
     if module and find_spec(module) is None:
         return None
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "found" if module else None
+    for known in dict.fromkeys((name, name.replace("cuda13", "cuda12").replace("cu13", "cu12"))):
+        with suppress(PackageNotFoundError):
+            return version(known) if known == name else f"{version(known)} ({known})"
+    return "found" if module else None

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.compare.choose import best, candidates, requested_devices, requested_names
 from finelu.compare.model import INTERRUPTED, NOT_REACHED, TIME_LIMIT, Candidate, Comparison, Measurement
 from finelu.compare.worker import PATIENCE, System
@@ -38,7 +38,7 @@ GRACE = 1.0  # s that the other process has for ending by itself
 Watch = Callable[[str, int, int], object]
 
 
-@judged
+@ignore_fp_errors
 def compare(
     A: Any,
     b: Any,

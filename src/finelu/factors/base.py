@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from finelu import deadline
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
@@ -81,7 +81,7 @@ class Factors:
         """Stored entries of all factors together, a unit diagonal not counted."""
         raise NotImplementedError
 
-    @judged
+    @ignore_fp_errors
     def solve(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
 
@@ -110,7 +110,7 @@ class Factors:
         return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
 
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
-        """`solve` without its checks: for callers that are `judged`, and R on the device and of the dtype of these."""
+        """`solve` without its checks: for callers with `ignore_fp_errors`; R has their device and dtype."""
         if not self._valid:
             raise NoFactors(self.recipe)
         if out is None:
@@ -118,7 +118,7 @@ class Factors:
         self._apply_into(R, trans, out)
         return out
 
-    @judged
+    @ignore_fp_errors
     def update(self, A: Any, f: Any = None) -> Factors:
         """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from finelu import _moved
-
 _MODULES = ("adjoint", "jax", "petsc", "pyamg", "scipy", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:
     from finelu.errors import meant
 
-    if f"finelu.interop.{name}" in _moved.MODULES:
-        return _moved.module(f"finelu.interop.{name}")
     if name not in _MODULES:
         text = f"module 'finelu.interop' has no attribute {name!r}."
         raise AttributeError(text + meant(name, _MODULES), name=name, obj=None)

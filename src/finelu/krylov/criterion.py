@@ -68,7 +68,6 @@ class Criterion:
         self._x: Any = None  # of the last call
         self._sizes: Any = None  # of the rows; False where they are even
         self._of_b = self._of_scaled_b = 0.0
-        self._rounding = 0.0  # of the size, of which each row has one of its terms
         self.by_rows = False  # whether the size is that of the rows by themselves
         if kind == "backward" and residual.matrix is None:
             raise ParameterError("criterion='backward' looks at the entries of A, but A is known by its products only.")
@@ -87,10 +86,9 @@ class Criterion:
             return r, self.norm
         sizes = self._sizes
         ratio = self._of_scaled_b / self._of_b
-        r, size, rounding = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
+        r, size = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
         self.rows = size / self._of_scaled_b
         self.by_rows = size / ratio > self.norm
-        self._rounding = rounding / ratio
         return r, max(self.norm, size / ratio)
 
     def _backward(self, b: Any, x: Any, r: Any, tolerance: float) -> tuple[Any, float]:
@@ -103,24 +101,20 @@ class Criterion:
             self.rows = math.inf
             return r, math.inf
         terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
-        r, size, rounding = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
-        self.rows, self.by_rows, self._rounding = size, True, rounding * self._of_b
+        r, size = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
+        self.rows, self.by_rows = size, True
         return r, size * self._of_b
 
-    def _resolved(
-        self, b: Any, x: Any, r: Any, measure: Callable[[Any], float], tolerance: float
-    ) -> tuple[Any, float, float]:
-        """b - A x, formed in twice the precision where its rounding may be what `measure` finds; what it finds; and
-        what it finds of one rounding of |A| |x| + |b|."""
+    def _resolved(self, b: Any, x: Any, r: Any, measure: Callable[[Any], float], tolerance: float) -> tuple[Any, float]:
+        """b - A x, formed in twice the precision where its rounding may be what `measure` finds; and what it finds."""
         size, bound = measure(r), self._bound(b, x)
         noise = measure(bound)
-        rounding = float(np.finfo(b.dtype).eps) * measure(self.residual.magnitudes(b, x))
         if noise > max(tolerance, size / 100):
             r, part = self.residual.twice(b, x)
             size = measure(r)
             if part * noise > tolerance:
                 size = max(size, part * noise)
-        return r, size, rounding
+        return r, size
 
     def _bound(self, b: Any, x: Any) -> Any:
         if self.residual.bound is None:
@@ -148,7 +142,16 @@ class Criterion:
     def rounding(self, b: Any, x: Any) -> float:
         """What one rounding of |A| |x| + |b| in each row adds to the size."""
         self(b, x, 0.0)
-        return self._rounding if self.by_rows else self.residual.rounding(b, x)
+        if not self.by_rows:
+            return self.residual.rounding(b, x)
+        eps, terms = float(np.finfo(b.dtype).eps), self.residual.magnitudes(b, x)
+        if self.kind == "backward":
+            return eps * self._of_b if bool((terms > 0).any()) else 0.0
+        return eps * norm_of(terms / self._sizes) * self._of_b / self._of_scaled_b
+
+    def has_seen(self, x: Any) -> bool:
+        """Whether the last call was of this x."""
+        return x is self._x
 
     def correction(self, x: Any, r: Any, size: float, tolerance: float) -> tuple[Any, float]:
         """(r, tolerance) of the system A d = r whose d takes the size of b - A (x + d) below `tolerance`, so far as one
@@ -159,7 +162,7 @@ class Criterion:
         """
         if not self.looks_at_rows:
             return r, tolerance
-        if x is not self._x:
+        if not self.has_seen(x):
             r, size = self(self.b, x, tolerance)
         if not self.by_rows or size <= tolerance:
             return r, tolerance

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from finelu.arithmetic import judged, require_known
+from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.errors import ParameterError, meant
 from finelu.krylov.criterion import solved
 from finelu.krylov.loop import Callback, Loop, Watch
@@ -111,7 +111,7 @@ def register(kind: M) -> M:
     For a class of your program, as a decorator or called. An installed package names its methods in the entry-point
     group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`, where the class
     has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the class.
-    Raises ParameterError for what is no method, and where another one has this name.
+    Raises ParameterError if `kind` is not a method, or if another method has its name.
     """
     known: M = METHODS.register(kind)
     return known
@@ -178,7 +178,7 @@ def _door(method: type[Method]) -> Door:
     solve.__name__ = solve.__qualname__ = method.name
     solve.__module__, solve.__doc__ = method.__module__, cleandoc(method.__doc__ or "")
     solve.__signature__ = Signature([*common, *own.values()], return_annotation=Solution)  # type: ignore[attr-defined]
-    door: Any = judged(solve)
+    door: Any = ignore_fp_errors(solve)
     door.__qualname__ = f"{method.__qualname__}.solve"  # where pickle finds it
     door.method = method
     return door  # type: ignore[no-any-return]
@@ -195,7 +195,7 @@ def iterate(
     watch: Watch = None,
     restart: int | None = None,
 ) -> Solution:
-    """A method on a system that has been checked: for callers that are `judged` and have been at the door themselves.
+    """A method on a checked system, for callers that have checked their arguments and have `ignore_fp_errors`.
 
     method : of `method_name`.  restart : iterations of a cycle, where the method works in cycles.
     """

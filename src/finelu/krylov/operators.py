@@ -49,7 +49,7 @@ class Identity:
 class Operator:
     """`op @ x` for a vector x (n,) of the working dtype: another such vector, not to be written to.
 
-    What leaves the range of numbers is for the solve to judge: callers are `judged`.
+    What leaves the range of numbers is for the solve to judge: callers have `ignore_fp_errors`.
 
     apply : the function that is called; its results are trusted, so that of the caller's is wrapped by `_checked`.
     given : what the operator was made of, and name : "A" or "M", for reports and errors.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module, to_host
 from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
@@ -19,7 +19,7 @@ from finelu.matrix.vectors import DTYPES, as_dtype, dense_numbers, loses, native
 NATIVE = frozenset(map(np.dtype, DTYPES))
 
 
-@judged
+@ignore_fp_errors
 def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     """Turn A into a checked `CSR` on the device where it lives.
 

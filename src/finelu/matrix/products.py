@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, same_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
@@ -63,7 +63,7 @@ class BlockProducts:
     def _stored(self) -> list[Any]:
         return [self.data]
 
-    @judged
+    @ignore_fp_errors
     def _applied(self, x: Any, b: Any) -> Any:
         x = self._checked(x, "x")
         if b is not None:

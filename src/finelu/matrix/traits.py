@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
@@ -89,7 +89,7 @@ class MatrixTraits:
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 
 
-@judged
+@ignore_fp_errors
 def traits(A: CSR) -> MatrixTraits:
     """The traits of A. Cost: a few passes over the entries, where A is."""
     mirrored, found = A.mirrored(), diagonal(A)

@@ -1,8 +1,5 @@
 """The recipes, one a file. `RECIPES` maps the names that the command line takes to them; `register` adds others."""
 
-from typing import Any
-
-from finelu._moved import named
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
@@ -28,10 +25,6 @@ OWN: tuple[type[Recipe], ...] = (
 )
 for _kind in OWN:
     register(_kind)
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)
 
 
 __all__ = [

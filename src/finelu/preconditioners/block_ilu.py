@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu._moved import named
-from finelu.arithmetic import judged
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import Factors
@@ -32,8 +31,9 @@ from finelu.validation import PRECISIONS, choice, count, flag, number
 class SingularBlock(ZeroPivot):
     """A diagonal block of the factorization that has no inverse, or none without pivoting.
 
-    cell : (i, j, k) of a StencilMatrix, the block row of any other, the first in natural order.  row : its first row.
-    condition : of the block, in the infinity norm; Inf where it is singular or not finite.
+    cell : (i, j, k) of a StencilMatrix, else the block row; the first such block in natural order.
+    row : the first row of the block.
+    condition : number of the block, in the infinity norm; Inf if it is singular or not finite.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SingularBlock(ZeroPivot):
         )
 
     def of_block(self, name: Any) -> SingularBlock:
-        """The same, in the words of a grid of several blocks; `row` is that of the block."""
+        """The same error, naming the block of a grid of several blocks; `row` counts within that block."""
         self.args = (self.args[0].replace("the diagonal block of", f"block {name!r}: the diagonal block of", 1),)
         return self
 
@@ -65,21 +65,23 @@ class SingularBlock(ZeroPivot):
 class BlockILU0(Recipe):
     """Block ILU without fill: (L U)_ij = A_ij for every block that A stores; the diagonal blocks of L are ones.
 
-    Of a StencilMatrix M = L U = (D + E) D^-1 (D + F): E and F are the blocks of A below and above the diagonal, D is
-    block diagonal. On a periodic grid the blocks that close it are not factored: M is then that of the same grid cut
-    open, and solves serve as a preconditioner all the same.
-    block_size : of the blocks that a matrix without blocks of its own (CSR) is cut into; entries that a block misses
-        are zeros. None for a StencilMatrix, a BlockMatrix or a BSR matrix.
-    pivoting : whether diagonal blocks are inverted with partial pivoting, their rows scaled by powers of two before.
-        Without, which is a little faster, a zero on the diagonal of a block stops the factorization.
+    For a StencilMatrix M = L U = (D + E) D^-1 (D + F): E and F are the blocks of A below and above the diagonal, D is
+    block diagonal. On a periodic grid the blocks that close it are not factored: M is that of the same grid cut open,
+    and still a good preconditioner.
+    block_size : rows of the blocks into which a matrix without blocks of its own (CSR) is cut; missing entries of a
+        block are zeros. None for a StencilMatrix, a BlockMatrix or a BSR matrix.
+    pivoting : whether diagonal blocks are inverted with partial pivoting, after scaling their rows by powers of two.
+        False is a little faster, but a zero on the diagonal of a block stops the factorization.
     precision : "float32" or "float64" for the factors, None for A's own.
-    shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| in the
-        row of the diagonal block where A_ii is 0).
-    Cost, in products of n x n blocks: for each block (i, k) below the diagonal one and one for each block of row k that
-    row i has too, and two for each diagonal block; eight a cell of a grid. Memory: of a StencilMatrix one block a cell
-    besides A's, which the factors refer to (a copy where the precision is another); else the blocks of A once more.
-    Depth: the level sets of the block pattern below the diagonal; the I + J + K - 2 hyperplanes i + j + k = const of a
-    grid. The same bits on any number of CPU threads. Source: Luo, Edwards, Luo, Mueller, Algorithms 2, 3 and 5.
+    shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii|, or, if A_ii is 0, of the
+        largest |A_ij| in the row of the diagonal block.
+    Cost, in products of n x n blocks: two for each diagonal block; for each block (i, k) below the diagonal one, and
+    one for each block of row k that row i has, too. That is eight for a cell of a grid.
+    Memory: for a StencilMatrix one block a cell in addition to A's blocks, to which the factors refer (a copy if the
+    precision differs); else the blocks of A once more.
+    Depth: the level sets of the block pattern below the diagonal; on a grid the I + J + K - 2 hyperplanes
+    i + j + k = const. The same bits on any number of CPU threads.
+    Source: Luo, Edwards, Luo, Mueller, Algorithms 2, 3 and 5.
     """
 
     name = "block_ilu0"
@@ -95,8 +97,8 @@ class BlockILU0(Recipe):
         scipy.sparse BSR matrix, or with block_size any matrix that `finelu.as_csr` takes. A is not written; blocks of a
         grid must not be changed while M is in use.
 
-        Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block,
-        SingularBlock, naming the cell or block row and the condition of its block, where there are no factors.
+        Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block;
+        SingularBlock, naming the cell or block row and the condition of its block, if there are no factors.
         """
         flag("pivoting", self.pivoting, of=self)
         if isinstance(A, MultiblockMatrix):
@@ -106,7 +108,7 @@ class BlockILU0(Recipe):
 
 
 def as_blocks(recipe: Any, A: Any) -> StencilMatrix | MultiblockMatrix | BlockMatrix:
-    """A in the blocks and the precision that the recipe wants, after a look at the recipe's own parameters."""
+    """A in the blocks and the precision of the recipe, whose parameters are checked first."""
     check_parameters(recipe)
     size, known = recipe.block_size, isinstance(A, StencilMatrix | MultiblockMatrix | BlockMatrix)
     if not known and getattr(A, "format", None) == "bsr":
@@ -151,12 +153,13 @@ def check_parameters(recipe: Any) -> None:
 
 
 class BlockFactors(Factors):
-    """Factors of a StencilMatrix or BlockMatrix; subclasses give `_refresh` and `_solve(b, x, trans)` of a column."""
+    """Factors of a StencilMatrix or BlockMatrix; subclasses implement `_refresh` and `_solve(b, x, trans)` for one
+    column."""
 
     well_formed = capturable = True
     pattern: Any
 
-    @judged
+    @ignore_fp_errors
     def update(self, A: Any, f: Any = None) -> BlockFactors:
         """Factor a matrix of the same grid or block pattern, block size and device anew; the memory is kept. Returns
         self.
@@ -172,7 +175,7 @@ class BlockFactors(Factors):
         return self
 
     def _checked(self, A: Any) -> Any:
-        """A as `_refresh` takes it; a MatrixError where it does not fit."""
+        """A as `_refresh` takes it; a MatrixError if it does not fit."""
         A, old = as_blocks(self.recipe, A), self.pattern
         if type(A) is not type(old) or on_gpu(A.data) != on_gpu(old.data) or not _same_places(A, old):
             what = "block pattern" if isinstance(old, BlockMatrix) else "grid"
@@ -184,7 +187,7 @@ class BlockFactors(Factors):
             if A.dtype.kind == "c" and self.dtype.kind != "c":
                 raise MatrixError(f"update needs numbers as those that were factored, {self.dtype}; these are complex.")
             A = A.astype(self.dtype)
-        # The pattern that was factored knows what solves need.
+        # The factored pattern has the plans of the solves.
         return old.with_values(A.data) if isinstance(A, BlockMatrix) else A
 
     def _apply(self, R: Any, trans: str) -> Any:
@@ -208,9 +211,10 @@ def _same_places(A: Any, B: Any) -> bool:
 
 
 class MultiblockFactors(BlockFactors):
-    """M = diag(M_0, M_1, ...) of a MultiblockMatrix: the factors of each block by itself, `parts` {name: factors}.
+    """M = diag(M_0, M_1, ...) of a MultiblockMatrix; `parts` {name: factors} has the factors of each block.
 
-    Factors are made on all processes together, solves on each alone. A SingularBlock names the block of the grid, and
+    Factors are made on all processes together; each process solves alone. A SingularBlock names the block of the grid,
+    and
     is raised on all processes.
     """
 
@@ -258,7 +262,7 @@ class MultiblockFactors(BlockFactors):
 
 
 def _on_all(comm: Any, work: Callable[[], Any]) -> Any:
-    """work(), on all processes of a communicator, if there is one: an error of one is raised on all."""
+    """work(), on all processes of a communicator, if there is one: an error of one process is raised on all."""
     return work() if comm is None else agreed(comm, work, named=True)
 
 
@@ -286,7 +290,7 @@ class BlockILUFactors(BlockFactors):
         self.report["numeric_seconds"] = perf_counter() - start
 
     def _diagonal_block(self, A: BlockMatrix, i: int) -> Any:
-        """U_ii, from the rows before row i and what is left of it; on the host."""
+        """U_ii, computed from row i and the rows before it; on the host."""
 
         def places(row: int) -> range:
             return range(*(int(p) for p in A.indptr[row : row + 2]))
@@ -330,7 +334,8 @@ class BlockILUFactors(BlockFactors):
         return U
 
     def _triangle(self, *, lower: bool) -> tuple[BlockMatrix, Any]:
-        """The blocks of `lu` on one side of the diagonal and on it as a matrix of its own; places of the latter."""
+        """The blocks of `lu` on one side of the diagonal and on it, as a new matrix; the places of the diagonal
+        blocks."""
         self._require_valid()
         P, xp = self.pattern.pattern, namespace(self.lu)
         rows = P.row_of()
@@ -362,7 +367,7 @@ class StencilBlockILUFactors(BlockFactors):
         self.report["numeric_seconds"] = perf_counter() - start
 
     def _diagonal_block(self, blocks: Any, cell: tuple[int, ...]) -> Any:
-        """D's block of a cell, from the inverses of the cells before it; on the host."""
+        """The block of D for a cell, from the inverses of earlier cells; on the host."""
         block = to_host(blocks[(3, *cell)]).copy()
         for place in range(3):
             other = tuple(c + o for c, o in zip(cell, OFFSETS[place], strict=True))
@@ -422,7 +427,3 @@ def condition(block: Any) -> float:
     except np.linalg.LinAlgError:
         return math.inf
     return number if math.isfinite(number) else math.inf
-
-
-def __getattr__(name: str) -> Any:
-    return named(__name__, name)

@@ -27,7 +27,7 @@ from finelu.preconditioners.block_ilu import (
 )
 from finelu.preconditioners.recipe import Recipe, checked
 
-OTHERWISE = 4  # rows of a block where neither the matrix nor the recipe says
+OTHERWISE = 4  # rows of a block if neither the matrix nor the recipe gives a size
 LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and multiplied by BLAS
 
 
@@ -35,12 +35,12 @@ LARGEST_KERNEL = 32  # larger blocks are inverted by LAPACK or cuSOLVER, and mul
 class BlockJacobi(Recipe):
     """M = the diagonal blocks of A, inverted: by Gauss-Jordan with pivoting, by LAPACK or cuSOLVER beyond 32 rows.
 
-    Of a StencilMatrix they are the blocks delta (a periodic grid is cut open), of a BlockMatrix or BSR matrix its
-    diagonal blocks; any other A is cut into blocks of `block_size` rows, of which the last may have fewer.
-    block_size : rows of a block; None for those of a StencilMatrix, a BlockMatrix or a BSR matrix, and 4 for any other.
+    The blocks of a StencilMatrix are its blocks delta (a periodic grid is cut open), those of a BlockMatrix or BSR
+    matrix its diagonal blocks. Any other A is cut into blocks of `block_size` rows, of which the last may have fewer.
+    block_size : rows of a block; None: that of a StencilMatrix, BlockMatrix or BSR matrix, and 4 for any other A.
     precision : "float32" or "float64" for the factors, None for A's own.
-    shift : moves the diagonal away from zero, by this fraction of |A_ii| (of the largest |A_ij| in the row of the
-        diagonal block where A_ii is 0).
+    shift : moves the diagonal away from zero, by this fraction of |A_ii|, or, if A_ii is 0, of the largest |A_ij| in
+        the row of the diagonal block.
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
 
@@ -56,8 +56,8 @@ class BlockJacobi(Recipe):
         """A : a StencilMatrix, a MultiblockMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr`
             takes, where it lives.
 
-        Raises MatrixError where A has no full diagonal, SingularBlock, naming cell or block row, first row and
-        condition, where a block is singular to working precision.
+        Raises MatrixError if A has no full diagonal; SingularBlock, naming cell or block row, first row and condition,
+        if a block is singular to working precision.
         """
         if isinstance(A, MultiblockMatrix):
             return MultiblockFactors(self, A)
@@ -98,7 +98,7 @@ class BlockJacobiFactors(BlockFactors):
 
 
 class CutBlockJacobiFactors(Factors):
-    """The same of a CSR matrix that is cut into blocks; the last one is filled up by ones on its diagonal."""
+    """M = diag(B_0, B_1, ...) of a CSR matrix that is cut into blocks; the last is extended by ones on its diagonal."""
 
     well_formed = True
 
@@ -137,7 +137,7 @@ class CutBlockJacobiFactors(Factors):
 def inverted(recipe: BlockJacobi, blocks: Any, cell: Callable[[int], Any]) -> Any:
     """The inverses of blocks (m, n, n), their diagonals shifted; SingularBlock names the first bad one by `cell(k)`.
 
-    Rows are scaled first, for good pivots and a condition that says something.
+    Rows are scaled first, for good pivots and a meaningful condition number.
     """
     xp, kernels = namespace(blocks), kernels_for(blocks)
     n = blocks.shape[1]

@@ -27,7 +27,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix import norm, without_zeros
 from finelu.matrix.traits import MatrixTraits, dense_row, is_hermitian
-from finelu.ordering import ORDERINGS, Begun, Fill, complete_fill, with_little_fill
+from finelu.ordering import ORDERINGS, Fill, OrderingJob, complete_fill, with_little_fill
 from finelu.preconditioners import complete, cudss, pardiso
 from finelu.preconditioners.complete import AMD, COLUMNS, GIVEN, KLU, LDL, PIVOT, SuperLU, is_mirrored
 from finelu.preconditioners.pardiso import DISSECTION, MINIMUM_DEGREE, Pardiso
@@ -587,17 +587,17 @@ def _rows_times(scale: Any, v: Any) -> Any:
     return (scale if v.ndim == 1 else scale[:, None]) * v
 
 
-def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
+def analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
     """Matching and ordering of A, wherever it is, and the fill that they lead to, as A is prepared for the libraries.
 
-    counted : whether the fill of few rows, too, is counted.  begun : an order that was begun for A, for "auto".
+    counted : whether the fill of few rows, too, is counted.  job : an order that was started for A, for "auto".
     Raises StructurallySingular where no matching is complete, and the recipe has no shift.
     """
     found = prepared(A)
-    return replace(_analysed(recipe, found.matrix, counted=counted, begun=begun), prepared=found)
+    return replace(_analysed(recipe, found.matrix, counted=counted, job=job), prepared=found)
 
 
-def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun | None = None) -> Analysis:
+def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
     start = perf_counter()
     _require_room(recipe, "A", A.nnz)
     rows = columns = np.arange(A.n)
@@ -605,7 +605,7 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
     plain = _plain(A)
     if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
-        library, fill, begun = _library_if_better(A, begun)
+        library, fill, job = _library_if_better(A, job)
         if library is not None:
             return Analysis(plain, False, fill, perf_counter() - start, library)
     if recipe.backend == "feral":
@@ -639,7 +639,7 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
     if few:
         return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
     if not by_itself and not (by_klu and recipe.ordering in ("auto", None)):
-        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, begun)
+        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
         arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
     klu = None
     if by_klu:
@@ -654,39 +654,39 @@ def _analysed(recipe: SparseLU, A: CSR, *, counted: bool = False, begun: Begun |
 
 
 def _library_if_better(
-    A: CSR, begun: Begun | None, *, light: bool = False
-) -> tuple[Library | None, Fill | None, Begun | None]:
+    A: CSR, job: OrderingJob | None, *, light: bool = False
+) -> tuple[Library | None, Fill | None, OrderingJob | None]:
     """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
-    what is begun of an order. light : only KLU is asked."""
+    the job of an order. light : only KLU is asked."""
     symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
     wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # of PARDISO or feral
-    if begun is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
-        begun = Begun(A, aside=False)
-    fill = begun.found()[2] if begun else None
+    if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
+        job = OrderingJob(A, aside=False)
+    fill = job.found()[2] if job else None
     wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-    if complete.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=begun is not None and wanted):
+    if complete.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
         try:
             klu = KLU(_narrow(A.tosparse().tocsc()), AMD)
         except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
-            return None, None, begun
+            return None, None, job
         fill = klu.expected
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
         if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and klu.has_time:
-            return klu, fill, begun
+            return klu, fill, job
     if not wanted or light:
-        return None, None, begun
-    begun = begun or Begun(A, aside=False)
-    _, order, fill = begun.found()
+        return None, None, job
+    job = job or OrderingJob(A, aside=False)
+    _, order, fill = job.found()
     if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
-        return None, None, begun
+        return None, None, job
     columns = _narrow(A.tosparse().tocsc())
     if pardiso.mkl() is not None:
-        if begun.is_long:
-            return Pardiso(columns, DISSECTION, symmetric), fill, begun
+        if job.is_long:
+            return Pardiso(columns, DISSECTION, symmetric), fill, job
         matched = symmetric and needs_matching(A)  # which no given order allows for
-        return Pardiso(columns, MINIMUM_DEGREE, symmetric, None if matched else order), fill, begun
-    return LDL(columns, "auto"), fill, begun
+        return Pardiso(columns, MINIMUM_DEGREE, symmetric, None if matched else order), fill, job
+    return LDL(columns, "auto"), fill, job
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
@@ -795,10 +795,10 @@ def _dense_rows_scaled(A: CSR) -> Any:
     return np.where(dense, np.exp2(-np.ceil(np.log2(np.maximum(lengths, 1)))), 1).astype(A.data.real.dtype)
 
 
-def _ordered(recipe: SparseLU, A: Any, begun: Begun | None) -> tuple[np.ndarray, Fill]:
+def _ordered(recipe: SparseLU, A: Any, job: OrderingJob | None) -> tuple[np.ndarray, Fill]:
     if recipe.ordering is None:
         return np.arange(A.shape[0]), complete_fill(A)
-    return with_little_fill(A, recipe.ordering, begun)
+    return with_little_fill(A, recipe.ordering, job)
 
 
 def _require_room(recipe: SparseLU, what: str, nnz: int) -> None:

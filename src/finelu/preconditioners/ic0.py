@@ -24,9 +24,9 @@ from finelu.preconditioners.recipe import Recipe, checked, shifted
 class IC0(Recipe):
     """Incomplete Cholesky without fill: (L L^H)_ij = A_ij wherever the lower triangle of A stores an entry.
 
-    A is Hermitian; the lower triangle is what is factored. Two entries that should be conjugates may differ by 1e-6
-    (1e-3 in single precision) of the larger of them, or of the root of their rows' diagonal entries' product; the
-    report has a warning where that is more than 1000 roundings.
+    A is Hermitian; only its lower triangle is factored. Two entries that should be conjugates may differ by 1e-6 (1e-3
+    in single precision) times the larger of them, or times the root of the product of their rows' diagonal entries; the
+    report has a warning if the difference exceeds 1000 roundings.
     shift, triangular, sweeps, precision : as in ILU0.  variant : as in ILU0, without "shared" and "vect".
     Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
     """
@@ -42,8 +42,8 @@ class IC0(Recipe):
     def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where a pivot is
-        not positive: A is not positive definite, or is, but has no incomplete factorization; a shift helps then.
+        Raises MatrixError if A has no full diagonal or is not Hermitian; ZeroPivot, naming the row, if a pivot is not
+        positive: A is not positive definite, or it is but has no incomplete factorization, where a shift helps.
         """
         A = checked(self, A)
         lower, places = lower_triangle(A)

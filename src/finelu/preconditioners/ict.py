@@ -27,13 +27,14 @@ class ICT(Recipe):
     A is Hermitian; see IC0.
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j
         of A.
-    fill : of a column j of A with `entries` below the diagonal the largest max(1, int(fill * entries)) of column
-        j of L are kept, besides the diagonal. float("inf"): no limit.
-    nnz : a wanted number of entries of L + L^H, the diagonal counted once: A.nnz asks for as many as IC0 has; see ILUT.
+    fill : column j of L keeps its largest max(1, int(fill * entries)) entries, where column j of A has `entries` below
+        the diagonal; the diagonal is always kept. float("inf"): no limit.
+    nnz : the wanted number of entries of L + L^H, the diagonal counted once: A.nnz is the number of IC0; see ILUT.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
-    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
-    L has the pattern of that of ILUT(form="crout"), and half its cost. On the CPU sequential; on a GPU a warp makes a
-    column, which waits for those that it needs.
+    Dense rows that would fill in are first moved to the end, see `finelu.ordering.dense_last`; F.permutation has the
+    order.
+    L has the pattern of the L of ILUT(form="crout"), at half its cost. Sequential on the CPU; on a GPU a warp makes a
+    column, and waits for the columns that it needs.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
@@ -49,8 +50,8 @@ class ICT(Recipe):
     def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
-        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where a pivot is
-        not positive: A is not positive definite, or is, but has no such factorization; a shift helps then.
+        Raises MatrixError if A has no full diagonal or is not Hermitian; ZeroPivot, naming the row, if a pivot is not
+        positive: A is not positive definite, or it is but has no such factorization, where a shift helps.
         """
         A = checked_threshold(self, A)
         order = DenseLast(A)
@@ -62,5 +63,5 @@ class ICT(Recipe):
 def _runs(recipe: ICT, A: CSR) -> Callable[[float, int], Any]:
     """See `Threshold`."""
     kernels, fill, norms = kernels_for(A.data), recipe.fill, row_norms(A)
-    L = lower_triangle(A)[0] if on_gpu(A.data) else A  # the CPU's kernel finds the lower triangle of A where it is
+    L = lower_triangle(A)[0] if on_gpu(A.data) else A  # the CPU's kernel reads the lower triangle inside of A
     return lambda drop_tol, most: kernels.threshold.ict(L, drop_tol * norms, fill, most)

@@ -24,13 +24,13 @@ class ILU0(Recipe):
 
     shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| of the
         row where A_ii is 0).
-    variant : how rows are eliminated. GPU: "shared" (patterns intersected in shared memory), "vect" (binary search
-        where rows are long), "adapt" (threads a row from the row lengths), "levs" (adapt, rows dispatched in level
-        order), "table" (levs, with the places where rows meet looked up once and kept). CPU: "sequential", "levels"
-        (level sets, or blocks of rows in the order of their levels, shared by threads). "auto" chooses from the sizes:
-        for the first factorization so that analysis and numeric part together are fast, and for many once those so
-        far took as long as their analysis (GPU: at the first update). All give the same factors: the same bits on the
-        CPU, on any number of threads; equal to a few ulps on the GPU.
+    variant : the elimination kernel. GPU: "shared" (patterns intersected in shared memory), "vect" (the same, with a
+        binary search for long rows), "adapt" (the row lengths decide how many threads share a row), "levs" (adapt, with
+        rows in level order), "table" (levs, with the pattern intersections computed once and kept). CPU: "sequential",
+        "levels" (level sets, or blocks of rows in the order of their levels, shared by threads). "auto" chooses by the
+        sizes: for the first factorization the kernel with the least time for analysis and numeric part together; later
+        the kernel for many factorizations, once those so far took as long as its analysis (GPU: at the first update).
+        All give the same factors: the same bits on the CPU, on any number of threads; equal to a few ulps on the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
     precision : "float32" or "float64" for the factors, None for A's own.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
@@ -47,7 +47,7 @@ class ILU0(Recipe):
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors.
         """
         A = checked(self, A).with_own_pattern()  # the factors have it, too
         numeric = ILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
@@ -62,7 +62,7 @@ class ILU0Elimination(Elimination):
         return kernels_for(lu.data).elimination.ilu0_analysis(lu, self.recipe.variant, once)
 
     def _values(self, A: CSR) -> Any:
-        """What is factored, on the pattern of the factors."""
+        """The values to be factored, on the pattern of the factors."""
         return shifted(A, self.recipe.shift)
 
     def _eliminate(self, A: CSR) -> None:

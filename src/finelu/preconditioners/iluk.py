@@ -21,19 +21,21 @@ from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 from finelu.validation import count
 
-LONG = 1000  # entries behind the diagonal beyond which rows may fill in more than there is room for
+LONG = 1000  # rows with more entries behind the diagonal may fill in more than the memory holds
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ILUK(Recipe):
     """Incomplete LU with fill by its level: (L U)_ij = A_ij wherever the level of (i, j) is at most `level`.
 
-    Entries of A have level 0; eliminating k brings (i, j) the levels of (i, k) and (k, j) and 1, and the least counts.
+    Entries of A have level 0. Eliminating k gives (i, j) the level of (i, k) plus that of (k, j) plus 1; the least of
+    these is the level of (i, j).
     level : 0 is ILU0; 1 to 3 are usual; n - 1 is the complete factorization.
     shift, variant, triangular, sweeps, precision : as in ILU0, whose kernels eliminate on the larger pattern.
-    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
-    Cost: the pattern is found once, in about the time of an elimination on it, on the CPU a sequential one; then as
-    ILU0 on that pattern. Both on the device of A.
+    Dense rows that would fill in are first moved to the end, see `finelu.ordering.dense_last`; F.permutation has the
+    order.
+    Cost: the pattern takes about the time of one elimination on it (on the CPU a sequential one) and is found once;
+    then the cost of ILU0 on that pattern. Both on the device of A.
     """
 
     keeps_symmetry = True
@@ -48,8 +50,8 @@ class ILUK(Recipe):
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors,
-        MemoryError where these find no room.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors; MemoryError if
+        they do not fit into memory.
         """
         count("level", self.level, 0, of=self)
         A = checked(self, A)
@@ -58,7 +60,7 @@ class ILUK(Recipe):
 
 
 class _ILUKElimination(ILU0Elimination):
-    """That of ILU0 on the pattern of ILU(k), where A has zeros."""
+    """ILU0's elimination on the pattern of ILU(k); A is extended by zeros."""
 
     def __init__(self, recipe: ILUK, A: CSR):
         start = perf_counter()
@@ -82,7 +84,7 @@ class _ILUKElimination(ILU0Elimination):
 def pattern_of(A: CSR, level: int) -> tuple[CSR, Any]:
     """A CSR of undefined values with the pattern of ILU(level), and the places (nnz,) of A's entries, where A lives.
 
-    Raises MemoryError, before any work, where the fewest entries that it may have find no room.
+    Raises MemoryError, before any work, if a lower bound of its entries does not fit into memory.
     """
     if level > 0 and A.longest[2] > LONG:
         entry = A.data.itemsize + A.indices.itemsize
@@ -96,7 +98,7 @@ def pattern_of(A: CSR, level: int) -> tuple[CSR, Any]:
 
 
 def _least_entries(A: CSR) -> int:
-    """Entries that ILU(1) has at least: of each row as many as the longest of the rows of U that it meets."""
+    """A lower bound of the entries of ILU(1): each row has at least as many as the longest row of U that it uses."""
     indptr, indices, diag = (to_host(part).astype(np.int64) for part in (A.indptr, A.indices, A.diag))
     lengths = np.diff(indptr)
     behind = indptr[1:] - diag - 1

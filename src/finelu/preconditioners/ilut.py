@@ -28,21 +28,23 @@ class ILUT(Recipe):
     drop_tol : an entry is dropped if its magnitude is at most drop_tol times the 2-norm of row i of A; an entry l_ij
         is tested before its division by the pivot u_jj, so that it does not matter how the rows of A are scaled.
         form="crout": columns of L are tested against the norms of the columns of A.
-    fill : of a row i of A with `entries` below (above) the diagonal the largest max(1, int(fill * entries)) of row i of
-        L (U) are kept, besides the diagonal. float("inf"): no limit. form="crout": columns of A and L.
-    form : "row" makes a row of L and of U after the other; "crout" a column of L and a row of U together, so that for
-        a symmetric A also L and U^T have one pattern.
-    nnz : a wanted number of entries of L + U, the diagonal counted once: A.nnz asks for as many as ILU0 has. Factors
-        with more, as a rule 1.2 to 3 times as many, are made, and their smallest entries dropped, magnitudes compared
-        as in ParILUT: these take fewer iterations than what a threshold alone leaves of that size. drop_tol is the
-        first that is tried; one to three factorizations are the rule, `report` says how many it took. There are fewer
-        entries, and a warning, where fill allows no more or the number jumps. Where no threshold that is tried gives
-        90% of nnz, and some break down, ZeroPivot is raised.
+    fill : row i of L (U) keeps its largest max(1, int(fill * entries)) entries, where row i of A has `entries` below
+        (above) the diagonal; the diagonal is always kept. float("inf"): no limit. form="crout": columns of A and L
+        instead of rows.
+    form : "row" makes L and U row by row; "crout" makes a column of L and a row of U together, so that L and U^T have
+        the same pattern if A is symmetric.
+    nnz : the wanted number of entries of L + U, the diagonal counted once: A.nnz is the number of ILU0. Larger factors,
+        usually with 1.2 to 3 times as many entries, are made first, and their smallest entries dropped, compared as in
+        ParILUT. The result takes fewer iterations than factors of that size by a threshold alone. drop_tol is the first
+        threshold; usually one to three factorizations are made, and `report` has their number. There are fewer entries,
+        and a warning, if fill allows no more or the number jumps. ZeroPivot is raised if no threshold gives 90% of nnz,
+        and some break down.
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
-    Dense rows that would fill in are moved to the end first, see `finelu.ordering.dense_last`, and `F.permutation`.
-    Cost: with m entries a row of L and U, O(n m^2); on the CPU sequential. On a GPU a warp makes a row, which waits for
-    those that it needs; form="crout" is made on the CPU for A on a GPU too, and then applied there. drop_tol=0 with
-    fill=inf is the complete factorization.
+    Dense rows that would fill in are first moved to the end, see `finelu.ordering.dense_last`; F.permutation has the
+    order.
+    Cost: O(n m^2) with m entries a row of L and U; on the CPU sequential. On a GPU a warp makes a row, and waits for
+    the rows that it needs. form="crout" is factored on the CPU, even for A on a GPU, and then applied on the GPU.
+    drop_tol=0 with fill=inf is the complete factorization.
     """
 
     drop_tol: float = 1e-3
@@ -62,7 +64,7 @@ class ILUT(Recipe):
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors.
         """
         choice("form", self.form, FORMS, of=self)
         A = checked_threshold(self, A)

@@ -20,7 +20,7 @@ class Jacobi(Recipe):
     keeps_symmetry = keeps_definite = True
 
     def factor(self, A: Any) -> JacobiFactors:
-        """Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where an entry of it is 0."""
+        """Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if a diagonal entry is 0."""
         return JacobiFactors(self, as_csr(A))
 
 

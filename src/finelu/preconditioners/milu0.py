@@ -28,7 +28,7 @@ class MILU0(Recipe):
     relax : the part of the dropped fill that is added, in [0, 1]; 0 is ILU0.
     shift, triangular, sweeps, precision : as in ILU0.
     variant : as in ILU0; on a GPU "adapt", "levs", "table" or "auto".
-    Cost: as ILU0. On a GPU the fill that a row drops is the difference of two sums, and so rounded as these are.
+    Cost: as ILU0. On a GPU the dropped fill of a row is the difference of two sums, and has their rounding error.
     """
 
     keeps_symmetry, keeps_hermitian = True, False  # the sum of a row's dropped fill is complex, if A is
@@ -43,7 +43,7 @@ class MILU0(Recipe):
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where there are no factors.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors.
         """
         number("relax", self.relax, 0, 1, of=self)
         A = checked(self, A).with_own_pattern()  # the factors have it, too

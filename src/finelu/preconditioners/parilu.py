@@ -47,32 +47,33 @@ class _OnPattern(Recipe):
 class ParILU(_OnPattern):
     """Incomplete LU on a given pattern by fixed-point sweeps: towards (L U)_ij = A_ij on it; L has a unit diagonal.
 
-    sweeps : of the fixed-point iteration; each brings the right values one level of the dependency graph further, and
-        the others closer.
-    asynchronous : values are read as soon as they are there. It converges in fewer sweeps, and on one thread in one;
-        but the result depends on the timing. Without it the bits are the same in every run. With it damping, track and
-        pivots have no meaning.
+    sweeps : number of sweeps of the fixed-point iteration. Each makes the values of one more level of the dependency
+        graph exact, and improves the others.
+    asynchronous : a sweep reads the newest values. It converges in fewer sweeps, on one thread in a single one, but the
+        result depends on the timing; synchronous sweeps give the same bits in every run. damping, track and pivots are
+        for synchronous sweeps only.
     level : the pattern is that of ILU(level); 0 is A's own.
-    damping : factor of each update, 0 < damping <= 1 (synchronous sweeps only). If the residual on the pattern has
-        grown over the sweeps, they are repeated with half of it, up to four times; the report says so.
-    track : report the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each sweep (synchronous
-        only). Otherwise it is reported before the first and after the last; the latter takes one more pass.
-    pivots : a synchronous sweep finds l_ij from the "old" U, as in 2015, or finds U first and l_ij from the "new" one
-        with its pivots, of Cholesky the pivots alone, as the authors of 2018 have it. That takes fewer sweeps for the
+    damping : factor of each update, 0 < damping <= 1. If the residual on the pattern has grown over the sweeps, they
+        are repeated with half the damping, up to four times; the report says so.
+    track : whether the report has the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each
+        sweep. Otherwise it has the norms before the first and after the last sweep; the latter takes one more pass.
+    pivots : "old": a sweep computes l_ij from the old U, as in 2015. "new": it computes U first, and l_ij from the new
+        U and its pivots (of Cholesky: from the new pivots), as the authors of 2018 do. This takes fewer sweeps for the
         same residual, but a sweep takes longer.
-    ordering : "rcm" orders A by reverse Cuthill-McKee first; None takes it as it is, but for level > 0 with dense rows
-        that would fill in last, see `finelu.ordering.dense_last`.
-    scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are measured after it; what the
-        sweeps give depends on it by rounding only.
-    shift, triangular, precision : as in ILU0.  triangular_sweeps : what ILU0 calls sweeps.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first. None keeps the order; only for level > 0 dense rows that
+        would fill in are moved to the end, see `finelu.ordering.dense_last`.
+    scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are those of the scaled matrix; the
+        factors depend on the scaling only by rounding.
+    shift, triangular, precision : as in ILU0.
+    triangular_sweeps : the parameter `sweeps` of ILU0.
     Cost: for each entry (i, k) below the diagonal the length of row k of U, per sweep; no dependencies.
     """
 
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero. Updates that would
-        not be finite are refused and counted in the report.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if a diagonal entry is zero. Updates
+        that would not be finite are refused and counted in the report.
         """
         A = _checked(self, A)
         numeric = _Sweeps(self, A)
@@ -93,9 +94,9 @@ class ParIC(_OnPattern):
     def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
-        diagonal is not positive. Updates that would not be finite, and pivots that would not be positive, are refused
-        and counted in the report.
+        Raises MatrixError if A has no full diagonal or is not Hermitian; ZeroPivot, naming the row, if a diagonal entry
+        is not positive. Updates that would not be finite, and pivots that would not be positive, are refused and
+        counted in the report.
         """
         A = _checked(self, A)
         numeric = _Sweeps(self, A)
@@ -120,9 +121,11 @@ def _checked(recipe: _OnPattern, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class _PatternReport(SweepReport):
-    """sweeps; damping, what it came to: 0, with a warning, where the residual grew however much the sweeps were damped,
-    so that the factors are the initial values, A's own; residual_norms, relative to the Frobenius norm of the scaled
-    matrix."""
+    """sweeps : their number.
+    damping : the last one tried. 0, with a warning: the residual grew with every damping, so that the factors are the
+        initial values, those of A.
+    residual_norms : relative to the Frobenius norm of the scaled matrix.
+    """
 
     sweeps: int | None = None
     damping: float | None = None
@@ -152,7 +155,7 @@ class _Sweeps(FixedPoint):
             self.forget_refused()
             initial = self.initial(self._start, self._places, B)
             F, norms = self._swept(B, initial, damping)
-            # it may swing, from one of L and U to the other
+            # the residual may oscillate, between L and U
             if len(norms) < 2 or (min(norms[1:][-2:]) <= norms[0] and np.isfinite(norms[-1])):
                 break
             damping /= 2

@@ -28,16 +28,16 @@ from finelu.validation import choice, count, flag, number
 SWEEPS = ("exact", "synchronous", "asynchronous")
 SELECTIONS = ("approximate", "exact")
 INITIAL = ("residual", "scaled")
-NO_PIVOTS = "with the candidates there are no pivots; the factors before that were taken"
-NOT_FINITE = "the residual is not finite; the factors before that were taken"
-AS_ILU0 = "{}; since no step was better, those on the first pattern, eliminated"
-GREW = "the residual grew; the factors before that were taken"
+NO_PIVOTS = "pivots fail with the candidates; the factors of the step before were taken"
+NOT_FINITE = "the residual is not finite; the factors of the step before were taken"
+AS_ILU0 = "{}; since no step was better, the first pattern was eliminated"
+GREW = "the residual grew; the factors of the step before were taken"
 STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
 LAST_DIVERGED = 1.6  # the same after an exact last step, since values of a larger pattern are not exact on their own
 UPDATE_SWEEPS = 3
-CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # for each entry of A, and of all, where no limit is given
+CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # allowed for each entry of A, and in total, if no limit is given
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,55 +73,56 @@ class _Adapting(Recipe):
 class ParILUT(_Adapting):
     """Incomplete LU whose pattern is adapted to the values, step by step; L has a unit diagonal.
 
-    A step adds the places where A - L U is not zero, drops the smallest entries of L and of U, and finds the values on
-    the pattern that is left; the last step finds them before it drops. Compared are |l_ij| sqrt|u_jj| / w_i and
-    |u_ij| / (sqrt|u_ii| w_j), w_i the fourth root of |u_ii| max(|u_ii|, |a_ii|), which no symmetric scaling of A
-    changes.
+    A step adds entries where A - L U is not zero, drops the smallest entries of L and of U, and computes the values on
+    the remaining pattern; the last step computes them before it drops. Entries are compared as
+    |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j), where w_i is the fourth root of |u_ii| max(|u_ii|, |a_ii|);
+    no symmetric scaling of A changes these numbers.
 
-    steps : of the adaption. With exact values two or three bring most of what can be had, with sweeps five.
-    fill : entries of L + U at the end, relative to those of the first pattern (A's, or that of ILU(start)), L and U
-        apart; to A's where start is factors.
-    nnz : in place of fill, entries of L + U at the end, the diagonal once, as in ILUT; of those off the diagonal L and
-        U get shares as they have in that pattern.
-    sweep : how the values are found. "exact": by the elimination of ILU(0), with a diagonal that is raised where
-        pivots fail or lose their signs; see `shifts` in the report. "synchronous": as in the papers, in every step by a
-        fixed-point sweep before the entries are dropped, and one after; each takes U first, then L with the new U.
-        "asynchronous": by sweeps that read values as soon as they are there, so that they depend on the timing; the
-        others give the same bits in every run. Sweeps may diverge where A is far from diagonally dominant.
-    progressive : the fill changes in equal parts from step to step; else it is reached in the first.
-    select : "exact" thresholds meet the fill; "approximate" ones miss it by a percent or so, and are found faster on
-        the GPU (on the CPU the exact ones are, and the others may miss it by 20% where some rows fill much more than
-        others). Of entries that are equal in magnitude as many are dropped as it takes, evenly spread.
-    add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and of
-        these that fraction, the largest (2018, section 4.1, δ).
-    initial : what candidates start from before sweeps: their residual ("residual", 2018, equation 5, in L divided by
-        the sign or phase of u_jj; None is that), or, "scaled", l_ij = r_ij / u_jj, as exact steps do.
-    start : the pattern to begin with: a level k for that of ILU(k), 0 being A's own; or factors of a matrix with the
-        same rows (any with L and U; made with the same ordering), with their values.
+    steps : number of steps. With exact values two or three bring most of the improvement, with sweeps five do.
+    fill : entries of L, and of U, at the end, relative to those of the first pattern (A's, or that of ILU(start)); if
+        `start` is factors, relative to A's.
+    nnz : instead of fill, the number of entries of L + U at the end, the diagonal counted once, as in ILUT. L and U
+        share the entries off the diagonal in the ratio of the first pattern.
+    sweep : computation of the values. "exact": by the elimination of ILU(0); the diagonal is raised if pivots fail or
+        lose their signs, see `shifts` in the report. "synchronous": as in the papers, by one fixed-point sweep before
+        entries are dropped, and one after; each computes U first, then L with the new U. "asynchronous": by sweeps that
+        read the newest values, so that the result depends on the timing; the others give the same bits in every run.
+        Sweeps may diverge if A is far from diagonally dominant.
+    progressive : True changes the fill in equal parts from step to step; False reaches it in the first.
+    select : "exact" thresholds meet the fill. "approximate" ones miss it by about a percent, and are found faster on
+        the GPU; on the CPU they are slower, and may miss it by 20% if some rows fill much more than others. Among
+        entries of equal magnitude only as many are dropped as needed, evenly spread.
+    add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and this
+        fraction of them, the largest, is added (2018, section 4.1, δ).
+    initial : initial values of candidates before sweeps. "residual" or None: their residual r_ij, in L divided by the
+        sign or phase of u_jj (2018, equation 5). "scaled": l_ij = r_ij / u_jj, as in exact steps.
+    start : the first pattern: a level k for that of ILU(k), where 0 is A's own; or factors, with their values, of a
+        matrix with the same rows (any with L and U, made with the same ordering).
     stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never. Exact steps
-        then end with a last one.
-    memory_limit : bytes that the candidates may take. Beyond, those that come of small products l_ik u_kj only are left
-        out (2018, section 4.4); the report says how many. None: room for 8 candidates for each entry of A, and for
-        2^20 in any case, whatever is free; MemoryError names what they take where that is more than there is.
-    update_sweeps, update_steps : what `update` does: sweeps on the pattern that was found (None: 3), then steps. Exact
-        values need no sweeps: they come of one elimination on the larger pattern of the last step, which is kept, or
-        on the factors' own where steps ended early.
-    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers; None takes it as it is, but with dense
-        rows that would fill in last, see `finelu.ordering.dense_last`.
-    scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps begin, add_fraction compares, and
-        residuals are measured, after it.
+        then end with one last step.
+    memory_limit : bytes for the candidates. If they take more, those with small products l_ik u_kj are left out (2018,
+        section 4.4); the report has their number. None allows 8 candidates for each entry of A, and at least 2^20,
+        whatever memory is free; MemoryError gives the bytes if they do not fit.
+    update_sweeps, update_steps : number of sweeps (None: 3) on the present pattern, and then of steps, in `update`.
+        Exact values need no sweeps: `update` makes one elimination on the larger pattern of the last step, which is
+        kept, or on the factors' own pattern if the steps ended early.
+    ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers. None keeps the order, except that dense
+        rows that would fill in are moved to the end, see `finelu.ordering.dense_last`.
+    scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps, add_fraction and residuals refer to the
+        scaled matrix.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
-    If the residual norm grows to 1.5 times the smallest that factors of the wanted size had (1.6 times in an exact last
-    step), those are taken, and it stops.
-    Cost: a step takes the products L U, an elimination on the pattern that is left, or two sweeps; the last one an
-    elimination on two to six times the final pattern. Memory: that pattern with its values, and what `update` keeps.
+    The steps stop if the residual norm grows to 1.5 times the smallest norm of factors of the wanted size (1.6 times in
+    an exact last step); the factors with the smallest norm are then taken.
+    Cost: a step takes the products L U, and an elimination on the remaining pattern, or two sweeps. The last step takes
+    an elimination on two to six times the final pattern. Memory: that pattern with its values, and the data kept for
+    `update`.
     """
 
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, ZeroPivot, naming the row, where it is zero, or where there is
-        no elimination on the first pattern. Sweeps refuse updates that would not be finite; the report counts them.
+        Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if a diagonal entry is zero, or if the
+        elimination on the first pattern fails. Sweeps refuse updates that would not be finite; the report counts them.
         """
         A = _checked(self, A)
         numeric = _Adaption(self, A)
@@ -142,9 +143,9 @@ class ParICT(_Adapting):
     def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal or is not Hermitian, ZeroPivot, naming the row, where the
-        diagonal is not positive. Sweeps refuse updates that would not be finite and pivots that would not be positive;
-        the report counts them.
+        Raises MatrixError if A has no full diagonal or is not Hermitian; ZeroPivot, naming the row, if a diagonal entry
+        is not positive. Sweeps refuse updates that would not be finite and pivots that would not be positive; the
+        report counts them.
         """
         A = _checked(self, A)
         numeric = _Adaption(self, A)
@@ -185,11 +186,12 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class _AdaptionReport(SweepReport):
-    """steps, how many were done; residual_norms, ||A - L U||_F before each step and after the last, relative to
-    ||A||_F, of the scaled matrix; candidates, left_out and nnz of each step; stopped, why.
-
-    shifts : by what part of itself the diagonal was raised for the elimination of the first pattern, and of each step;
-    a warning where it was at last.
+    """steps : number of steps that were done.
+    stopped : why they ended.
+    residual_norms : ||A - L U||_F before each step and after the last, relative to ||A||_F, of the scaled matrix.
+    candidates, left_out, nnz : of each step.
+    shifts : the part of itself by which the diagonal was raised, for the elimination of the first pattern and of each
+        step; there is a warning if the last one is not 0.
     """
 
     steps: int = 0
@@ -203,18 +205,19 @@ class _AdaptionReport(SweepReport):
 
 @dataclass(frozen=True, eq=False)
 class _Factors:
-    """F, of B; eliminated : if exact, how its values were made, on its pattern or on a larger one."""
+    """F : factors of B.  eliminated : for exact values, the elimination that made them, on F's pattern or a larger
+    one."""
 
     F: CSR
     eliminated: Eliminated | None = None
 
 
 class _Norms:
-    """The residual norms that steps begin with, and what they say: whether to stop, and with which factors.
+    """The residual norms at the beginning of the steps; they decide whether to stop, and with which factors.
 
     wanted : entries below and above the diagonal that factors should have in the end.
-    best : of the factors of at most the wanted size those with the smallest norm.  is_first : they are those that the
-        steps began with.
+    best : the factors with the smallest norm among those of at most the wanted size.
+    is_first : whether `best` is the factors that the steps began with.
     """
 
     def __init__(self, stagnation: float, wanted: list[int], first: _Factors):
@@ -223,7 +226,7 @@ class _Norms:
         self.best, self.is_first = first, True
 
     def stop(self, norm: float, made: _Factors) -> str:
-        """Why to stop before a step from these factors, of this residual norm, or nothing."""
+        """Why to stop before a step from these factors of this residual norm, or ""."""
         if all(size <= ROOM * wanted for size, wanted in zip(sizes_of(made.F), self._wanted, strict=True)):
             self._norms.append(norm)
             if norm <= min(self._norms):
@@ -232,15 +235,14 @@ class _Norms:
         return self.failed(norm, DIVERGED) or (STAGNATES if norm > (1 - self._stagnation) * before else "")
 
     def failed(self, norm: float, most: float) -> str:
-        """Why factors of this residual norm, at most `most` times the smallest, are not as good, or nothing."""
+        """Why factors of this residual norm, allowed `most` times the smallest one, are not good enough, or ""."""
         if not np.isfinite(norm):
             return NOT_FINITE
         return GREW if self._norms and norm > most * min(self._norms) else ""
 
 
 class _Adaption(FixedPoint):
-    """`update` keeps the pattern that was found, and improves its values or finds them anew; see update_sweeps and
-    update_steps."""
+    """`update` keeps the pattern, and improves its values or computes them anew; see update_sweeps and update_steps."""
 
     report: _AdaptionReport
     _found: _Factors | None = None  # the factors of B
@@ -289,7 +291,7 @@ class _Adaption(FixedPoint):
         return factors
 
     def _begin(self, B: CSR, d: Any) -> _Factors:
-        """The factors to begin with; the sizes that are wanted."""
+        """The first factors; also sets the wanted sizes."""
         given = isinstance(self.recipe.start, TriangularFactors)
         exact = self._exact and not given
         F = self.pattern(B, self.recipe.start)[0] if exact else self._first(B, d)
@@ -301,7 +303,7 @@ class _Adaption(FixedPoint):
         return self._eliminated(B, PatternElimination(F, self.cholesky)) if exact else _Factors(F)
 
     def _again(self, B: CSR, found: _Factors) -> _Factors:
-        """The factors of new values on the pattern that was found."""
+        """The factors of new values on the pattern of `found`."""
         F, recipe, before = found.F, self.recipe, found.eliminated
         B = B.with_index(F.indices.dtype)
         if self._exact:
@@ -311,10 +313,10 @@ class _Adaption(FixedPoint):
             if made.F.nnz == F.nnz:
                 return _Factors(F.with_values(made.F.data), made.eliminated)
             return _Factors(F.with_values(kernels_for(F.data).pattern.values_at(made.F, F)), made.eliminated)
-        if not recipe.scale:  # what the old diagonal has done to their size
+        if not recipe.scale:  # the size of the factors depends on the old diagonal
             F = self.rescaled(F, self._found_diagonal / self.diagonal)
         elif recipe.asynchronous:
-            F = F.copy()  # should this update fail, the next begins where it did
+            F = F.copy()  # if this update fails, the next begins from the same values
         for _ in range(UPDATE_SWEEPS if recipe.update_sweeps is None else recipe.update_sweeps):
             F = self.sweep(B, F)
         return _Factors(F)
@@ -330,7 +332,7 @@ class _Adaption(FixedPoint):
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
             found, _, norm = self._candidates(B, made.F, size_of_B)
             stopped = norms.stop(norm, made)
-            settled = self._exact and stopped == STAGNATES  # what follows is a last step
+            settled = self._exact and stopped == STAGNATES  # one last step follows
             if settled:
                 sizes = self._wanted
             if not stopped or settled:
@@ -348,7 +350,8 @@ class _Adaption(FixedPoint):
         return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
 
     def _best(self, B: CSR, norms: _Norms, stopped: str) -> _Factors:
-        """The factors that are taken when steps end early; the first ones, if of sweeps, are exact instead."""
+        """The factors that are taken when steps end early; if these are the first ones of sweeps, exact ones
+        instead."""
         self.report.stopped = stopped
         given = isinstance(self.recipe.start, TriangularFactors)
         if stopped != STAGNATES and norms.is_first and not (self._exact or given):
@@ -360,8 +363,8 @@ class _Adaption(FixedPoint):
         return norms.best
 
     def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[list[Any], float, float]:
-        """The candidates [indptr, indices, values, how many were left out], the norm of the residual on F's pattern,
-        and that of all of it, relative to B's; the report has the latter."""
+        """The candidates [indptr, indices, values, number left out], the norm of the residual on F's pattern, and that
+        of the whole residual, relative to B's norm, which is also reported."""
         deadline.check()
         columns, kernels = self.columns(F) if self.cholesky else None, kernels_for(B.data).candidates
         indptr, indices, values, squares, left_out = kernels.candidates(B, F, columns, most=self._most)
@@ -373,9 +376,9 @@ class _Adaption(FixedPoint):
     def _step(
         self, B: CSR, made: _Factors, found: list[Any], sizes: list[int], last: bool
     ) -> tuple[CSR, _Factors, str]:
-        """B and the factors after a step, of `sizes` below and above the diagonal; or before it, and why.
+        """B and the factors after a step, of `sizes` below and above the diagonal; or those before it, and why.
 
-        What is not needed any more is let go at once; so `found` is emptied.
+        `found` is emptied, so that memory is free as soon as it is not needed.
         """
         *candidates, left_out = found
         found.clear()
@@ -407,7 +410,7 @@ class _Adaption(FixedPoint):
         return B, made, ""
 
     def _eliminated(self, B: CSR, elimination: PatternElimination, begin: tuple[int, bool] = (0, True)) -> _Factors:
-        """The factors of B on the pattern of `elimination`, with the shift that they take. Raises ZeroPivot."""
+        """The factors of B on the pattern of `elimination`, with the shift that they need. Raises ZeroPivot."""
         try:
             F, how = elimination.factor(B, *begin)
         except NoPivots as failed:
@@ -417,7 +420,7 @@ class _Adaption(FixedPoint):
         return _Factors(F, how)
 
     def _first(self, B: CSR, d: Any) -> CSR:
-        """The factors of B to begin with."""
+        """The first factors of B."""
         start = self.recipe.start
         if not isinstance(start, TriangularFactors):
             return self.initial(*self.pattern(B, start), B)
@@ -428,7 +431,7 @@ class _Adaption(FixedPoint):
         if start.shape != B.shape or on_gpu(given.data) != on_gpu(B.data):
             raise MatrixError(f"start has shape {start.shape} or another device; the matrix has {B.n} rows.")
         if isinstance(start, CholeskyFactors) != self.cholesky:
-            raise ParameterError(f"start={start!r} has not the two triangles that {type(self.recipe).__name__} makes.")
+            raise ParameterError(f"start={start!r} does not have the two triangles of {type(self.recipe).__name__}.")
         theirs, ours = start.permutation, None if self.arranged is None else self.arranged.rows
         same = theirs is ours or (theirs is not None and ours is not None and bool((theirs == ours).all()))
         if not same:
@@ -437,8 +440,8 @@ class _Adaption(FixedPoint):
 
 
 def _largest(F: CSR, found: list[Any], part: float) -> list[Any]:
-    """Of the candidates (indptr, indices, values) the largest of each row of L and each column of U, and of those the
-    part with the largest magnitudes: 2018, section 4.1."""
+    """The largest candidate (indptr, indices, values) of each row of L and each column of U, and of these the part with
+    the largest magnitudes: 2018, section 4.1."""
     xp = namespace(F.data)
     indptr, indices, values = found
     rows = (xp.searchsorted(indptr, xp.arange(values.size), side="right") - 1).astype(indices.dtype)

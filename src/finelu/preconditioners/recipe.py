@@ -1,4 +1,4 @@
-"""What all recipes have in common: their facts, how they print themselves, and the door through which A comes in."""
+"""The base class of all recipes: their facts, their printed form, and the checks of A."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from finelu import deadline
-from finelu.arithmetic import judged, require_known
+from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -26,21 +26,24 @@ ON_DEVICE, ON_CPU = "device of A", "CPU"
 class Recipe:
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
-    A recipe prints itself as the shortest call that makes it again: only what differs from the default is named.
-    `factor` of every subclass is `judged`: numbers out of range are for it to find, not for NumPy to raise.
-    Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` for all else that a
-    parameter cannot be.
+    A recipe prints itself as the shortest call that makes it again: only parameters that differ from the default
+    appear.
+    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
+    nothing.
+    Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` raises it for all
+    other meaningless values.
 
-    The facts of a recipe are attributes of its class. Whatever depends on them, such as the method that `finelu solve`
-    takes and what `finelu compare` leaves out, reads them here:
+    The facts of a recipe are attributes of its class. Code that depends on them, such as the choice of the method in
+    `finelu solve`, or of the recipes in `finelu compare`, reads them here:
     name : the key in `RECIPES`; the name of the class in small letters, if not given.
-    hermitian : needs A = A^H, and factors its lower triangle alone.
-    keeps_symmetry : M = M^T where A = A^T.  keeps_hermitian : M = M^H where A = A^H; the same as above, if not given.
-    keeps_definite : M is Hermitian positive definite where A is, so that cg and minres can take it.
-    full_diagonal : needs an entry for every place of A's diagonal.
-    matrices : the kinds of matrix it makes the most of; "CSR" stands for all that `finelu.as_csr` takes.
+    hermitian : needs A = A^H, and factors only its lower triangle.
+    keeps_symmetry : M = M^T if A = A^T.
+    keeps_hermitian : M = M^H if A = A^H; the value of keeps_symmetry, if not given.
+    keeps_definite : M is Hermitian positive definite if A is, so that cg and minres can take it.
+    full_diagonal : needs a stored entry for every row of A's diagonal.
+    matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
-    arrays : parameters that may be arrays, which are kept as `Given`.
+    arrays : parameters that may be arrays, which are kept as `ArrayParameter`.
     """
 
     name: ClassVar[str] = ""
@@ -57,7 +60,7 @@ class Recipe:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
-            cls.factor = judged(vars(cls)["factor"])  # type: ignore[method-assign]
+            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
         if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
@@ -74,7 +77,7 @@ class Recipe:
             many = hasattr(value, "__len__") and not isinstance(value, str)
             if many and f.name in self.arrays:
                 try:
-                    object.__setattr__(self, f.name, Given(value))
+                    object.__setattr__(self, f.name, ArrayParameter(value))
                 except ValueError:
                     raise ParameterError(
                         f"{type(self).__name__}({f.name}=...): an array is needed, no {type(value).__name__} of "
@@ -94,7 +97,7 @@ class Recipe:
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
 
 
-class Given:
+class ArrayParameter:
     """An array that a recipe was given: a copy of its own, equal to another of the same numbers."""
 
     def __init__(self, array: Any):
@@ -105,7 +108,7 @@ class Given:
         return host.shape, str(host.dtype), host.tobytes()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and (self is other or self._content() == other._content())
+        return isinstance(other, ArrayParameter) and (self is other or self._content() == other._content())
 
     def __hash__(self) -> int:
         return hash(self._content())
@@ -115,14 +118,15 @@ class Given:
 
 
 def same(value: Any, default: Any) -> bool:
-    """Whether they are equal; what is neither a number nor of the default's type, and may not compare, is not."""
+    """True if value equals default. An object of another type that is not a number counts as different (it may not
+    support ==)."""
     return value is default or (isinstance(value, type(default) | int | float | np.number) and bool(value == default))
 
 
 def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
     """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it.
 
-    true, false : what is meant by them, in small letters. ValueError if no type takes it.
+    true, false : the texts, in small letters, for True and False. ValueError if no type takes `text`.
     """
     kinds = get_args(hint) or (hint,)
     for kind in kinds:
@@ -141,9 +145,10 @@ def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Col
 
 
 def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
-    """A through the door in the precision that the recipe wants, after a look at `precision` and its `shift`, if any.
+    """A as checked by `as_csr`, in the precision of the recipe, whose `precision` and `shift`, if any, are checked
+    first.
 
-    diagonal : whether it must be stored in full; None for what the recipe's facts say.
+    diagonal : whether all its entries must be stored; None: by the recipe's facts.
     """
     deadline.check()
     number("shift", getattr(recipe, "shift", 0.0), of=recipe)
@@ -158,7 +163,7 @@ def in_precision(precision: str, dtype: Any) -> np.dtype[Any]:
 
 
 def shifted(A: CSR, shift: float) -> Any:
-    """A's values with the diagonal moved away from zero by `shift` times |A_ii|; a zero one becomes `shift` times the
+    """A's values with the diagonal moved away from zero by `shift` times |A_ii|; a zero entry becomes `shift` times the
     largest magnitude of its row. A's own array if shift is 0."""
     if shift == 0:
         return A.data

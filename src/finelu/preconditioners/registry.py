@@ -20,7 +20,7 @@ def register(kind: R) -> R:
     For a class of your program, as a decorator or called. An installed package names its recipes in the entry-point
     group "finelu.recipes" instead, and need not be imported: `spai0 = "package.module:SPAI0"`, where the class has the
     name "spai0". `compare` works in a process of its own, which must be able to import the class.
-    Raises ParameterError for what is no recipe, and where another one has this name.
+    Raises ParameterError if `kind` is not a recipe, or if another recipe has its name.
     """
     known: R = RECIPES.register(kind)
     return known
@@ -35,7 +35,7 @@ def recipe_name(name: str, *others: str) -> str:
 
 
 def recipe_of(given: Any, *others: str) -> Any:
-    """The recipe that is meant: `given` itself, the default one of its class, or that of a name; of `others` the name.
+    """The recipe that `given` means: itself, the default one of its class or name; for one of `others`, this name.
 
     Raises ParameterError for anything else.
     """

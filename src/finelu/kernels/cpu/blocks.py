@@ -15,8 +15,6 @@ import numpy as np
 from finelu import deadline
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -30,8 +28,10 @@ from finelu.kernels.cpu.runtime.dense import (
 )
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, sharers
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
 
@@ -158,7 +158,7 @@ def _products(indptr, indices, diag, products):
 
 @compiled
 def _factor(size, order, after, state, done, items, rows, indptr, indices, diag, lu, pivoting, halt):
-    """Item by item; several threads may run it on the same arguments, see claims.py.
+    """Item by item; several threads may run it on the same arguments, see items.py.
 
     `place` says where the row at hand stores a block column; what other rows have left there lies outside of lo:hi.
     """
@@ -166,7 +166,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
     nn, zero = n * n, np.uint64(0)
     product, swaps, powers = np.empty(nn, lu.dtype), np.empty(n, np.uint64), np.empty(n, lu.real.dtype)
     place = np.full(diag.size, np.uint64(indices.size))
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
@@ -232,7 +232,7 @@ def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, x.dtype)
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
@@ -261,7 +261,7 @@ def _solve_transposed(
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
@@ -297,7 +297,7 @@ def _store_product(size, order, blocks, p, x, q, out, r):
         out[r + u] = total
 
 
-# Rows and blocks that do not depend on each other: threads claim `chunk` of them in turn.
+# Rows and blocks that do not depend on each other: threads take `chunk` of them in turn.
 
 
 @compiled
@@ -305,7 +305,7 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * chunk
         for i in range(first, min(count, first + chunk)):
@@ -324,7 +324,7 @@ def _accumulate(size, order, count, chunk, state, done, rows, indptr, indices, d
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * chunk
         for i in range(first, min(count, first + chunk)):
@@ -344,7 +344,7 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
     n = order_of(size, order)
     nn = n * n
     swaps, powers = np.empty(n, np.uint64), np.empty(n, out.real.dtype)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
@@ -363,7 +363,7 @@ def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
 @compiled
 def _times(size, order, count, chunk, state, done, blocks, x, out):
     n = order_of(size, order)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):
@@ -376,7 +376,7 @@ def _times(size, order, count, chunk, state, done, blocks, x, out):
 def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, conjugate):
     n = order_of(size, order)
     z, zero = np.empty(n, out.dtype), np.uint64(0)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * chunk
         for k in range(first, min(count, first + chunk)):

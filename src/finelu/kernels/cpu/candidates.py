@@ -12,9 +12,9 @@ from finelu.kernels.cpu.runtime.atomics import (
     relax,
     store_release,
 )
-from finelu.kernels.cpu.runtime.claims import wait_until_done
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,

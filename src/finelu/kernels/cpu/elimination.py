@@ -18,14 +18,14 @@ from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
 from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
 from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
 
 ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
@@ -46,7 +46,7 @@ class Elimination:
 
     variant : the one chosen.  provisional : list or schedule were left out; after this many factorizations they pay.
     schedule : the order of the rows.
-    first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the meetings
+    first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the intersections
         first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
         the part of row k is subtracted from (ILU0: behind its diagonal) or multiplied by (IC0: before it).
         first is None where there is no list.
@@ -68,7 +68,7 @@ def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
     """The order in which the rows of A are eliminated, natural ("sequential") or by levels, and where they meet.
 
     once : "auto" may weigh the analysis against a single factorization; else it is for many.
-    Cost: O(nnz + meetings), and a binary search an entry of the shorter row where one is much longer than the other.
+    Cost: O(nnz + intersections), and a binary search per entry of the shorter row where one is much longer.
     """
     longest, _, _, below = A.facts
     return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], (longest, below), variant, once)
@@ -119,9 +119,9 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     # a single factorization does not pay for the list, unless rows that are much longer than others make it far shorter
     scatter = once and variant == "auto" and updates.sum() <= max(limit, FAR_SHORTER * searched)
     halt = deadline.halt()
-    meetings = limit + 1 if scatter else _meet(*where, below, limit, first, target, source, halt)
-    if meetings <= limit:
-        target, source = np.empty(meetings, offset), np.empty(meetings, offset)
+    intersections = limit + 1 if scatter else _meet(*where, below, limit, first, target, source, halt)
+    if intersections <= limit:
+        target, source = np.empty(intersections, offset), np.empty(intersections, offset)
         _meet(*where, below, limit, first, target, source, halt)
         updates = np.diff(first[below])
     else:
@@ -215,7 +215,7 @@ def _scattered_updates(indptr, indices, diag, start, stop, updates):
 
 @compiled
 def _meet(indptr, indices, diag, start, stop, below, limit, first, target, source, halt):
-    """Count the meetings (first), or write them down where target has room; returns their number.
+    """Count the intersections (first), or write them down where target has room; returns their number.
 
     Entry (i, k) meets row k in the columns that row i and places start[k] <= q < stop[k] share. One look at each of the
     latter, or where there are many more of them than row i has entries, a binary search for each of these.
@@ -270,45 +270,40 @@ def _factor(listed, scattered, plan, a, out):
     if plan.first is None:
         run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
     else:
-        meetings = (unsigned(plan.below), unsigned(plan.first), plan.target, plan.source)
-        run(listed, s.threads, s.after, state, done, *pattern, *meetings, a, out, deadline.halt())
+        intersections = (unsigned(plan.below), unsigned(plan.first), plan.target, plan.source)
+        run(listed, s.threads, s.after, state, done, *pattern, *intersections, a, out, deadline.halt())
     deadline.check()
     return int(state[1]) if state[1] < s.order.size else -1
 
 
-@compiled
-def _ilu0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, lu, halt):
+@by_ordered_items
+def _ilu0(t, state, items, order, indptr, indices, diag, below, first, target, source, a, lu, halt):
     """Row by row, in place: turn entry (i, k) into l_ik, subtract l_ik u_kj where row i and row k meet.
 
-    Several threads may run it on the same arguments; see claims.py.
+    Several threads may run it on the same arguments; see items.py.
     """
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for r in range(items[t], items[t + 1]):
-            if r & LOOK == 0 and halted(halt):
-                break
-            i = order[r]
-            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
-            for p in range(lo, hi):
-                lu[p] = a[p]
-            e = below[i]
-            good = True
-            for p in range(lo, pivot):
-                k = indices[p]
-                behind = np.uint64(diag[k]) + ONE
-                factor = divide(lu[p], lu[diag[k]])
-                lu[p] = factor
-                good &= np.isfinite(factor)
-                for q in range(first[e], first[e + ONE]):
-                    lu[lo + target[q]] -= factor * lu[behind + source[q]]
-                e += ONE
-            for p in range(pivot, hi):
-                good &= np.isfinite(lu[p])
-            if not good or lu[pivot] == 0:
-                fetch_min(state, 1, np.int64(i))
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    for r in range(items[t], items[t + 1]):
+        if r & LOOK == 0 and halted(halt):
+            break
+        i = order[r]
+        lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+        for p in range(lo, hi):
+            lu[p] = a[p]
+        e = below[i]
+        good = True
+        for p in range(lo, pivot):
+            k = indices[p]
+            behind = np.uint64(diag[k]) + ONE
+            factor = divide(lu[p], lu[diag[k]])
+            lu[p] = factor
+            good &= np.isfinite(factor)
+            for q in range(first[e], first[e + ONE]):
+                lu[lo + target[q]] -= factor * lu[behind + source[q]]
+            e += ONE
+        for p in range(pivot, hi):
+            good &= np.isfinite(lu[p])
+        if not good or lu[pivot] == 0:
+            fetch_min(state, 1, np.int64(i))
 
 
 @compiled
@@ -319,7 +314,7 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     never read, since every row first writes the places of its own pattern. Each thread has its own w.
     """
     w = np.empty(diag.size, a.dtype)
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
@@ -346,40 +341,35 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     wait_until_done(done, known, after.size)
 
 
-@compiled
-def _ic0(after, state, done, items, order, indptr, indices, diag, below, first, target, source, a, l, halt):
+@by_ordered_items
+def _ic0(t, state, items, order, indptr, indices, diag, below, first, target, source, a, l, halt):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for r in range(items[t], items[t + 1]):
-            if r & LOOK == 0 and halted(halt):
-                break
-            i = order[r]
-            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
-            e = below[i]
-            square = a[pivot].real
-            for p in range(lo, pivot):
-                j = indices[p]
-                begin = np.uint64(indptr[j])
-                s = a[p]
-                for q in range(first[e], first[e + ONE]):
-                    s -= l[lo + target[q]] * np.conj(l[begin + source[q]])
-                l[p] = divide(s, l[diag[j]])
-                square -= (l[p] * np.conj(l[p])).real
-                e += ONE
-            if not np.isfinite(square) or square <= 0:
-                fetch_min(state, 1, np.int64(i))
-            l[pivot] = np.sqrt(square)
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    for r in range(items[t], items[t + 1]):
+        if r & LOOK == 0 and halted(halt):
+            break
+        i = order[r]
+        lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+        e = below[i]
+        square = a[pivot].real
+        for p in range(lo, pivot):
+            j = indices[p]
+            begin = np.uint64(indptr[j])
+            s = a[p]
+            for q in range(first[e], first[e + ONE]):
+                s -= l[lo + target[q]] * np.conj(l[begin + source[q]])
+            l[p] = divide(s, l[diag[j]])
+            square -= (l[p] * np.conj(l[p])).real
+            e += ONE
+        if not np.isfinite(square) or square <= 0:
+            fetch_min(state, 1, np.int64(i))
+        l[pivot] = np.sqrt(square)
 
 
 @compiled
 def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l, halt):
     """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
     w = np.zeros(diag.size, a.dtype)
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):
@@ -508,7 +498,7 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
     owner = np.full(diag.size, diag.size, np.uint64)
     zero = relax - relax  # of a's dtype
     looked_up = sums.size > 0
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for r in range(items[t], items[t + 1]):

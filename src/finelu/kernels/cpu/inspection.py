@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 
-CHUNK = 2**16  # numbers that a thread looks at between two claims
+CHUNK = 2**16  # numbers that a thread looks at at a time
 
 
 def inspect(indptr, indices, data, diag):
@@ -31,36 +31,32 @@ def inspect(indptr, indices, data, diag):
     return _inspect(indptr, indices, data, diag)
 
 
-@compiled
-def _sound(state, done, items, indptr, indices, diag, missing):
+@by_items
+def _sound(t, items, indptr, indices, diag, missing):
     """missing[t] : how many rows of item t store no diagonal entry, and the first; -1 for unsorted or corrupt rows."""
     n, nnz = diag.size, indices.size
-    t = claim(state)
-    while t < done.size:
-        good = True
-        for i in range(items[t], items[t + 1]):
-            lo, hi = np.int64(indptr[i]), np.int64(indptr[i + 1])
-            if lo < 0 or lo > hi or hi > nnz:
-                good = False
-                break
-            below = 0
-            previous = -1
-            for p in range(np.uint64(lo), np.uint64(hi)):
-                j = np.int64(indices[p])
-                good &= j > previous
-                below += j < i
-                previous = j
-            good &= previous < n
-            if lo + below < hi and indices[lo + below] == i:
-                diag[i] = lo + below
-            else:
-                diag[i] = -1
-                missing[t, 1] = missing[t, 1] if missing[t, 0] > 0 else i
-                missing[t, 0] += 1
-        if not good:
-            missing[t, 0] = -1
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    good = True
+    for i in range(items[t], items[t + 1]):
+        lo, hi = np.int64(indptr[i]), np.int64(indptr[i + 1])
+        if lo < 0 or lo > hi or hi > nnz:
+            good = False
+            break
+        below = 0
+        previous = -1
+        for p in range(np.uint64(lo), np.uint64(hi)):
+            j = np.int64(indices[p])
+            good &= j > previous
+            below += j < i
+            previous = j
+        good &= previous < n
+        if lo + below < hi and indices[lo + below] == i:
+            diag[i] = lo + below
+        else:
+            diag[i] = -1
+            missing[t, 1] = missing[t, 1] if missing[t, 0] > 0 else i
+            missing[t, 0] += 1
+    if not good:
+        missing[t, 0] = -1
 
 
 def finite(data) -> bool:
@@ -74,16 +70,12 @@ def finite(data) -> bool:
     return not bad.any()
 
 
-@compiled
-def _without_exponent(state, done, bits, exponent, bad):
-    t = claim(state)
-    while t < done.size:
-        found = 0
-        for p in range(np.uint64(t * CHUNK), np.uint64(min(bits.size, (t + 1) * CHUNK))):
-            found += (bits[p] & exponent) == exponent
-        bad[t] = found
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _without_exponent(t, bits, exponent, bad):
+    found = 0
+    for p in range(np.uint64(t * CHUNK), np.uint64(min(bits.size, (t + 1) * CHUNK))):
+        found += (bits[p] & exponent) == exponent
+    bad[t] = found
 
 
 def same(a, b) -> bool:
@@ -101,16 +93,12 @@ def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
     return same(indptr, pattern_indptr) and same(indices, pattern_indices) and finite(data)
 
 
-@compiled
-def _unlike(state, done, a, b, unlike):
-    t = claim(state)
-    while t < done.size:
-        found = np.int64(0)
-        for p in range(np.uint64(t * CHUNK), np.uint64(min(a.size, (t + 1) * CHUNK))):
-            found += a[p] != b[p]
-        unlike[t] = found
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _unlike(t, a, b, unlike):
+    found = np.int64(0)
+    for p in range(np.uint64(t * CHUNK), np.uint64(min(a.size, (t + 1) * CHUNK))):
+        found += a[p] != b[p]
+    unlike[t] = found
 
 
 @compiled
@@ -168,77 +156,65 @@ def mirrored(indptr, indices, data, diag):
     return *sizes.max(axis=0, initial=0.0).tolist(), on_diagonal + 2 * paired
 
 
-@compiled
-def _roots(state, done, items, indptr, data, diag, root):
+@by_items
+def _roots(t, items, indptr, data, diag, root):
     """The root of |a_ii|, or where that is not stored or rounding of its row of the row's largest entry."""
     noise = ROUNDINGS * np.finfo(data.real.dtype).eps
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
-            largest = size
-            for p in range(indptr[i], indptr[i + ONE]):
-                largest = max(largest, abs(data[p]))
-            root[i] = math.sqrt(largest if size <= noise * largest else size)
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(items[t], items[t + 1]):
+        size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
+        largest = size
+        for p in range(indptr[i], indptr[i + ONE]):
+            largest = max(largest, abs(data[p]))
+        root[i] = math.sqrt(largest if size <= noise * largest else size)
 
 
-@compiled
-def _below(state, done, items, indptr, indices, data, diag, root, sizes, counts):
+@by_items
+def _below(t, items, indptr, indices, data, diag, root, sizes, counts):
     """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
     above."""
-    t = claim(state)
-    while t < done.size:
-        largest = adjoint = transposed = by_root = by_root_transposed = 0.0
-        on_diagonal = paired = above = 0
-        for i in range(items[t], items[t + 1]):
-            end = indptr[i + ONE]
-            for p in range(indptr[i], end):
-                j, a = indices[p], data[p]
-                if j > i:
-                    above += np.int64(end - p)
-                    break
-                b = data.dtype.type(0)
-                if j == i:
-                    on_diagonal += 1
-                    b = a
-                else:
-                    start = np.uint64(diag[j] + 1) if diag[j] >= 0 else np.uint64(indptr[j])
-                    q = _place(start, np.uint64(indptr[j + ONE]), indices, i)
-                    if q < indptr[j + ONE]:
-                        paired += 1
-                        b = data[q]
-                largest = max(largest, abs(a), abs(b))
-                one, other = abs(a - np.conj(b)), abs(a - b)
-                if one > 0:
-                    adjoint, by_root = max(adjoint, one), max(by_root, _relative(one, a, b, root[i] * root[j]))
-                if other > 0:
-                    transposed = max(transposed, other)
-                    by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
-        # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
-        sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
-        sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
-        counts[t, 0], counts[t, 1], counts[t, 2] = on_diagonal, paired, above
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    largest = adjoint = transposed = by_root = by_root_transposed = 0.0
+    on_diagonal = paired = above = 0
+    for i in range(items[t], items[t + 1]):
+        end = indptr[i + ONE]
+        for p in range(indptr[i], end):
+            j, a = indices[p], data[p]
+            if j > i:
+                above += np.int64(end - p)
+                break
+            b = data.dtype.type(0)
+            if j == i:
+                on_diagonal += 1
+                b = a
+            else:
+                start = np.uint64(diag[j] + 1) if diag[j] >= 0 else np.uint64(indptr[j])
+                q = _place(start, np.uint64(indptr[j + ONE]), indices, i)
+                if q < indptr[j + ONE]:
+                    paired += 1
+                    b = data[q]
+            largest = max(largest, abs(a), abs(b))
+            one, other = abs(a - np.conj(b)), abs(a - b)
+            if one > 0:
+                adjoint, by_root = max(adjoint, one), max(by_root, _relative(one, a, b, root[i] * root[j]))
+            if other > 0:
+                transposed = max(transposed, other)
+                by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
+    # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
+    sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
+    sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
+    counts[t, 0], counts[t, 1], counts[t, 2] = on_diagonal, paired, above
 
 
-@compiled
-def _alone_above(state, done, items, indptr, indices, data, root, sizes):
+@by_items
+def _alone_above(t, items, indptr, indices, data, root, sizes):
     """sizes[t] with the entries above the diagonal that have no partner."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            for p in range(indptr[i], indptr[i + ONE]):
-                j, a = indices[p], data[p]
-                end = np.uint64(indptr[j + ONE])
-                if j > i and a != 0 and _place(np.uint64(indptr[j]), end, indices, i) == end:
-                    relative = _relative(abs(a), a, data.dtype.type(0), root[i] * root[j])
-                    for k in range(5):
-                        sizes[t, k] = max(sizes[t, k], abs(a) if k < 3 else relative)
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(items[t], items[t + 1]):
+        for p in range(indptr[i], indptr[i + ONE]):
+            j, a = indices[p], data[p]
+            end = np.uint64(indptr[j + ONE])
+            if j > i and a != 0 and _place(np.uint64(indptr[j]), end, indices, i) == end:
+                relative = _relative(abs(a), a, data.dtype.type(0), root[i] * root[j])
+                for k in range(5):
+                    sizes[t, k] = max(sizes[t, k], abs(a) if k < 3 else relative)
 
 
 @compiled

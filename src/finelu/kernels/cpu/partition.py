@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled, ready
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -129,33 +129,29 @@ def propose(begin, end, neighbours, weights, sizes, most, before, wish):
     run_items(_propose, -(-n // CHUNK), *graph, most, before, wish, threads=_threads_for(n))
 
 
-@compiled
-def _propose(state, done, begin, end, neighbours, weights, sizes, most, before, wish):
+@by_items
+def _propose(t, begin, end, neighbours, weights, sizes, most, before, wish):
     """Items are CHUNK vertices each."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * CHUNK, min((t + 1) * CHUNK, sizes.size)):
-            v = np.uint32(before[i])
-            u = np.uint32(before[v])
-            free = u == v or np.uint32(before[u]) != v
-            if v != i and (u == i or free):
-                wish[i] = v
-                continue
-            best, highest = np.uint32(i), NONE
-            own = np.float32(sizes[i])
-            room = most - np.int64(sizes[i])
-            for p in range(np.uint64(begin[i]), np.uint64(end[i])):
-                j = np.uint32(neighbours[p])
-                size = sizes[j]
-                score = np.float32(np.float32(weights[p]) / (own * np.float32(size))).view(np.uint32)
-                key = np.uint64(score) << np.uint64(32) | np.uint64(_mixed(np.uint32(i), j))
-                if size <= room and (key > highest or (key == highest and j < best)):
-                    v = np.uint32(before[j])
-                    if v == j or np.uint32(before[v]) != j:
-                        best, highest = j, key
-            wish[i] = best
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, sizes.size)):
+        v = np.uint32(before[i])
+        u = np.uint32(before[v])
+        free = u == v or np.uint32(before[u]) != v
+        if v != i and (u == i or free):
+            wish[i] = v
+            continue
+        best, highest = np.uint32(i), NONE
+        own = np.float32(sizes[i])
+        room = most - np.int64(sizes[i])
+        for p in range(np.uint64(begin[i]), np.uint64(end[i])):
+            j = np.uint32(neighbours[p])
+            size = sizes[j]
+            score = np.float32(np.float32(weights[p]) / (own * np.float32(size))).view(np.uint32)
+            key = np.uint64(score) << np.uint64(32) | np.uint64(_mixed(np.uint32(i), j))
+            if size <= room and (key > highest or (key == highest and j < best)):
+                v = np.uint32(before[j])
+                if v == j or np.uint32(before[v]) != j:
+                    best, highest = j, key
+        wish[i] = best
 
 
 def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, stops, adjacent, sums, totals):
@@ -226,7 +222,7 @@ def _contract(
     """
     place = places[fetch_add(state, 1, 1)]
     check = 2 * np.int64(totals.max()) > most
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(firsts[t])
         for i in range(t * CHUNK, min((t + 1) * CHUNK, wish.size)):
@@ -327,60 +323,56 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
     return int(first[0]) if first[0] < diag.size else -1
 
 
-@compiled
-def _grid_couplings(state, done, items, indptr, indices, data, diag, nx, ny, first, found):
+@by_items
+def _grid_couplings(t, items, indptr, indices, data, diag, nx, ny, first, found):
     """found[t] : the sums of item t.  first[0] : the first row that fits no grid; items behind it are passed over."""
     plane = nx * ny
-    t = claim(state)
-    while t < done.size:
-        x, y = items[t] % nx, items[t] // nx % ny
-        sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
-        i, end = items[t], items[t + 1] if items[t] < load_acquire(first, 0) else items[t]
-        while i < end:
-            size = _row_size(i, indptr, data, diag)
-            scale = ONE / size if size > 0.0 else 0.0
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-                r = np.int64(indices[p]) - i
-                if r == 0:
-                    continue
-                dy, dz = 0, 0
-                if r > plane // 2:
-                    r, dz = r - plane, 1
-                elif r < -(plane // 2):
-                    r, dz = r + plane, -1
-                if r > nx // 2:
-                    r, dy = r - nx, 1
-                elif r < -(nx // 2):
-                    r, dy = r + nx, -1
-                if x + r >= nx:
-                    r, dy = r - nx, dy + 1
-                elif x + r < 0:
-                    r, dy = r + nx, dy - 1
-                if y + dy >= ny:
-                    dy, dz = dy - ny, dz + 1
-                elif y + dy < 0:
-                    dy, dz = dy + ny, dz - 1
-                if abs(r) > 1 or abs(dy) > 1 or abs(dz) > 1:
-                    fetch_min(first, 0, i)
-                    end = i
-                    break
-                ratio = _size(data[p]) * scale
-                w = np.int64(ratio + 0.5) if ratio < ONE else np.int64(ONE)
-                if r != 0:
-                    sum_x, count_x = sum_x + w, count_x + 1
-                if dy != 0:
-                    sum_y, count_y = sum_y + w, count_y + 1
-                if dz != 0:
-                    sum_z, count_z = sum_z + w, count_z + 1
-            i, x = i + 1, x + 1
-            if x == nx:
-                x, y = 0, y + 1
-                if y == ny:
-                    y = 0
-        found[t, 0], found[t, 1], found[t, 2] = sum_x, sum_y, sum_z
-        found[t, 3], found[t, 4], found[t, 5] = count_x, count_y, count_z
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    x, y = items[t] % nx, items[t] // nx % ny
+    sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
+    i, end = items[t], items[t + 1] if items[t] < load_acquire(first, 0) else items[t]
+    while i < end:
+        size = _row_size(i, indptr, data, diag)
+        scale = ONE / size if size > 0.0 else 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            r = np.int64(indices[p]) - i
+            if r == 0:
+                continue
+            dy, dz = 0, 0
+            if r > plane // 2:
+                r, dz = r - plane, 1
+            elif r < -(plane // 2):
+                r, dz = r + plane, -1
+            if r > nx // 2:
+                r, dy = r - nx, 1
+            elif r < -(nx // 2):
+                r, dy = r + nx, -1
+            if x + r >= nx:
+                r, dy = r - nx, dy + 1
+            elif x + r < 0:
+                r, dy = r + nx, dy - 1
+            if y + dy >= ny:
+                dy, dz = dy - ny, dz + 1
+            elif y + dy < 0:
+                dy, dz = dy + ny, dz - 1
+            if abs(r) > 1 or abs(dy) > 1 or abs(dz) > 1:
+                fetch_min(first, 0, i)
+                end = i
+                break
+            ratio = _size(data[p]) * scale
+            w = np.int64(ratio + 0.5) if ratio < ONE else np.int64(ONE)
+            if r != 0:
+                sum_x, count_x = sum_x + w, count_x + 1
+            if dy != 0:
+                sum_y, count_y = sum_y + w, count_y + 1
+            if dz != 0:
+                sum_z, count_z = sum_z + w, count_z + 1
+        i, x = i + 1, x + 1
+        if x == nx:
+            x, y = 0, y + 1
+            if y == ny:
+                y = 0
+    found[t, 0], found[t, 1], found[t, 2] = sum_x, sum_y, sum_z
+    found[t, 3], found[t, 4], found[t, 5] = count_x, count_y, count_z
 
 
 def bricks(nx, ny, nz, kx, ky, kz, parts):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -31,16 +31,12 @@ def columns_of(F):
     return indptr, rows, places
 
 
-@compiled
-def _count_columns(state, done, items, indptr, indices, counts):
+@by_items
+def _count_columns(t, items, indptr, indices, counts):
     """counts[t, j] : entries of column j in part t of the rows."""
-    t = claim(state)
-    while t < done.size:
-        mine = counts[t]
-        for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
-            mine[indices[p]] += 1
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    mine = counts[t]
+    for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
+        mine[indices[p]] += 1
 
 
 @compiled
@@ -56,19 +52,15 @@ def _start_columns(starts, indptr):
     indptr[starts.shape[1]] = total
 
 
-@compiled
-def _fill_columns(state, done, items, indptr, indices, starts, rows, places):
-    t = claim(state)
-    while t < done.size:
-        next = starts[t]
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
-                q = next[indices[p]]
-                next[indices[p]] = q + ONE
-                rows[q] = i
-                places[q] = p
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _fill_columns(t, items, indptr, indices, starts, rows, places):
+    next = starts[t]
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            q = next[indices[p]]
+            next[indices[p]] = q + ONE
+            rows[q] = i
+            places[q] = p
 
 
 def add(B, F, indptr, indices, values, scaled=False):
@@ -89,72 +81,54 @@ def add(B, F, indptr, indices, values, scaled=False):
     return B.with_index(new_indices.dtype), CSR(new_indptr, new_indices, data, new_diag)
 
 
-@compiled
+@by_items
 def _add(
-    state,
-    done,
-    items,
-    indptr,
-    indices,
-    diag,
-    f,
-    more_indptr,
-    more_indices,
-    more,
-    scaled,
-    out_indptr,
-    out_indices,
-    out_diag,
-    out,
+    t, items, indptr, indices, diag, f, more_indptr, more_indices, more, scaled, out_indptr, out_indices, out_diag, out
 ):
     """Row by row: merge what is below the diagonal, then what is above."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
-            middle, m = q, np.uint64(out_indptr[i])
-            while middle < end and more_indices[middle] < i:
-                middle += ONE
-            p = np.uint64(indptr[i])
-            while q < middle:  # the diagonal ends row p
-                j, k = indices[p], more_indices[q]
-                old = j < k
-                out_indices[m] = j if old else k
-                value = more[q]
-                if not old:
-                    pivot_k = f[diag[k]]
-                    value = divide(value, pivot_k) if scaled else value * (np.conj(pivot_k) / abs(pivot_k))
-                out[m] = f[p] if old else value
-                m += ONE
-                p += np.uint64(old)
-                q += np.uint64(not old)
-            while p <= pivot:
-                out_indices[m] = indices[p]
-                out[m] = f[p]
-                m += ONE
-                p += ONE
-            out_diag[i] = m - ONE
-            stop = np.uint64(indptr[i + ONE])
-            while q < end and p < stop:
-                j, k = indices[p], more_indices[q]
-                old = j < k
-                out_indices[m] = j if old else k
-                out[m] = f[p] if old else more[q]
-                m += ONE
-                p += np.uint64(old)
-                q += np.uint64(not old)
-            while p < stop:
-                out_indices[m] = indices[p]
-                out[m] = f[p]
-                m += ONE
-                p += ONE
-            while q < end:
-                out_indices[m] = more_indices[q]
-                out[m] = more[q]
-                m += ONE
-                q += ONE
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
+        middle, m = q, np.uint64(out_indptr[i])
+        while middle < end and more_indices[middle] < i:
+            middle += ONE
+        p = np.uint64(indptr[i])
+        while q < middle:  # the diagonal ends row p
+            j, k = indices[p], more_indices[q]
+            old = j < k
+            out_indices[m] = j if old else k
+            value = more[q]
+            if not old:
+                pivot_k = f[diag[k]]
+                value = divide(value, pivot_k) if scaled else value * (np.conj(pivot_k) / abs(pivot_k))
+            out[m] = f[p] if old else value
+            m += ONE
+            p += np.uint64(old)
+            q += np.uint64(not old)
+        while p <= pivot:
+            out_indices[m] = indices[p]
+            out[m] = f[p]
+            m += ONE
+            p += ONE
+        out_diag[i] = m - ONE
+        stop = np.uint64(indptr[i + ONE])
+        while q < end and p < stop:
+            j, k = indices[p], more_indices[q]
+            old = j < k
+            out_indices[m] = j if old else k
+            out[m] = f[p] if old else more[q]
+            m += ONE
+            p += np.uint64(old)
+            q += np.uint64(not old)
+        while p < stop:
+            out_indices[m] = indices[p]
+            out[m] = f[p]
+            m += ONE
+            p += ONE
+        while q < end:
+            out_indices[m] = more_indices[q]
+            out[m] = more[q]
+            m += ONE
+            q += ONE
 
 
 def values_at(B, F):
@@ -166,21 +140,17 @@ def values_at(B, F):
     return out
 
 
-@compiled
-def _values_at(state, done, items, b_indptr, b_indices, indptr, indices, b, out):
-    t = claim(state)
-    while t < done.size:
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            q, end = np.uint64(b_indptr[i]), np.uint64(b_indptr[i + ONE])
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
-                j = indices[p]
-                while q < end and b_indices[q] < j:
-                    q += ONE
-                out[p] = 0
-                if q < end and b_indices[q] == j:
-                    out[p] = b[q]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _values_at(t, items, b_indptr, b_indices, indptr, indices, b, out):
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        q, end = np.uint64(b_indptr[i]), np.uint64(b_indptr[i + ONE])
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            j = indices[p]
+            while q < end and b_indices[q] < j:
+                q += ONE
+            out[p] = 0
+            if q < end and b_indices[q] == j:
+                out[p] = b[q]
 
 
 def magnitudes(F):
@@ -204,22 +174,18 @@ def _below(items, indptr, diag, below):
         below[t + 1] = below[t] + total
 
 
-@compiled
-def _magnitudes(state, done, items, indptr, diag, f, below, lower, upper):
-    t = claim(state)
-    while t < done.size:
-        l = np.uint64(below[t])
-        u = np.uint64(indptr[items[t]]) - np.uint64(items[t]) - l
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            pivot = np.uint64(diag[i])
-            for p in range(np.uint64(indptr[i]), pivot):
-                lower[l] = abs(f[p])
-                l += ONE
-            for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
-                upper[u] = abs(f[p])
-                u += ONE
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _magnitudes(t, items, indptr, diag, f, below, lower, upper):
+    l = np.uint64(below[t])
+    u = np.uint64(indptr[items[t]]) - np.uint64(items[t]) - l
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        pivot = np.uint64(diag[i])
+        for p in range(np.uint64(indptr[i]), pivot):
+            lower[l] = abs(f[p])
+            l += ONE
+        for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
+            upper[u] = abs(f[p])
+            u += ONE
 
 
 def remove(F, least, drop, values=None):
@@ -261,32 +227,27 @@ def remove(F, least, drop, values=None):
     return CSR(indptr, indices, data, diag)
 
 
-@compiled
-def _tally(state, done, items, indptr, diag, f, least_below, least_above, counts):
+@by_items
+def _tally(t, items, indptr, diag, f, least_below, least_above, counts):
     """counts[t] : values of block t smaller than and equal to the threshold, below the diagonal and above."""
-    t = claim(state)
-    while t < done.size:
-        smaller = ties = 0  # of both sides, 32 bits each
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            pivot = np.uint64(diag[i])
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
-                size = abs(f[p])
-                least = least_below if p < pivot else least_above
-                one = 0 if p == pivot else 1 if p < pivot else 1 << 32
-                smaller += one if size < least else 0
-                ties += one if size == least else 0
-        counts[t, 0] = smaller & 0xFFFFFFFF
-        counts[t, 1] = ties & 0xFFFFFFFF
-        counts[t, 2] = smaller >> 32
-        counts[t, 3] = ties >> 32
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    smaller = ties = 0  # of both sides, 32 bits each
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        pivot = np.uint64(diag[i])
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            size = abs(f[p])
+            least = least_below if p < pivot else least_above
+            one = 0 if p == pivot else 1 if p < pivot else 1 << 32
+            smaller += one if size < least else 0
+            ties += one if size == least else 0
+    counts[t, 0] = smaller & 0xFFFFFFFF
+    counts[t, 1] = ties & 0xFFFFFFFF
+    counts[t, 2] = smaller >> 32
+    counts[t, 3] = ties >> 32
 
 
-@compiled
+@by_items
 def _keep(
-    state,
-    done,
+    t,
     items,
     indptr,
     indices,
@@ -308,41 +269,37 @@ def _keep(
 
     Behind the last entry that stays in a block nothing is written: the place is another block's.
     """
-    t = claim(state)
-    while t < done.size:
-        m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
-        rest_below, rest_above = rests[t, 0], rests[t, 1]
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            pivot = np.uint64(diag[i])
-            out_indptr[i] = m
-            for p in range(np.uint64(indptr[i]), pivot):
-                size = abs(f[p])
-                out_indices[m] = indices[p]
-                out[m] = values[p]
-                keep = not size < least_below
-                if size == least_below:
-                    rest_below += want[0]
-                    keep = rest_below < ties[0]
-                    rest_below -= 0 if keep else ties[0]
-                m += np.uint64(keep)
-            out_indices[m] = i
-            out[m] = values[pivot]
-            out_diag[i] = m
-            m += ONE
-            for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
-                if m == end:
-                    break
-                size = abs(f[p])
-                out_indices[m] = indices[p]
-                out[m] = values[p]
-                keep = not size < least_above  # so that NaN stays
-                if size == least_above:
-                    rest_above += want[1]
-                    keep = rest_above < ties[1]
-                    rest_above -= 0 if keep else ties[1]
-                m += np.uint64(keep)
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
+    rest_below, rest_above = rests[t, 0], rests[t, 1]
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        pivot = np.uint64(diag[i])
+        out_indptr[i] = m
+        for p in range(np.uint64(indptr[i]), pivot):
+            size = abs(f[p])
+            out_indices[m] = indices[p]
+            out[m] = values[p]
+            keep = not size < least_below
+            if size == least_below:
+                rest_below += want[0]
+                keep = rest_below < ties[0]
+                rest_below -= 0 if keep else ties[0]
+            m += np.uint64(keep)
+        out_indices[m] = i
+        out[m] = values[pivot]
+        out_diag[i] = m
+        m += ONE
+        for p in range(pivot + ONE, np.uint64(indptr[i + ONE])):
+            if m == end:
+                break
+            size = abs(f[p])
+            out_indices[m] = indices[p]
+            out[m] = values[p]
+            keep = not size < least_above  # so that NaN stays
+            if size == least_above:
+                rest_above += want[1]
+                keep = rest_above < ties[1]
+                rest_above -= 0 if keep else ties[1]
+            m += np.uint64(keep)
 
 
 def facts(A) -> tuple[int, int, int, int]:

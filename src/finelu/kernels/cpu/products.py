@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import fma
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import dot
@@ -57,42 +57,34 @@ def _parts(v):
     return v.view(v.real.dtype).reshape(v.size, 2 if v.dtype.kind == "c" else 1)
 
 
-@compiled
-def _residual(state, done, items, indptr, indices, data, x, b, factor, eps, r, bound):
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            total = data.dtype.type(0)
-            size = factor * 0
-            for p in range(indptr[i], indptr[i + ONE]):
-                a, v = data[p], x[indices[p]]
-                total += a * v
-                size += (abs(a.real) + abs(a.imag)) * (abs(v.real) + abs(v.imag))
-            r[i] = b[i] - total * factor
-            entries = indptr[i + ONE] - indptr[i]
-            bound[i] = (entries + ONE) * eps * (size * factor + (abs(b[i].real) + abs(b[i].imag)))
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _residual(t, items, indptr, indices, data, x, b, factor, eps, r, bound):
+    for i in range(items[t], items[t + 1]):
+        total = data.dtype.type(0)
+        size = factor * 0
+        for p in range(indptr[i], indptr[i + ONE]):
+            a, v = data[p], x[indices[p]]
+            total += a * v
+            size += (abs(a.real) + abs(a.imag)) * (abs(v.real) + abs(v.imag))
+        r[i] = b[i] - total * factor
+        entries = indptr[i + ONE] - indptr[i]
+        bound[i] = (entries + ONE) * eps * (size * factor + (abs(b[i].real) + abs(b[i].imag)))
 
 
-@compiled
-def _residual_twice(state, done, items, indptr, indices, factor, data, x, b, r):
+@by_items
+def _residual_twice(t, items, indptr, indices, factor, data, x, b, r):
     """Dot2 of Ogita, Rump & Oishi 2005 for each row."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            for part in range(r.shape[1]):
-                total, rest = np.float64(b[i, part]) / factor, 0.0  # factor is a power of two
-                for p in range(indptr[i], indptr[i + ONE]):
-                    j = indices[p]
-                    if r.shape[1] == 1:
-                        total, rest = _less(total, rest, data[p, 0], x[j, 0])
-                    else:  # the real part, then the imaginary one
-                        total, rest = _less(total, rest, data[p, 0], x[j, part])
-                        total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
-                r[i, part] = (total + rest) * factor
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(items[t], items[t + 1]):
+        for part in range(r.shape[1]):
+            total, rest = np.float64(b[i, part]) / factor, 0.0  # factor is a power of two
+            for p in range(indptr[i], indptr[i + ONE]):
+                j = indices[p]
+                if r.shape[1] == 1:
+                    total, rest = _less(total, rest, data[p, 0], x[j, 0])
+                else:  # the real part, then the imaginary one
+                    total, rest = _less(total, rest, data[p, 0], x[j, part])
+                    total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
+            r[i, part] = (total + rest) * factor
 
 
 @compiled
@@ -106,18 +98,14 @@ def _less(total, rest, a, b):
     return added, rest + ((total - (added - part)) + (product - part) + low)
 
 
-@compiled
-def _times(state, done, items, indptr, indices, data, x, y):
-    """y = A x; several threads may run it on the same arguments, see claims.py."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            total = data.dtype.type(0)
-            for p in range(indptr[i], indptr[i + ONE]):
-                total += data[p] * x[indices[p]]
-            y[i] = total
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _times(t, items, indptr, indices, data, x, y):
+    """y = A x; several threads may run it on the same arguments, see items.py."""
+    for i in range(items[t], items[t + 1]):
+        total = data.dtype.type(0)
+        for p in range(indptr[i], indptr[i + ONE]):
+            total += data[p] * x[indices[p]]
+        y[i] = total
 
 
 def subtract_product(M, x, y=None):

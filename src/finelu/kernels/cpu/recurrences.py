@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.cycle import record
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
@@ -62,7 +62,7 @@ TRUSTED, LOST = 1e-4, 0.1
 
 @compiled
 def _cg_step_of_chunks(state, done, monitor, rho, curvature, p, q, x, best, r, parts):
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         if _cg_sound(monitor, rho, curvature):
             k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
@@ -135,7 +135,7 @@ def _cg_turn(state, rho, rho_old, z, p):
 
 @compiled
 def _cg_direction_of_chunks(state, done, monitor, rho, rho_old, z, p):
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
         _cg_turn(monitor, rho, rho_old, z[k], p[k])

@@ -8,9 +8,8 @@ import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.items import by_items
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
 BLOCK = 4096  # rows
@@ -30,21 +29,17 @@ def scale(A, out, below, above):
     return out
 
 
-@compiled
-def _scale(state, done, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
-    """Threads claim blocks of rows; entries are written by one of them each."""
+@by_items
+def _scale(t, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
+    """Threads take blocks of rows; entries are written by one of them each."""
     n = indptr.size - 1
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
-            for p in range(indptr[i], indptr[i + 1]):
-                j = indices[p]
-                if j < i:
-                    out[p] = a[p] * lower_left[i] * lower_right[j]
-                else:
-                    out[p] = a[p] * upper_left[i] * upper_right[j]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j < i:
+                out[p] = a[p] * lower_left[i] * lower_right[j]
+            else:
+                out[p] = a[p] * upper_left[i] * upper_right[j]
 
 
 def divide_by_pivots(F, out, refused):
@@ -56,25 +51,21 @@ def divide_by_pivots(F, out, refused):
     return out
 
 
-@compiled
-def _divide_by_pivots(state, done, indptr, indices, diag, out, refused):
-    """Threads claim blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
-            bad = 0
-            for p in range(indptr[i], diag[i]):
-                pivot = diag[indices[p]]
-                new = divide(out[p], out[pivot])
-                if np.isfinite(new):
-                    out[p] = new
-                else:
-                    bad += 1
-            if bad > 0:
-                fetch_add(refused, 0, bad)
-                fetch_min(refused, 1, i)
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _divide_by_pivots(t, indptr, indices, diag, out, refused):
+    """Threads take blocks of rows; entries below the diagonal are written by one of them each, pivots only read."""
+    for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+        bad = 0
+        for p in range(indptr[i], diag[i]):
+            pivot = diag[indices[p]]
+            new = divide(out[p], out[pivot])
+            if np.isfinite(new):
+                out[p] = new
+            else:
+                bad += 1
+        if bad > 0:
+            fetch_add(refused, 0, bad)
+            fetch_min(refused, 1, i)
 
 
 def pivots(A, cholesky: bool):
@@ -128,23 +119,19 @@ def definite_scale(A, out) -> bool:
     return bad[0] == 0
 
 
-@compiled
-def _definite_scale(state, done, indptr, indices, diag, a, limit, out, bad):
-    """Threads claim blocks of rows; none of them looks further once one has found that A is not definite."""
+@by_items
+def _definite_scale(t, indptr, indices, diag, a, limit, out, bad):
+    """Threads take blocks of rows; none of them looks further once one has found that A is not definite."""
     n = indptr.size - 1
     one = limit / limit
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
-            d = a[diag[i]]
-            if bad[0] or not d.real > 0 or d.imag != 0:
+    for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
+        d = a[diag[i]]
+        if bad[0] or not d.real > 0 or d.imag != 0:
+            bad[0] = 1
+            break
+        out[i] = math.ldexp(one, -(math.frexp(d.real)[1] // 2))
+        root = np.sqrt(d.real)
+        for p in range(indptr[i], indptr[i + 1]):
+            there = a[diag[indices[p]]].real
+            if not (there > 0 and abs(a[p]) <= root * np.sqrt(there) * limit):
                 bad[0] = 1
-                break
-            out[i] = math.ldexp(one, -(math.frexp(d.real)[1] // 2))
-            root = np.sqrt(d.real)
-            for p in range(indptr[i], indptr[i + 1]):
-                there = a[diag[indices[p]]].real
-                if not (there > 0 and abs(a[p]) <= root * np.sqrt(there) * limit):
-                    bad[0] = 1
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)

@@ -12,10 +12,10 @@ import math
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
 SELECTION_METHODS = ("sampleselect", "quickselect")
@@ -182,85 +182,73 @@ def _items_of(n):
     return max(1, -(-n // ITEM))
 
 
-@compiled
-def _magnitudes(state, done, values, out):
-    """out = |values|. Threads write different items; see claims.py."""
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * ITEM, min((t + 1) * ITEM, values.size)):
-            re, im = values[i].real, values[i].imag
-            out[i] = np.hypot(re, im) if re == re and im == im else re + im
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _magnitudes(t, values, out):
+    """out = |values|. Threads write different items; see items.py."""
+    for i in range(t * ITEM, min((t + 1) * ITEM, values.size)):
+        re, im = values[i].real, values[i].imag
+        out[i] = np.hypot(re, im) if re == re and im == im else re + im
 
 
-@compiled
-def _count_items(state, done, values, magnitude, low, high, found, work):
+@by_items
+def _count_items(t, values, magnitude, low, high, found, work):
     """found[t] : how many values of item t are less than low, from low to high, and more; those in between to work.
 
-    Threads write different items of work and found; see claims.py.
+    Threads write different items of work and found; see items.py.
     """
-    t = claim(state)
-    while t < done.size:
-        begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
-        place = begin
-        less = more = 0
-        # LANES values are compared at once, and only where one of them stays, as seldom happens, they are copied: every
-        # one, but the place moves on only behind one that stays. That leaves no branch to be mispredicted inside.
-        for b in range(begin, end - LANES + 1, LANES):
-            before = after = np.int32(0)
-            if magnitude:
-                for i in range(LANES):
-                    v = abs(values[b + i])
-                    before += np.int32(v < low)
-                    after += np.int32(v > high)
-            else:
-                for i in range(LANES):
-                    v = values[b + i]
-                    before += np.int32(v < low)
-                    after += np.int32(v > high)
-            less += before
-            more += after
-            if before + after < LANES:
-                for i in range(LANES):
-                    v = abs(values[b + i]) if magnitude else values[b + i]
-                    work[place] = v
-                    place += (v >= low) & (v <= high)
-        for i in range(end - (end - begin) % LANES, end):
-            v = abs(values[i]) if magnitude else values[i]
-            work[place] = v
-            place += (v >= low) & (v <= high)
-            less += v < low
-            more += v > high
-        found[t, 0] = less
-        found[t, 1] = place - begin
-        found[t, 2] = more
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
+    place = begin
+    less = more = 0
+    # LANES values are compared at once, and only where one of them stays, as seldom happens, they are copied: every
+    # one, but the place moves on only behind one that stays. That leaves no branch to be mispredicted inside.
+    for b in range(begin, end - LANES + 1, LANES):
+        before = after = np.int32(0)
+        if magnitude:
+            for i in range(LANES):
+                v = abs(values[b + i])
+                before += np.int32(v < low)
+                after += np.int32(v > high)
+        else:
+            for i in range(LANES):
+                v = values[b + i]
+                before += np.int32(v < low)
+                after += np.int32(v > high)
+        less += before
+        more += after
+        if before + after < LANES:
+            for i in range(LANES):
+                v = abs(values[b + i]) if magnitude else values[b + i]
+                work[place] = v
+                place += (v >= low) & (v <= high)
+    for i in range(end - (end - begin) % LANES, end):
+        v = abs(values[i]) if magnitude else values[i]
+        work[place] = v
+        place += (v >= low) & (v <= high)
+        less += v < low
+        more += v > high
+    found[t, 0] = less
+    found[t, 1] = place - begin
+    found[t, 2] = more
 
 
-@compiled
-def _thresholds_of_subsets(state, done, values, magnitude, rank, bounds, work, thresholds):
+@by_items
+def _thresholds_of_subsets(t, values, magnitude, rank, bounds, work, thresholds):
     """thresholds[t] : the value of its share of the rank in part t, or NaN if there is one in the part.
 
-    Threads write different parts of work and thresholds; see claims.py.
+    Threads write different parts of work and thresholds; see items.py.
     """
-    t = claim(state)
-    while t < done.size:
-        begin, end = bounds[t], bounds[t + 1]
-        ordered = True
-        for i in range(begin, end):
-            v = abs(values[i]) if magnitude else values[i]
-            work[i] = v
-            ordered &= v == v
-        if ordered:
-            share = begin + min((end - begin) * rank // values.size, end - begin - 1)
-            _quickselect(work, begin, end - 1, share)
-            thresholds[t] = work[share]
-        else:
-            thresholds[t] = np.nan
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    begin, end = bounds[t], bounds[t + 1]
+    ordered = True
+    for i in range(begin, end):
+        v = abs(values[i]) if magnitude else values[i]
+        work[i] = v
+        ordered &= v == v
+    if ordered:
+        share = begin + min((end - begin) * rank // values.size, end - begin - 1)
+        _quickselect(work, begin, end - 1, share)
+        thresholds[t] = work[share]
+    else:
+        thresholds[t] = np.nan
 
 
 @compiled

@@ -17,8 +17,6 @@ from functools import lru_cache
 import numpy as np
 
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.dense import (
     invert,
     invert_pivoting,
@@ -29,8 +27,10 @@ from finelu.kernels.cpu.runtime.dense import (
     subtract_product,
     subtract_transposed,
 )
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import CALL, makespan, sharers, thread_counts
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
 # ns of a cell, per n^3 or n^2: to factor it, to solve with it in one sweep; measured on two cores of an Intel Xeon.
@@ -122,13 +122,13 @@ def _cut(cells, edge):
 
 @compiled
 def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, out):
-    """Threads claim runs of PENCILS lines of cells along k, and each cell is written by one of them."""
+    """Threads take runs of PENCILS lines of cells along k, and each cell is written by one of them."""
     n = order_of(size, order)
     nn = n * n
     I, J, K = grid
     lines, cells = I * J, I * J * K
     z, pencils = np.empty(n, out.dtype), np.uint64(PENCILS)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         first = np.uint64(t) * pencils
         for line in range(first, min(lines, first + pencils)):
@@ -165,13 +165,13 @@ def _residual(size, order, grid, state, done, periodic, product, blocks, x, b, o
 
 @compiled
 def _factor(size, order, grid, after, lo, hi, state, done, blocks, d, pivoting):
-    """Tile by tile; several threads may run it on the same arguments, see claims.py."""
+    """Tile by tile; several threads may run it on the same arguments, see items.py."""
     n = order_of(size, order)
     nn = n * n
     I, J, K = grid
     cells = I * J * K
     product, swaps, powers = np.empty(nn, d.dtype), np.empty(n, np.uint64), np.empty(n, d.real.dtype)
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         for i in range(lo[t, 0], hi[t, 0]):
@@ -221,7 +221,7 @@ def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
     cells = I * J * K
     z = np.empty(n, x.dtype)
     m = after.size // 2
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         if t < m:
@@ -277,7 +277,7 @@ def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, 
     cells = I * J * K
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
     m = after.size // 2
-    known, t = 0, claim(state)
+    known, t = 0, next_item(state)
     while t < after.size:
         known = wait_until_done(done, known, after[t])
         forward = t < m

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
@@ -43,7 +43,7 @@ def inside(starts, rows, indptr, indices):
 @compiled
 def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill, pointers, columns, places):
     """The entries of each row are written from its place in `pointers` on, or only counted there."""
-    t = claim(state)
+    t = next_item(state)
     where = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # the position of a row; or anything
     while t < done.size:
         for p in range(items[t], items[t + 1]):
@@ -133,7 +133,7 @@ def _solve(
     s,
     *triangles,
 ):
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         for pair in range(items[t], items[t + 1], 2):
             end = min(pair + 2, items[t + 1])
@@ -222,26 +222,22 @@ def restrict(starts, rows, values, r, conjugate):
     return g.reshape(-1)
 
 
-@compiled
-def _restrict(state, done, items, starts, rows, values, r, conjugate, g):
-    t = claim(state)
-    while t < done.size:
-        for p in range(items[t], items[t + 1]):
-            if g.shape[1] == 1:  # the sum of one column stays in a register
-                total = g[p, 0]
-                for k in range(starts[p], starts[p + 1]):
-                    if values is None:
-                        total += r[rows[k]]
-                    else:
-                        total += (np.conj(values[k, 0]) if conjugate else values[k, 0]) * r[rows[k]]
-                g[p, 0] = total
-            elif values is not None:
-                for k in range(starts[p], starts[p + 1]):
-                    v = r[rows[k]]
-                    for c in range(g.shape[1]):
-                        g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _restrict(t, items, starts, rows, values, r, conjugate, g):
+    for p in range(items[t], items[t + 1]):
+        if g.shape[1] == 1:  # the sum of one column stays in a register
+            total = g[p, 0]
+            for k in range(starts[p], starts[p + 1]):
+                if values is None:
+                    total += r[rows[k]]
+                else:
+                    total += (np.conj(values[k, 0]) if conjugate else values[k, 0]) * r[rows[k]]
+            g[p, 0] = total
+        elif values is not None:
+            for k in range(starts[p], starts[p + 1]):
+                v = r[rows[k]]
+                for c in range(g.shape[1]):
+                    g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
 
 
 def prolong(parts, Z, q, x, less=None):
@@ -252,18 +248,14 @@ def prolong(parts, Z, q, x, less=None):
     run_items(_prolong, items.size - 1, items, parts, Z, q, x)
 
 
-@compiled
-def _prolong(state, done, items, parts, Z, q, x):
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            if Z is None:
-                x[i] += q[parts[i], 0]
-            else:
-                for c in range(q.shape[1]):
-                    x[i] += Z[i, c] * q[parts[i], c]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _prolong(t, items, parts, Z, q, x):
+    for i in range(items[t], items[t + 1]):
+        if Z is None:
+            x[i] += q[parts[i], 0]
+        else:
+            for c in range(q.shape[1]):
+                x[i] += Z[i, c] * q[parts[i], c]
 
 
 def sum_couplings(couplings, sums, less=None):
@@ -291,22 +283,18 @@ def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
     run_items(_direction, chunks(p.size), state, rho, rho_old, parts, Z, q, z, p, threads=threads)
 
 
-@compiled
-def _direction(state, done, monitor, rho, rho_old, parts, Z, q, z, p):
-    t = claim(state)
-    while t < done.size:
-        if monitor[CODE] == RUNNING:
-            beta = rho[0].real / rho_old[0].real
-            for i in range(t * CHUNK, min((t + 1) * CHUNK, p.size)):
-                total = z[i]
-                if Z is None:
-                    total += q[parts[i], 0]
-                else:
-                    for c in range(q.shape[1]):
-                        total += Z[i, c] * q[parts[i], c]
-                p[i] = total + beta * p[i]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _direction(t, monitor, rho, rho_old, parts, Z, q, z, p):
+    if monitor[CODE] == RUNNING:
+        beta = rho[0].real / rho_old[0].real
+        for i in range(t * CHUNK, min((t + 1) * CHUNK, p.size)):
+            total = z[i]
+            if Z is None:
+                total += q[parts[i], 0]
+            else:
+                for c in range(q.shape[1]):
+                    total += Z[i, c] * q[parts[i], c]
+            p[i] = total + beta * p[i]
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):
@@ -328,7 +316,7 @@ def coarse_products(indptr, indices, data, parts, count, Z):
 @compiled
 def _coarse_products(state, done, items, indptr, indices, data, parts, Z, workspaces, fill, pointers, part, values):
     m = values.shape[1]
-    t = claim(state)
+    t = next_item(state)
     place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this row; or anything
     met, sums = np.empty(64, np.int64), np.empty((64, m), values.dtype)
     while t < done.size:
@@ -378,18 +366,14 @@ def coarse_residual(products, q, r):
     return out
 
 
-@compiled
-def _coarse_residual(state, done, items, pointers, part, values, q, r, out):
-    t = claim(state)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            total = r[i]
-            for p in range(pointers[i], pointers[i + 1]):
-                for c in range(values.shape[1]):
-                    total -= values[p, c] * q[part[p], c]
-            out[i] = total
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _coarse_residual(t, items, pointers, part, values, q, r, out):
+    for i in range(items[t], items[t + 1]):
+        total = r[i]
+        for p in range(pointers[i], pointers[i + 1]):
+            for c in range(values.shape[1]):
+                total -= values[p, c] * q[part[p], c]
+        out[i] = total
 
 
 def couple(products, rows, parts, starts, members):
@@ -437,7 +421,7 @@ def _couple(
 ):
     """The parts of vectors that each part of rows meets, in ascending order, and their entries by rows; each part has
     its own places to write to. Or, not `fill`, only how many there are of both."""
-    t = claim(state)
+    t = next_item(state)
     place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this part; or anything
     while t < done.size:
         for p in range(items[t], items[t + 1]):
@@ -492,19 +476,15 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     return sp.bsr_matrix((blocks, of_vectors, c.starts), shape=(count * m, count * m)).tocsr()
 
 
-@compiled
-def _sum_blocks(state, done, items, ends, of_rows, values, Z, conjugate, blocks):
+@by_items
+def _sum_blocks(t, items, ends, of_rows, values, Z, conjugate, blocks):
     """blocks[c] = the sum of Z_i^H v over the entries of coupling c, or of Z_i^T v."""
-    t = claim(state)
-    while t < done.size:
-        for c in range(items[t], items[t + 1]):
-            for e in range(ends[c], ends[c + 1]):
-                for b in range(values.shape[1]):
-                    if Z is None:
-                        blocks[c, 0, b] += values[e, b]
-                    else:
-                        for a in range(values.shape[1]):
-                            z = Z[of_rows[e], a]
-                            blocks[c, a, b] += (np.conj(z) if conjugate else z) * values[e, b]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for c in range(items[t], items[t + 1]):
+        for e in range(ends[c], ends[c + 1]):
+            for b in range(values.shape[1]):
+                if Z is None:
+                    blocks[c, 0, b] += values[e, b]
+                else:
+                    for a in range(values.shape[1]):
+                        z = Z[of_rows[e], a]
+                        blocks[c, a, b] += (np.conj(z) if conjugate else z) * values[e, b]

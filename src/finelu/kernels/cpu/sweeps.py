@@ -12,9 +12,9 @@ from finelu.kernels.cpu.runtime.atomics import (
     load_relaxed,
     store_relaxed,
 )
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import (
     column_arrays,
@@ -104,7 +104,7 @@ def _sweep(
     zero = a[0] - a[0]
     nan = zero.real / zero.real
     many = np.uint64(LONGER)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -240,7 +240,7 @@ def _sweep_in_place(
     zero = a[0] - a[0]
     nan = zero.real / zero.real
     many = np.uint64(LONGER)
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         bad, first_bad = 0, np.int64(diag.size)
         for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):

@@ -8,13 +8,13 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
-from finelu.kernels.cpu.runtime.crew import run
 from finelu.kernels.cpu.runtime.indices import unsigned
+from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import threads_for
 from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, forgo, schedule
 from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
 from finelu.threads import get_num_threads
 
@@ -23,7 +23,7 @@ ROW, ENTRY = 1.0, 0.9  # ns for a row and for an entry of it in a slice of four,
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 PAYS = 20  # solves in natural order, which take about as long as the analysis
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
-GATHERED = 2**15  # values that a thread gathers between two claims
+GATHERED = 2**15  # values that a thread gathers at a time
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
 
@@ -297,19 +297,15 @@ def _gather(conjugate, source, values, out) -> None:
     run_items(_gather_items, count, conjugate, source, values, out, threads=threads_for(out.size))
 
 
-@compiled
-def _gather_items(state, done, conjugate, source, values, out):
-    t = claim(state)
-    while t < done.size:
-        begin, end = t * GATHERED, min(out.size, (t + 1) * GATHERED)
-        if conjugate:
-            for q in range(begin, end):
-                out[q] = np.conj(values[source[q]])
-        else:
-            for q in range(begin, end):
-                out[q] = values[source[q]]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _gather_items(t, conjugate, source, values, out):
+    begin, end = t * GATHERED, min(out.size, (t + 1) * GATHERED)
+    if conjugate:
+        for q in range(begin, end):
+            out[q] = np.conj(values[source[q]])
+    else:
+        for q in range(begin, end):
+            out[q] = values[source[q]]
 
 
 @compiled
@@ -323,73 +319,63 @@ def _first_bad_diagonal(order, diag):
     return first if first < order.size else -1
 
 
-@compiled
-def _solve(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
-    """x = T^-1 b; several threads may run it on the same arguments, see claims.py."""
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for s in range(items[t], items[t + 1]):
-            r = np.uint64(slices[s])
-            p, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
-            if np.uint64(slices[s + ONE]) - r == FOUR:
-                i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
-                s0, s1, s2, s3 = b[i0], b[i1], b[i2], b[i3]
+@by_ordered_items
+def _solve(t, items, slices, order, ptr, cols, vals, diag, b, x):
+    """x = T^-1 b; several threads may run it on the same arguments, see items.py."""
+    for s in range(items[t], items[t + 1]):
+        r = np.uint64(slices[s])
+        p, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
+        if np.uint64(slices[s + ONE]) - r == FOUR:
+            i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
+            s0, s1, s2, s3 = b[i0], b[i1], b[i2], b[i3]
+            while p < stop:
+                s0 -= vals[p] * x[cols[p]]
+                s1 -= vals[p + ONE] * x[cols[p + ONE]]
+                s2 -= vals[p + TWO] * x[cols[p + TWO]]
+                s3 -= vals[p + THREE] * x[cols[p + THREE]]
+                p += FOUR
+            if diag.size:
+                s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
+                s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
+            x[i0], x[i1], x[i2], x[i3] = s0, s1, s2, s3
+        else:
+            i = order[r]
+            total = b[i]
+            while p < stop:
+                total -= vals[p] * x[cols[p]]
+                p += ONE
+            x[i] = divide(total, diag[r]) if diag.size else total
+
+
+@by_ordered_items
+def _solve_many(t, items, slices, order, ptr, cols, vals, diag, b, x):
+    """The same for b and x (n, k): all columns of a slice before the next slice."""
+    columns = np.uint64(b.shape[1])
+    for s in range(items[t], items[t + 1]):
+        r = np.uint64(slices[s])
+        begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
+        if np.uint64(slices[s + ONE]) - r == FOUR:
+            i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
+            for c in range(columns):
+                s0, s1, s2, s3 = b[i0, c], b[i1, c], b[i2, c], b[i3, c]
+                p = begin
                 while p < stop:
-                    s0 -= vals[p] * x[cols[p]]
-                    s1 -= vals[p + ONE] * x[cols[p + ONE]]
-                    s2 -= vals[p + TWO] * x[cols[p + TWO]]
-                    s3 -= vals[p + THREE] * x[cols[p + THREE]]
+                    s0 -= vals[p] * x[cols[p], c]
+                    s1 -= vals[p + ONE] * x[cols[p + ONE], c]
+                    s2 -= vals[p + TWO] * x[cols[p + TWO], c]
+                    s3 -= vals[p + THREE] * x[cols[p + THREE], c]
                     p += FOUR
                 if diag.size:
                     s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
                     s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
-                x[i0], x[i1], x[i2], x[i3] = s0, s1, s2, s3
-            else:
-                i = order[r]
-                total = b[i]
-                while p < stop:
-                    total -= vals[p] * x[cols[p]]
-                    p += ONE
-                x[i] = divide(total, diag[r]) if diag.size else total
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
-
-
-@compiled
-def _solve_many(after, state, done, items, slices, order, ptr, cols, vals, diag, b, x):
-    """The same for b and x (n, k): all columns of a slice before the next slice."""
-    columns = np.uint64(b.shape[1])
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for s in range(items[t], items[t + 1]):
-            r = np.uint64(slices[s])
-            begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
-            if np.uint64(slices[s + ONE]) - r == FOUR:
-                i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
-                for c in range(columns):
-                    s0, s1, s2, s3 = b[i0, c], b[i1, c], b[i2, c], b[i3, c]
-                    p = begin
-                    while p < stop:
-                        s0 -= vals[p] * x[cols[p], c]
-                        s1 -= vals[p + ONE] * x[cols[p + ONE], c]
-                        s2 -= vals[p + TWO] * x[cols[p + TWO], c]
-                        s3 -= vals[p + THREE] * x[cols[p + THREE], c]
-                        p += FOUR
-                    if diag.size:
-                        s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
-                        s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
-                    x[i0, c], x[i1, c], x[i2, c], x[i3, c] = s0, s1, s2, s3
-            else:
-                i = order[r]
-                for c in range(columns):
-                    total = b[i, c]
-                    for p in range(begin, stop):
-                        total -= vals[p] * x[cols[p], c]
-                    x[i, c] = divide(total, diag[r]) if diag.size else total
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+                x[i0, c], x[i1, c], x[i2, c], x[i3, c] = s0, s1, s2, s3
+        else:
+            i = order[r]
+            for c in range(columns):
+                total = b[i, c]
+                for p in range(begin, stop):
+                    total -= vals[p] * x[cols[p], c]
+                x[i, c] = divide(total, diag[r]) if diag.size else total
 
 
 class _Sweeping:
@@ -426,7 +412,7 @@ class _Sweeping:
         chunks = -(-t.n // ROWS_AN_ITEM)
         after = np.repeat(np.arange(passes) * chunks, chunks)
         state, done = np.zeros(1, np.int64), np.zeros(passes * chunks, np.int8)
-        run(kernel, chunks, chunks, after, state, done, unsigned(t.begin), unsigned(t.end), unsigned(t.indices), *args)
+        run(kernel, chunks, after, state, done, chunks, unsigned(t.begin), unsigned(t.end), unsigned(t.indices), *args)
 
 
 class Jacobi(_Sweeping):
@@ -443,23 +429,18 @@ class Jacobi(_Sweeping):
         self._run(_jacobi, self.sweeps + 1, self.values, self.diag, b.reshape(shape), old, new)
 
 
-@compiled
-def _jacobi(chunks, after, state, done, begin, end, indices, values, diag, b, x, y):
+@by_ordered_items
+def _jacobi(t, chunks, begin, end, indices, values, diag, b, x, y):
     """Even passes: y = D^-1 (b - N x). Odd passes: the same with x and y exchanged."""
     n = b.shape[0]
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        s, chunk = divmod(t, chunks)
-        old, new = (x, y) if s % 2 == 0 else (y, x)
-        for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
-            for c in range(b.shape[1]):
-                total = b[i, c]
-                for p in range(begin[i], end[i]):
-                    total -= values[p] * old[indices[p], c]
-                new[i, c] = divide(total, diag[i]) if diag.size else total
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    s, chunk = divmod(t, chunks)
+    old, new = (x, y) if s % 2 == 0 else (y, x)
+    for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
+        for c in range(b.shape[1]):
+            total = b[i, c]
+            for p in range(begin[i], end[i]):
+                total -= values[p] * old[indices[p], c]
+            new[i, c] = divide(total, diag[i]) if diag.size else total
 
 
 class ISAI(_Sweeping):
@@ -482,54 +463,45 @@ class ISAI(_Sweeping):
         self._run(_isai_solve, 2 * self.sweeps - 1, *operands)
 
 
-@compiled
-def _isai(chunks, after, state, done, begin, end, indices, reverse, values, diag, w, w_diag):
+@by_ordered_items
+def _isai(t, chunks, begin, end, indices, reverse, values, diag, w, w_diag):
     """Row i of W, from the column nearest to the diagonal outwards: (W T)_ij = 0 gives w_ij from those before it.
 
     Entry j needs T_mj for the columns m between j and i, found by binary search in row m. Each row by itself.
     """
     n = w_diag.size
     one = values.dtype.type(1)
-    t = claim(state)
-    while t < done.size:
-        for i in range(t * ROWS_AN_ITEM, min(n, (t + 1) * ROWS_AN_ITEM)):
-            w_diag[i] = divide(one, diag[i]) if diag.size else one
-            lo, length = np.int64(begin[i]), np.int64(end[i]) - np.int64(begin[i])
-            for step in range(length):
-                p = lo + step if reverse else lo + length - 1 - step
-                j = indices[p]
-                total = w_diag[i] * values[p]
-                for before in range(step):
-                    q = lo + before if reverse else lo + length - 1 - before
-                    m = indices[q]
-                    row = indices[begin[m] : end[m]]
-                    at = np.searchsorted(row, j)
-                    if at < row.size and row[at] == j:
-                        total += w[q] * values[np.int64(begin[m]) + at]
-                w[p] = divide(-total, diag[j]) if diag.size else -total
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for i in range(t * ROWS_AN_ITEM, min(n, (t + 1) * ROWS_AN_ITEM)):
+        w_diag[i] = divide(one, diag[i]) if diag.size else one
+        lo, length = np.int64(begin[i]), np.int64(end[i]) - np.int64(begin[i])
+        for step in range(length):
+            p = lo + step if reverse else lo + length - 1 - step
+            j = indices[p]
+            total = w_diag[i] * values[p]
+            for before in range(step):
+                q = lo + before if reverse else lo + length - 1 - before
+                m = indices[q]
+                row = indices[begin[m] : end[m]]
+                at = np.searchsorted(row, j)
+                if at < row.size and row[at] == j:
+                    total += w[q] * values[np.int64(begin[m]) + at]
+            w[p] = divide(-total, diag[j]) if diag.size else -total
 
 
-@compiled
-def _isai_solve(chunks, after, state, done, begin, end, indices, values, diag, w, w_diag, b, r, x):
+@by_ordered_items
+def _isai_solve(t, chunks, begin, end, indices, values, diag, w, w_diag, b, r, x):
     """Even passes: x += W r (r = b and x = 0 at first). Odd passes: r = b - T x."""
     n = b.shape[0]
-    known, t = 0, claim(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        s, chunk = divmod(t, chunks)
-        for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
-            for c in range(b.shape[1]):
-                if s % 2 == 0:
-                    total = w_diag[i] * r[i, c]
-                    for p in range(begin[i], end[i]):
-                        total += w[p] * r[indices[p], c]
-                    x[i, c] += total
-                else:
-                    total = b[i, c] - (diag[i] * x[i, c] if diag.size else x[i, c])
-                    for p in range(begin[i], end[i]):
-                        total -= values[p] * x[indices[p], c]
-                    r[i, c] = total
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    s, chunk = divmod(t, chunks)
+    for i in range(chunk * ROWS_AN_ITEM, min(n, (chunk + 1) * ROWS_AN_ITEM)):
+        for c in range(b.shape[1]):
+            if s % 2 == 0:
+                total = w_diag[i] * r[i, c]
+                for p in range(begin[i], end[i]):
+                    total += w[p] * r[indices[p], c]
+                x[i, c] += total
+            else:
+                total = b[i, c] - (diag[i] * x[i, c] if diag.size else x[i, c])
+                for p in range(begin[i], end[i]):
+                    total -= values[p] * x[indices[p], c]
+                r[i, c] = total

@@ -11,7 +11,7 @@ from functools import partial, wraps
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.sharing import run_items
 
@@ -89,14 +89,10 @@ def shared(by_chunks, at):
     return decorated
 
 
-@compiled
-def _products(state, done, x, y, conjugate, sums):
-    t = claim(state)
-    while t < done.size:
-        k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
-        sums[t] = inner(x[k], y[k]) if conjugate else bilinear(x[k], y[k])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _products(t, x, y, conjugate, sums):
+    k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
+    sums[t] = inner(x[k], y[k]) if conjugate else bilinear(x[k], y[k])
 
 
 def _long_dot(x, y, out, conjugate=True):
@@ -134,13 +130,9 @@ def size_of_dot(x, y, out):
     out[0] = sum_of_products(x, y)
 
 
-@compiled
-def _norms(state, done, x, norms):
-    t = claim(state)
-    while t < done.size:
-        norms[t] = length(x[t * CHUNK : min((t + 1) * CHUNK, x.size)])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _norms(t, x, norms):
+    norms[t] = length(x[t * CHUNK : min((t + 1) * CHUNK, x.size)])
 
 
 def _long_norm(x, out):
@@ -172,14 +164,10 @@ def gather(x, places):
     return out
 
 
-@compiled
-def _gather(state, done, x, places, out):
-    t = claim(state)
-    while t < done.size:
-        for k in range(t * CHUNK, min((t + 1) * CHUNK, out.size)):
-            out[k] = x[places[k]]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _gather(t, x, places, out):
+    for k in range(t * CHUNK, min((t + 1) * CHUNK, out.size)):
+        out[k] = x[places[k]]
 
 
 def difference(b, y, r):

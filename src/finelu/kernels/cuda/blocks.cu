@@ -13,7 +13,7 @@
 // and one behind it into every level's latency. Upper blocks that no update reaches (all of them on a 7-point stencil)
 // are read from lu by anyone at any time, long before they are due.
 //
-// Where rows meet is looked up once a pattern (`count_meetings`, `write_meetings`): the program of row i is, for each
+// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is, for each
 // lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both store a
 // block.
 //
@@ -52,7 +52,7 @@ template <typename I> __device__ inline I find(const I* __restrict__ cols, I a, 
 // at(p) is a lower block of row i, k its column. The lanes of a warp share the shorter of the two lists, and search the
 // longer one. Returns how many there are.
 template <typename I, typename F>
-__device__ inline int meetings(I p, I end_i, I begin_k, I end_k, const I* __restrict__ indices, F f)
+__device__ inline int intersections(I p, I end_i, I begin_k, I end_k, const I* __restrict__ indices, F f)
 {
     const bool by_reference = end_k - begin_k <= end_i - p - 1;  // row k is the shorter one
     const I first = by_reference ? begin_k : p + 1, stop = by_reference ? end_k : end_i;
@@ -86,7 +86,7 @@ template <typename I> __device__ inline I row_of(I rows, const I* __restrict__ i
 // launch) = how far behind the diagonal the last upper block is that an update reaches. A warp a block.
 // Launch: gridDim.x * blockDim.x / 32 >= nb, blockDim.x a multiple of 32.
 template <typename I>
-__global__ void count_meetings(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+__global__ void count_intersections(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
                                const I* __restrict__ diag, int* length, int* changed)
 {
     const I p = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
@@ -96,7 +96,7 @@ __global__ void count_meetings(I rows, const I* __restrict__ indptr, const I* __
     if (p < centre) {
         const I k = indices[p];
         int last = 0;
-        steps = 1 + meetings(p, indptr[i + 1], diag[k] + 1, indptr[k + 1], indices,
+        steps = 1 + intersections(p, indptr[i + 1], diag[k] + 1, indptr[k + 1], indices,
                              [&](I target, I, int) { last = max(last, int(target - centre)); });
         if (last > 0) atomicMax(changed + i, last);
     }
@@ -105,9 +105,9 @@ __global__ void count_meetings(I rows, const I* __restrict__ indptr, const I* __
 
 // codes and operands of the programs: FINISH and ~(place of row k's inverse in fresh), then for each update which block
 // it changes and where U_kj is: a place of lu, or ~ a place of fresh. ends[p] = steps up to and with block p;
-// fresh_start[i] = where row i begins in fresh. Launch: as count_meetings.
+// fresh_start[i] = where row i begins in fresh. Launch: as count_intersections.
 template <typename I>
-__global__ void write_meetings(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+__global__ void write_intersections(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
                                const I* __restrict__ diag, const int* __restrict__ length,
                                const long long* __restrict__ ends, const long long* __restrict__ fresh_start,
                                int* codes, I* operands)
@@ -121,7 +121,7 @@ __global__ void write_meetings(I rows, const I* __restrict__ indptr, const I* __
         codes[at] = FINISH;
         operands[at] = I(~fresh_k);
     }
-    meetings(p, indptr[i + 1], diag[k] + 1, indptr[k + 1], indices, [&](I target, I reference, int number) {
+    intersections(p, indptr[i + 1], diag[k] + 1, indptr[k + 1], indices, [&](I target, I reference, int number) {
         const I behind = reference - diag[k];
         codes[at + 1 + number] = target == centre ? DIAGONAL : int(target - lo) - (target > centre);
         operands[at + 1 + number] = behind > changed_k ? reference : I(~(fresh_k + behind));

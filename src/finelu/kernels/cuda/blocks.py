@@ -150,7 +150,7 @@ def factor_plan(indptr, indices, diag, n: int, batch: int) -> FactorPlan:
     length, changed = cupy.empty(indices.size, np.int32), cupy.empty(rows, np.int32)
     set_zero(changed)
     grid, pattern = (blocks_for(indices.size * 32, BLOCK),), (index.type(rows), indptr, indices, diag)
-    kernel("blocks", "count_meetings", index)(grid, (BLOCK,), (*pattern, length, changed))
+    kernel("blocks", "count_intersections", index)(grid, (BLOCK,), (*pattern, length, changed))
     ends = cupy.cumsum(length, dtype=np.int64)
     fresh_start = _starts(cupy.cumsum(changed + 1, dtype=np.int64))
     steps, fresh = int(ends[-1]), int(fresh_start[-1])
@@ -163,7 +163,9 @@ def factor_plan(indptr, indices, diag, n: int, batch: int) -> FactorPlan:
             "pattern."
         )
     codes, operands = cupy.empty(max(steps, 1), np.int32), cupy.empty(max(steps, 1), index)
-    kernel("blocks", "write_meetings", index)(grid, (BLOCK,), (*pattern, length, ends, fresh_start, codes, operands))
+    kernel("blocks", "write_intersections", index)(
+        grid, (BLOCK,), (*pattern, length, ends, fresh_start, codes, operands)
+    )
     program = _starts(ends)[indptr]
     early = _early_rows(order, lower, program, batch)
     return FactorPlan(order.order, early, order.depth, program, codes, operands, fresh_start, fresh, longest, batch)

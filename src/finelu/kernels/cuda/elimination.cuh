@@ -61,13 +61,13 @@ template <typename R> __device__ inline Complex<R> root(Complex<R> a) { return {
 // Where row i's entry in column j > k takes its update of step k from: U_kj in row k (places row_lo to row_hi), or for
 // Cholesky L_jk (whose conjugate is U_kj / L_kk) in row j. -1: the patterns do not meet. -2: L_ik itself (Cholesky, j = i).
 template <bool CHOLESKY, typename I>
-__device__ inline I meeting(const I* __restrict__ cols, I i, I k, I j, I row_lo, I row_hi)
+__device__ inline I intersection(const I* __restrict__ cols, I i, I k, I j, I row_lo, I row_hi)
 {
     if (!CHOLESKY) return find(cols, row_lo, row_hi, j);
     return j == i ? I(-2) : find(cols, row_lo, row_hi, k);
 }
 
-// table[base[i] + s * len + e] = meeting(...) of step s and entry e > s of row i; base[i] is the sum of below * len of
+// table[base[i] + s * len + e] = intersection(...) of step s and entry e > s of row i; base[i] is the sum of below * len of
 // the rows before. A warp a row and every gridDim.y-th step of it, no dependencies. Launch: gridDim.x * blockDim.x / 32
 // >= n.
 template <typename I, bool CHOLESKY>
@@ -84,8 +84,8 @@ __device__ void match_rows(I n, const I* __restrict__ indptr, const I* __restric
         for (I e = threadIdx.x % 32; e < len; e += 32) {
             const I j = cols[lo + e];
             I at = -1;
-            if (e > s) at = CHOLESKY && j != i ? meeting<CHOLESKY>(cols, i, k, j, indptr[j], diag[j])
-                                               : meeting<CHOLESKY>(cols, i, k, j, row_lo, row_hi);
+            if (e > s) at = CHOLESKY && j != i ? intersection<CHOLESKY>(cols, i, k, j, indptr[j], diag[j])
+                                               : intersection<CHOLESKY>(cols, i, k, j, row_lo, row_hi);
             table[base[i] + (long long)s * len + e] = at;
         }
     }
@@ -181,8 +181,8 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
                 batch.at[m][s] = -1;
                 if (!BY_WARP && resident && k >= 0 && e > first + s && e < len) {
                     if (UPDATE == TABLE) batch.at[m][s] = row_table[(long long)(first + s) * len + e];
-                    else batch.at[m][s] = CHOLESKY && j[m] != i ? meeting<CHOLESKY>(cols, i, k, j[m], j_lo[m], j_hi[m])
-                                                                : meeting<CHOLESKY>(cols, i, k, j[m], row_lo, row_hi);
+                    else batch.at[m][s] = CHOLESKY && j[m] != i ? intersection<CHOLESKY>(cols, i, k, j[m], j_lo[m], j_hi[m])
+                                                                : intersection<CHOLESKY>(cols, i, k, j[m], row_lo, row_hi);
                 }
             }
         }
@@ -327,8 +327,8 @@ __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __rest
             const I k = now.reference[s];
             if (k < 0 || e <= step + s) return -1;
             if (UPDATE == TABLE) return row_table[(long long)(step + s) * len + e];
-            return CHOLESKY && c != i ? meeting<CHOLESKY>(cols, i, k, c, indptr[c], diag[c])
-                                      : meeting<CHOLESKY>(cols, i, k, c, indptr[k], indptr[k + 1]);
+            return CHOLESKY && c != i ? intersection<CHOLESKY>(cols, i, k, c, indptr[c], diag[c])
+                                      : intersection<CHOLESKY>(cols, i, k, c, indptr[k], indptr[k + 1]);
         };
         constexpr int OWN = sizeof(T) > 8 ? 2 : 4;
         T l[BATCH], own[BATCH], w_own[BATCH][BATCH];

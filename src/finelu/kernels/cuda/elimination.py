@@ -96,7 +96,7 @@ def _row_shape(
     return lanes, per_lane
 
 
-def _meetings(stem: str, A, modest: bool):
+def _intersections(stem: str, A, modest: bool):
     """The table of match_rows and the place of each row's part in it; None where it would be too large.
 
     Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
@@ -137,10 +137,10 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         # the search takes no longer than the wait for the reference rows; or, once, less than the table
         variant, provisional = "levs", many_references
     if variant in ("auto", "table"):
-        meetings = _meetings(stem, A, modest=variant == "auto")
-        if meetings is not None:
+        intersections = _intersections(stem, A, modest=variant == "auto")
+        if intersections is not None:
             variant = "table"
-            base, table = meetings
+            base, table = intersections
         elif variant == "table":
             raise ParameterError("variant='table' would take more than a quarter of the free GPU memory; use 'levs'.")
         else:

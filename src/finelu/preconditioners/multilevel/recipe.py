@@ -452,9 +452,9 @@ class MultilevelFactors(Factors):
         S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
         for _ in range(REFINED):
             deadline.check()
-            vectors = _orthonormal(vectors, S)
+            vectors = _orthonormal(vectors, sizes)
             vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = _orthonormal(vectors, S)
+        vectors = _orthonormal(vectors, sizes)
         if not vectors.shape[1]:
             return vectors
         _, size, turns = svd(S @ vectors)
@@ -514,8 +514,10 @@ class MultilevelFactors(Factors):
         return self._last[trans]
 
 
-def _orthonormal(vectors: Any, S: Any) -> Any:
-    """An orthonormal basis (n, k) of those vectors that are finite, as is their product with S."""
+def _orthonormal(vectors: Any, sizes: Any) -> Any:
+    """An orthonormal basis (n, k) of those vectors that are finite, as are the terms of their products with A.
+
+    sizes : |A|."""
     xp = namespace(vectors)
     found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
-    return found[:, xp.isfinite(S @ found).all(axis=0)]
+    return found[:, xp.isfinite(sizes @ abs(found)).all(axis=0)]

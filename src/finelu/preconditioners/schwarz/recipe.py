@@ -25,7 +25,7 @@ from finelu.matrix.traits import require_hermitian, symmetry
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
-from finelu.preconditioners.recipe import Given, Recipe, checked
+from finelu.preconditioners.recipe import ArrayParameter, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
@@ -126,7 +126,7 @@ class Schwarz(Recipe):
                 f"{self!r}: the parts are solved with in a way of their own, in the precision of Schwarz; leave "
                 "triangular and precision of the local recipe as they are, and set Schwarz(precision=...)."
             )
-        if self.near_nullspace is not None and not isinstance(self.near_nullspace, Given):
+        if self.near_nullspace is not None and not isinstance(self.near_nullspace, ArrayParameter):
             raise ParameterError(f"{self!r}: near_nullspace must be an array (n, m), or None.")
         if self.coarse is None and self.near_nullspace is not None:
             raise ParameterError(f"{self!r}: a near null space is for a coarse space; leave coarse as it is.")
@@ -366,7 +366,7 @@ def _usual_size(A: CSR, vectors: int) -> int:
 def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
     """The part of each row (n,) int32, how many there are, and how they were found."""
     xp = namespace(A.data)
-    if isinstance(recipe.parts, Given):
+    if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"
     if recipe.parts is None:
         size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1])

@@ -17,6 +17,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import IO
 
+import numba
 from numba import config, njit
 from numba.core.caching import (
     CompileResultCacheImpl,
@@ -45,6 +46,15 @@ _collecting = threading.Lock()
 _paused = 0  # threads that compile, for which the garbage collector pauses
 
 
+class _Provided(UserProvidedCacheLocator):
+    """NUMBA_CACHE_DIR, in a folder for each file and the digest of its sources: checkouts and versions share it."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file):
+        path = Path(py_file).resolve()
+        return f"{path.stem}_{_sources(path)}"
+
+
 class _ReadOnly:
     """Of a locator of Numba's: a folder that is there, but cannot be written, as in an image that root warmed up."""
 
@@ -56,7 +66,7 @@ class _ReadOnly:
         return found if found and os.path.isdir(found.get_cache_path()) else None
 
 
-class _ReadOnlyProvided(_ReadOnly, UserProvidedCacheLocator):
+class _ReadOnlyProvided(_ReadOnly, _Provided):
     """NUMBA_CACHE_DIR."""
 
 
@@ -70,7 +80,7 @@ READ_ONLY = (_ReadOnlyProvided, _ReadOnlyInTree)
 class _Kept(CompileResultCacheImpl):
     """Where Numba keeps compiled code; if it can write nowhere, a folder to read from."""
 
-    _locator_classes = [*CompileResultCacheImpl._locator_classes, *READ_ONLY]
+    _locator_classes = [_Provided, *CompileResultCacheImpl._locator_classes, *READ_ONLY]
 
 
 IMPORTS = re.compile(r"^ *(?:from (finelu[\w.]*) import ([\w, ]+|\([^)]*\))|import (finelu[\w.]*))", re.MULTILINE)
@@ -92,8 +102,9 @@ def _content(path: Path) -> tuple[str, frozenset[Path]]:
 
 @cache
 def _sources(path: Path) -> str:
-    """A digest of all files whose code or constants a kernel of this one may hold: it and what it imports of the
-    kernels, directly or not. By content, so that a new checkout or installation of the same sources finds its code."""
+    """A digest of Numba's version and of all files whose code or constants a kernel of this one may hold: the file and
+    the kernels that it imports, directly or not. By content, so that a new checkout or installation of the same sources
+    finds its code."""
     known = {path, Path(__file__).resolve()}
     left = [*known]
     while left:
@@ -101,7 +112,7 @@ def _sources(path: Path) -> str:
         known |= found
         left += found
     digests = sorted((file.name, _content(file)[0]) for file in known)
-    return hashlib.sha256(repr(digests).encode()).hexdigest()
+    return hashlib.sha256(repr((numba.__version__, digests)).encode()).hexdigest()
 
 
 class _File(IndexDataCacheFile):
@@ -159,6 +170,11 @@ class Cache(FunctionCache):
             for locator in found
             if locator is not None and locator.get_cache_path() != self.cache_path
         ]
+
+    @property
+    def folder(self) -> str:
+        """Where a user looks for compiled code: NUMBA_CACHE_DIR, or a folder next to the source or in the home."""
+        return config.CACHE_DIR if isinstance(self._impl.locator, _Provided) else self.cache_path
 
     def holds_any(self) -> bool:
         """Whether code of any dtypes is on the disk."""

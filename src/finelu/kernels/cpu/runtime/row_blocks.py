@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.search import LONG, LONGER
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -63,7 +63,7 @@ def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work)
 
     most : of a row of U no more entries are looked at than this, times those of the row that it is subtracted from.
     """
-    t = claim(state)
+    t = next_item(state)
     while t < done.size:
         for g in range(t * work.size // done.size, (t + 1) * work.size // done.size):
             begin, end = np.uint64(g * granule), np.uint64(min((g + 1) * granule, diag.size))

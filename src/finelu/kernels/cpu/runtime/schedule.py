@@ -15,7 +15,7 @@ from finelu.threads import get_num_threads
 LONGEST = 255  # rows are sorted by length inside a level; longer ones count as equal
 
 # Measured on 2 and on 16 cores of an Intel Xeon, in ns.
-# To claim an item, to see that those before it are done, and to fetch what they wrote from other caches; more with each
+# To take an item, to see that those before it are done, and to fetch what they wrote from other caches; more with each
 # thread, as all of them write to the same places.
 ITEM, SHARER = 500.0, 125.0
 CALL = 60_000.0  # to call a second thread
@@ -30,7 +30,7 @@ _forgone = 0.0  # ns of work in this process for which a schedule would have bee
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rows in the order `order` (n,), shared out as items of consecutive ones (see claims.py).
+    """Rows in the order `order` (n,), shared out as items of consecutive ones (see items.py).
 
     items (m + 1,) : item t is the rows order[items[t]:items[t + 1]].
     after (m,) : item t needs the results of items before after[t] only.
@@ -279,7 +279,7 @@ def thread_counts(most: int) -> list[int]:
 
 @compiled
 def makespan(work, after, threads):
-    """ns until threads that claim items in turn have done them all; the helpers come one after the other."""
+    """ns until threads that take items in turn have done them all; the helpers come one after the other."""
     item = ITEM + SHARER * threads
     free = np.arange(threads) * COMES
     complete = np.zeros(after.size + 1)  # when all items before t are done

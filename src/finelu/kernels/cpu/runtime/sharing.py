@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.crew import run
+from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
 ROW, ENTRY = 0.6, 0.6  # ns, measured as in schedule.py
@@ -32,7 +32,7 @@ def shared_out(indptr, nnz: int):
 def run_items(kernel, count: int, *arguments, threads: int | None = None) -> int:
     """kernel(state, done, *arguments) by up to `threads` threads, as many as there are items if None.
 
-    They claim items 0, 1, ..., count - 1 by state[0] and workspaces by state[1]; see claims.py.
+    They take items 0, 1, ..., count - 1 by state[0] and workspaces by state[1]; see items.py.
     Returns what they have added up in state[2].
     """
     state = np.zeros(3, np.int64)

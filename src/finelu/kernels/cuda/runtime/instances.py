@@ -134,7 +134,7 @@ def _by_teams(name, *parameters, indices=False, batch=False):
 
 INSTANCES: dict[str, list[str]] = {
     "blocks": [
-        *_over(["count_meetings", "write_meetings", "parents", "early_rows"], INDICES),
+        *_over(["count_intersections", "write_intersections", "parents", "early_rows"], INDICES),
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
         *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
         *_by_teams("bsr_residual", indices=True),

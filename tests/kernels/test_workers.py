@@ -1,4 +1,4 @@
-"""The crew: its helpers come, to all that a kernel can be given, to as many calls as there are, and never too late."""
+"""The worker pool: workers come to any kernel, to as many calls as there are, and never too late."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from finelu import threads as pool
-from finelu.kernels.cpu.runtime import crew
+from finelu.kernels.cpu.runtime import workers
 from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax
-from finelu.kernels.cpu.runtime.claims import claim, complete, wait_until_done
+from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 
 WAIT = 60  # s, for what ends by itself
-FEW = round(crew.MAKES / (3 * crew.COMES))  # runs by three helpers of the pool that cost as much as an entry
+FEW = round(workers.MAKES / (3 * workers.COMES))  # runs by three helpers of the pool that cost as much as an entry
 LONG = 10**7  # looks, each with a call of the system: seconds
 
 
@@ -36,7 +36,7 @@ def _meet(counts, count, seen):
 @compiled
 def _add(state, done, come, pause, values, taken):
     """values[t] += 1 for each item t, and who took it; an item takes `pause` looks, the first until `come` are here."""
-    t = claim(state)
+    t = next_item(state)
     number = fetch_add(state, 1, 1)
     while t < done.size:
         rounds = 0
@@ -54,25 +54,25 @@ def _add(state, done, come, pause, values, taken):
 def add(count, threads=4, come=1, pause=0):
     state, done = np.zeros(2, np.int64), np.zeros(count, np.int8)
     values, taken = np.zeros(count), np.full(count, -1)
-    crew.run(_add, threads, state, done, come, pause, values, taken)
+    workers.run(_add, threads, state, done, come, pause, values, taken)
     return values, taken
 
 
 def met(count):
     counts, seen = np.zeros(1, np.int64), np.zeros(count, np.int8)
-    crew.run(_meet, count, counts, count, seen)
+    workers.run(_meet, count, counts, count, seen)
     return seen.all()
 
 
 def well_known(kernel, *args):
     """As if the pool had often run a kernel that is compiled."""
-    crew._entry(kernel, args, crew.MAKES / crew.COMES)
-    assert crew._entry(kernel, args, 1) is not None
+    workers._entry(kernel, args, workers.MAKES / workers.COMES)
+    assert workers._entry(kernel, args, 1) is not None
 
 
 @pytest.fixture(autouse=True)
 def four_threads(monkeypatch):
-    """A crew of three helpers, whatever the machine has, for the kernels of this file."""
+    """A pool of three helpers, whatever the machine has, for the kernels of this file."""
     before = pool._wanted
     monkeypatch.setattr(pool, "available_cores", lambda: 4)
     pool.set_num_threads(4)
@@ -168,39 +168,39 @@ def test_helpers_see_the_arguments_as_the_caller_does(no_pool):
         _sums(np.zeros(1, np.int64), expected, *changed)
         counts, out = np.zeros(1, np.int64), np.zeros((4, 9))
         well_known(_sums, counts, out, *changed)
-        crew.run(_sums, 4, counts, out, *changed)
+        workers.run(_sums, 4, counts, out, *changed)
         assert (out == expected).all()
 
 
-def test_what_the_crew_cannot_run_is_run_by_the_pool(monkeypatch):
+def test_what_the_workers_cannot_run_is_run_by_the_pool(monkeypatch):
     seen = []
     for _ in range(3 * FEW + 5):
-        crew.run(lambda: seen.append(threading.get_ident()), 2)
+        workers.run(lambda: seen.append(threading.get_ident()), 2)
     assert len(seen) >= 3 * FEW + 5
-    monkeypatch.setattr(crew, "_entries", {})
-    monkeypatch.setattr(crew, "_as_known", lambda: False)
+    monkeypatch.setattr(workers, "_entries", {})
+    monkeypatch.setattr(workers, "_as_known", lambda: False)
     for _ in range(FEW + 5):
         assert (add(9)[0] == 1).all()
-    assert set(crew._entries.values()) == {None}
+    assert set(workers._entries.values()) == {None}
 
 
-def test_the_first_runs_are_the_pools_and_nothing_is_compiled_for_the_crew_before_it_pays(monkeypatch):
+def test_the_first_runs_are_the_pools_and_nothing_is_compiled_for_the_workers_before_it_pays(monkeypatch):
     ran = []
-    monkeypatch.setattr(crew, "_entries", {})
+    monkeypatch.setattr(workers, "_entries", {})
     monkeypatch.setattr(pool, "run", lambda kernel, threads, *args: (ran.append(1), kernel(*args)))
     for _ in range(2 * FEW):
         add(3)
     by_pool = len(ran)
     assert FEW - 1 <= by_pool <= FEW + 1
-    monkeypatch.setattr(crew, "_present", None)
-    monkeypatch.setattr(crew, "_lost", 0.0)
-    monkeypatch.setattr(crew, "_compiled_before", lambda: False)
+    monkeypatch.setattr(workers, "_present", None)
+    monkeypatch.setattr(workers, "_lost", 0.0)
+    monkeypatch.setattr(workers, "_compiled_before", lambda: False)
     add(3)
-    assert len(ran) == by_pool + 1 and crew._present is None
-    monkeypatch.setattr(crew, "_lost", crew.COMPILES)
+    assert len(ran) == by_pool + 1 and workers._present is None
+    monkeypatch.setattr(workers, "_lost", workers.COMPILES)
     add(3)
-    assert len(ran) == by_pool + 1 and len(crew._present.helpers) == 3
-    crew._present.end()
+    assert len(ran) == by_pool + 1 and len(workers._present.helpers) == 3
+    workers._present.end()
 
 
 # Failures ------------------------------------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ def test_what_a_thread_raises_is_raised_by_the_call(no_pool):
     for _ in range(50):
         for who in (0, 1):
             with pytest.raises(ValueError, match="five") as raised:
-                crew.run(_fail, 2, np.zeros(1, np.int64), who)
+                workers.run(_fail, 2, np.zeros(1, np.int64), who)
             assert raised.value.args == ("five", 5)
         assert met(4)
     with pytest.raises(MemoryError, match="no room"):
-        crew.run(_fail, 2, np.zeros(1, np.int64), 7)
-    crew.run(_fail, 2, np.zeros(1, np.int64), -1)
+        workers.run(_fail, 2, np.zeros(1, np.int64), 7)
+    workers.run(_fail, 2, np.zeros(1, np.int64), -1)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
@@ -251,7 +251,7 @@ def test_an_interrupt_comes_when_no_helper_is_inside(no_pool):
                 signal.setitimer(signal.ITIMER_REAL, delay)
                 while True:
                     state[:], done[:] = 0, 0
-                    crew.run(_add, 4, state, done, 1, 2000, values, taken)
+                    workers.run(_add, 4, state, done, 1, 2000, values, taken)
             except Interrupted:
                 came += 1
             values[:] = taken[:] = -5
@@ -264,7 +264,7 @@ def test_an_interrupt_comes_when_no_helper_is_inside(no_pool):
     assert came == 150 and met(4)
 
 
-# Several callers, crews and processes --------------------------------------------------------------------------------
+# Several callers, pools and processes --------------------------------------------------------------------------------
 
 
 def test_several_callers_at_once_while_the_number_of_threads_changes():
@@ -290,9 +290,9 @@ def test_several_callers_at_once_while_the_number_of_threads_changes():
     assert not failures and not any(caller.is_alive() for caller in callers)
 
 
-def test_a_second_caller_has_the_pool_while_the_first_has_the_crew():
+def test_a_second_caller_has_the_pool_while_the_first_has_the_workers():
     counts, seen = np.zeros(1, np.int64), np.zeros(4, np.int8)
-    first = threading.Thread(target=crew.run, args=(_meet, 2, counts, 5, seen))  # five never come of themselves
+    first = threading.Thread(target=workers.run, args=(_meet, 2, counts, 5, seen))  # five never come of themselves
     first.start()
     while counts[0] < 2:
         time.sleep(1e-3)
@@ -302,7 +302,7 @@ def test_a_second_caller_has_the_pool_while_the_first_has_the_crew():
     assert not first.is_alive() and seen.sum() == 2
 
 
-def test_what_was_begun_on_another_thread_takes_one_from_the_crew(no_pool):
+def test_what_was_begun_on_another_thread_takes_one_from_the_workers(no_pool):
     release = threading.Event()
     task = pool.begin(release.wait, WAIT)
     try:
@@ -316,9 +316,9 @@ def test_what_was_begun_on_another_thread_takes_one_from_the_crew(no_pool):
 
 
 def test_another_number_of_threads_ends_the_helpers_of_the_old_one():
-    old = crew._present
+    old = workers._present
     pool.set_num_threads(3)
-    assert met(3) and crew._present is not old and len(crew._present.helpers) == 2
+    assert met(3) and workers._present is not old and len(workers._present.helpers) == 2
     old.join(WAIT)
     assert not any(helper.is_alive() for helper in old.helpers)
 
@@ -326,7 +326,7 @@ def test_another_number_of_threads_ends_the_helpers_of_the_old_one():
 def test_helpers_that_have_nothing_to_do_sleep():
     add(100)
     deadline = time.monotonic() + WAIT
-    while crew._present.mailbox[crew.ASLEEP] < 3:
+    while workers._present.control[workers.ASLEEP] < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     before = time.process_time()
@@ -337,14 +337,14 @@ def test_helpers_that_have_nothing_to_do_sleep():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_forked_child_has_a_crew_of_its_own():
+def test_a_forked_child_has_workers_of_its_own():
     assert met(4)
     busy = threading.Thread(target=lambda: [add(50, pause=1000) for _ in range(50)])
     busy.start()
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if crew._present is None and met(4) and len(crew._present.helpers) == 3 else 3)
+            os._exit(0 if workers._present is None and met(4) and len(workers._present.helpers) == 3 else 3)
         except BaseException:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -355,29 +355,29 @@ def test_a_forked_child_has_a_crew_of_its_own():
 AT_WORK = """
 import sys, threading
 sys.path.insert(0, {folder!r})
-import test_crew
+import test_workers
 from finelu import threads as pool
 
 pool.available_cores = lambda: 4
 pool.set_num_threads(4)
 for _ in range(60):
-    test_crew.add(4)
+    test_workers.add(4)
 begun = threading.Event()
 
 def work():
     while True:
-        test_crew.add(100, pause=1000)
+        test_workers.add(100, pause=1000)
         begun.set()
 
 if {working}:
     threading.Thread(target=work, daemon=True).start()
     begun.wait(60)
-print(len(test_crew.crew._present.helpers))
+print(len(test_workers.workers._present.helpers))
 """
 
 
 @pytest.mark.parametrize("working", [False, True], ids=["idle", "at work"])
-def test_a_process_with_a_crew_ends(working):
+def test_a_process_with_workers_ends(working):
     code = AT_WORK.format(folder=os.path.dirname(__file__), working=working)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")

@@ -8,7 +8,7 @@ RETRY = 16  # updates in a row, after which it is seen again what old factors co
 
 
 @dataclass
-class Account:
+class ReuseCosts:
     """Iterations and seconds, without what compiling took, since factors were made.
 
     made, updated : seconds to make the factors, and to update them: at first, those of the values alone when they were

@@ -1,21 +1,21 @@
-"""Helpers that stay inside compiled code between two calls of a kernel, and so come within microseconds.
+"""A pool of workers that stay inside compiled code between two calls of a kernel: a call wakes them in microseconds.
 
-Numba's way into a kernel begins in Python: a helper takes Python's lock, looks at each argument, and gives the lock
-back, one helper after the other. A crew's helpers do none of that. They wait in `attend`, without the lock; a call
-posts the address of a few machine instructions, its *entry*, which find the arguments in Python's objects and call the
-kernel.
+Numba's way into a kernel begins in Python: a thread takes Python's lock, looks at each argument, and gives the lock
+back, one thread after the other. These workers do none of that. They spin in `serve`, without the lock, for half a
+millisecond, then sleep on a futex. A call posts the address of a few machine instructions, its *entry*, which find the
+arguments in Python's objects and call the kernel.
 
-A call runs from its first step to its last in `lead`, where no signal's handler comes between: it takes the crew,
-opens the door, calls the kernel itself, closes the door, waits for those that came through, and gives the crew back.
+A call runs from its first step to its last in `lead`, where no signal handler comes between: it takes the pool, opens
+the door, calls the kernel itself, closes the door, waits for the workers that came through, and releases the pool.
 
-No race: JOB and ITEMS are written by the caller that has the crew, after all helpers have left the call before, and
-read by those that came through the door that it opened then. Who came is known exactly: a helper comes by one atomic
-addition to the word that says how many places there are, and closing the door is another to the same word. So no helper
+No race: JOB and ITEMS are written by the caller that holds the pool, after all workers have left the call before, and
+read by those that came through the door that it opened then. Who came is known exactly: a worker comes by one atomic
+addition to the word that says how many places there are, and closing the door is another to the same word. So no worker
 is inside once `lead` has returned; until then its caller holds the objects that the entry reads.
 
-Every wait ends: `lead` waits for helpers inside of the kernel, which leave it once all items are done (claims.py), and
-for no other, whether or not any helper comes. A helper sleeps only as long as the door has the generation that it has
-seen there; one that oversleeps is not waited for.
+Every wait ends: `lead` waits for workers inside the kernel, which leave it once all items are done (items.py), and for
+no other, whether or not any worker comes. A worker sleeps only as long as the door has the generation that it has seen
+there; one that oversleeps is not waited for.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from finelu.kernels.cpu.runtime.atomics import exchange, fetch_add, load_acquire
 from finelu.kernels.cpu.runtime.jit import compiled, held_back, ready
 
 SPIN = 2000  # looks at the door, about half a millisecond, before a helper sleeps
-MAKES, COMPILES = 6e-3, 0.4  # s that it takes to make an entry, and to compile what a crew needs
-COMES = 50e-6  # s that each helper of the pool costs a call more than one of the crew
+MAKES, COMPILES = 6e-3, 0.4  # s that it takes to make an entry, and to compile what the worker pool needs
+COMES = 50e-6  # s that each thread of `finelu.threads` costs a call more than a worker
 
-# Words of the mailbox. Those that different threads write lie in different cache lines.
+# Words of `control`. Those that different threads write lie in different cache lines.
 DOOR = 0  # generation * 2^32 + places * 2^16 + how many have come, of which those beyond the places stay outside
 JOB, ITEMS, HELPERS = 16, 17, 18  # the entry, the arguments' addresses, how many helpers there are
 LEFT = 32  # how many of those that came through have left
-TAKEN = 48  # whether a caller has the crew
+TAKEN = 48  # whether a caller holds the pool
 ASLEEP = 64  # helpers that are, or are about to be
 ENDED, FAILURE = 80, 81
 WORDS = 96
-BUSY = -1  # what `lead` returns where another caller has the crew
+BUSY = -1  # what `lead` returns where another caller holds the pool
 
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)  # the number of Linux's call
 WAIT, WAKE = 128, 129  # of threads of one process
@@ -87,80 +87,80 @@ def _places(door):
 
 
 @compiled
-def _wake(mailbox, generation_at, places):
+def _wake(control, generation_at, places):
     """Wake two helpers, unless that many are awake. They wake two more each when they come: it takes 10 us for each."""
-    asleep = fetch_add(mailbox, ASLEEP, 0)
-    if asleep > 0 and places > mailbox[HELPERS] - asleep:
+    asleep = fetch_add(control, ASLEEP, 0)
+    if asleep > 0 and places > control[HELPERS] - asleep:
         _syscall(FUTEX, generation_at, WAKE, 2, 0, 0, 0)
 
 
 @compiled
-def attend(mailbox, generation_at):
-    """Come to every call that has a place, until the crew is ended. generation_at : the address of it in the door."""
+def serve(control, generation_at):
+    """Come to every call that has a place, until the pool is ended. generation_at : the address of it in the door."""
     seen, rounds, woken = np.int64(-1), 0, False
-    while load_acquire(mailbox, ENDED) == 0:
-        door = load_acquire(mailbox, DOOR)
+    while load_acquire(control, ENDED) == 0:
+        door = load_acquire(control, DOOR)
         if _places(door) > 0 and door >> 32 != seen:
-            door = fetch_add(mailbox, DOOR, 1)
+            door = fetch_add(control, DOOR, 1)
             if _places(door) > 0:
                 if woken:
-                    _wake(mailbox, generation_at, (door >> 16) & 0xFFFF)
+                    _wake(control, generation_at, (door >> 16) & 0xFFFF)
                 seen, rounds, woken = door >> 32, 0, False
-                failure = _enter(mailbox[JOB], mailbox[ITEMS])
+                failure = _enter(control[JOB], control[ITEMS])
                 if failure != 0:
-                    store_release(mailbox, FAILURE, failure)
-                fetch_add(mailbox, LEFT, 1)
+                    store_release(control, FAILURE, failure)
+                fetch_add(control, LEFT, 1)
         elif rounds < SPIN:
             relax(rounds)
             rounds += 1
         else:
-            fetch_add(mailbox, ASLEEP, 1)
+            fetch_add(control, ASLEEP, 1)
             _syscall(FUTEX, generation_at, WAIT, door >> 32, 0, 0, 0)
-            fetch_add(mailbox, ASLEEP, -1)
+            fetch_add(control, ASLEEP, -1)
             rounds, woken = 0, True
 
 
 @compiled
-def lead(mailbox, generation_at, entry, items, places):
+def lead(control, generation_at, entry, items, places):
     """Run an entry together with up to `places` helpers. Returns 0, BUSY, or what a failed kernel has left."""
-    if exchange(mailbox, TAKEN, 1) != 0:
+    if exchange(control, TAKEN, 1) != 0:
         return BUSY
-    mailbox[JOB], mailbox[ITEMS], mailbox[LEFT], mailbox[FAILURE] = entry, items, 0, 0
-    exchange(mailbox, DOOR, ((load_acquire(mailbox, DOOR) >> 32) + 1) << 32 | places << 16)
-    _wake(mailbox, generation_at, places)
+    control[JOB], control[ITEMS], control[LEFT], control[FAILURE] = entry, items, 0, 0
+    exchange(control, DOOR, ((load_acquire(control, DOOR) >> 32) + 1) << 32 | places << 16)
+    _wake(control, generation_at, places)
     failure = _enter(entry, items)
-    came = min(fetch_add(mailbox, DOOR, -(places << 16)) & 0xFFFF, places)
+    came = min(fetch_add(control, DOOR, -(places << 16)) & 0xFFFF, places)
     rounds = 0
-    while load_acquire(mailbox, LEFT) < came:
+    while load_acquire(control, LEFT) < came:
         relax(rounds)
         rounds += 1
     if failure == 0:
-        failure = load_acquire(mailbox, FAILURE)
-    store_release(mailbox, TAKEN, 0)
+        failure = load_acquire(control, FAILURE)
+    store_release(control, TAKEN, 0)
     return failure
 
 
 @compiled
-def _dismiss(mailbox, generation_at):
+def _stop(control, generation_at):
     """The helpers end, once they have left what they are in."""
-    store_release(mailbox, ENDED, 1)
-    fetch_add(mailbox, DOOR, 1 << 32)
+    store_release(control, ENDED, 1)
+    fetch_add(control, DOOR, 1 << 32)
     _syscall(FUTEX, generation_at, WAKE, 1 << 30, 0, 0, 0)
 
 
-class Crew:
+class WorkerPool:
     """Helpers for `threads` threads in all, but no more than there are other cores: they wait for their turns."""
 
     def __init__(self, threads: int):
         self.threads = threads
-        self.mailbox = np.zeros(WORDS, np.int64)
-        self.place = self.mailbox, self.mailbox.ctypes.data + 8 * DOOR + 4  # little-endian
+        self.control = np.zeros(WORDS, np.int64)
+        self.place = self.control, self.control.ctypes.data + 8 * DOOR + 4  # little-endian
         count = min(threads, pool.available_cores()) - 1
-        self.mailbox[HELPERS], self.mailbox[ENDED] = count, 1
-        attend(*self.place)  # compiled by now
-        self.mailbox[ENDED] = 0
+        self.control[HELPERS], self.control[ENDED] = count, 1
+        serve(*self.place)  # compiled by now
+        self.control[ENDED] = 0
         self.helpers = [
-            threading.Thread(target=attend, args=self.place, name=f"finelu_crew_{number}", daemon=True)
+            threading.Thread(target=serve, args=self.place, name=f"finelu_worker_{number}", daemon=True)
             for number in range(count)
         ]
         try:
@@ -171,8 +171,8 @@ class Crew:
             raise
 
     def end(self) -> None:
-        """The helpers come to no more calls, and are no more; a caller that has the crew still goes on."""
-        _dismiss(*self.place)
+        """The helpers come to no more calls, and are no more; a caller that holds the pool still goes on."""
+        _stop(*self.place)
 
     def join(self, seconds: float) -> None:
         limit = time.monotonic() + seconds
@@ -190,18 +190,18 @@ class Entry:
     def __init__(self, address: int, changes: list[tuple[int, Callable]]):
         self.address, self.changes = address, changes
 
-    def run(self, crew: Crew, args: tuple, helpers: int) -> int:
+    def run(self, workers: WorkerPool, args: tuple, helpers: int) -> int:
         """As `lead`."""
         if self.changes:
             changed = list(args)
             for k, change in self.changes:
                 changed[k] = change(changed[k])
             args = tuple(changed)
-        return lead(*crew.place, self.address, id(args) + tuple.__basicsize__, helpers)
+        return lead(*workers.place, self.address, id(args) + tuple.__basicsize__, helpers)
 
 
 def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
-    """As finelu.threads.run; by the crew, if that is free, once runs by the pool have cost as much as an entry does.
+    """As finelu.threads.run; by the worker pool, if free, once runs by `finelu.threads` have cost as much as an entry.
 
     A kernel that fails raises what it raised in the calling thread, or else in one of the helpers.
     """
@@ -212,9 +212,9 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     helpers = min(threads, all_threads) - 1
     if helpers > 0 and isinstance(kernel, Dispatcher):
         entry = _entry(kernel, args, helpers)
-        crew = _crew(all_threads, helpers) if entry is not None else None
-        if crew is not None:
-            failure = entry.run(crew, args, max(min(helpers, len(crew.helpers)) - pool.aside(), 0))
+        workers = _workers(all_threads, helpers) if entry is not None else None
+        if workers is not None:
+            failure = entry.run(workers, args, max(min(helpers, len(workers.helpers)) - pool.aside(), 0))
             if failure == 0:
                 return
             if failure != BUSY:
@@ -232,29 +232,29 @@ def _raised(failure: int) -> BaseException:
     return kind(*arguments or ())
 
 
-# The crew of this process -----------------------------------------------------------------------------------------
+# The worker pool of this process ----------------------------------------------------------------------------------
 
 _lock = threading.Lock()
-_present: Crew | None = None
-_lost = 0.0  # s that runs by the pool have cost for want of a crew
+_present: WorkerPool | None = None
+_lost = 0.0  # s that runs by `finelu.threads` have cost without a worker pool
 
 
-def _crew(threads: int, helpers: int) -> Crew | None:
-    """The crew, once it pays to compile what it needs; None before that, and where there is no other core."""
+def _workers(threads: int, helpers: int) -> WorkerPool | None:
+    """The worker pool, once it pays to compile what it needs; None before that, and where there is no other core."""
     global _present, _lost
-    crew = _present
-    if crew is None or crew.threads != threads:
+    workers = _present
+    if workers is None or workers.threads != threads:
         _lost += helpers * COMES  # threads that add at once may lose one addend
         if not (_lost > COMPILES or _compiled_before()):
             return None
         with held_back(), _lock:
-            crew = _present
-            if crew is None or crew.threads != threads:
+            workers = _present
+            if workers is None or workers.threads != threads:
                 _end_at_exit()
-                if crew is not None:
-                    crew.end()
-                crew = _present = Crew(threads)
-    return crew if crew.helpers else None
+                if workers is not None:
+                    workers.end()
+                workers = _present = WorkerPool(threads)
+    return workers if workers.helpers else None
 
 
 @cache
@@ -264,7 +264,7 @@ def _compiled_before() -> bool:
 
 @cache
 def _end_at_exit() -> None:
-    """No helper waits in code, or reads a mailbox, that is taken down with the process."""
+    """No helper waits in code, or reads a `control`, that is taken down with the process."""
 
     def end() -> None:
         if _present is not None:
@@ -275,7 +275,7 @@ def _end_at_exit() -> None:
 
 
 def _after_fork() -> None:
-    """A child has none of its parent's helpers: it makes its own crew when it needs one."""
+    """A child has none of its parent's helpers: it makes its own pool when it needs one."""
     global _lock, _present
     _lock, _present = threading.Lock(), None
 

@@ -1,0 +1,40 @@
+"""The precision in which a system is solved: single or double, and from single on to double."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from finelu.matrix import CSR
+from finelu.matrix.vectors import as_dtype, underflows
+from finelu.result import Solution, Status
+
+SINGLE = 1e-5  # the least rtol that single precision is trusted with
+BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
+
+
+def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
+    """A and b in a precision that allows for rtol; b in the dtype of x."""
+    double = rtol < SINGLE or underflows(A.data)
+    dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
+    of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)
+    return A if A.dtype == of_A else A.with_values(as_dtype(A.data, of_A)), as_dtype(b, dtype)
+
+
+def may_need_double(solution: Solution, b: Any) -> bool:
+    """Whether double precision may reach what single precision did not.  b : in the dtype that was solved in."""
+    return solution.status in BEYOND_PRECISION and b.real.dtype == np.float32
+
+
+def after(first: Solution, second: Solution) -> Solution:
+    """The second solution, in double precision, which began with the x of the first, with what led to it."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
+        attempts=first.attempts + second.attempts,
+    )

@@ -1,0 +1,132 @@
+"""What is known of null vectors of A and of its structure, and what that says of a right-hand side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from finelu.auto.attempt import RightHandSide
+from finelu.auto.null_space import (
+    Constants,
+    Evidence,
+    constant,
+    constants,
+    is_off_constant_range,
+    may_be_rounding,
+)
+from finelu.device import namespace, to_host
+from finelu.errors import OutOfTime, StructurallySingular, counted
+from finelu.matrix import CSR
+from finelu.matrix.traits import MatrixTraits
+from finelu.scaling import require_matching
+
+SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
+
+
+class Solvability:
+    """For one A: whether A x = b may have no solution, or many. Each look is taken once, when it is first needed.
+
+    may_be_singular : the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
+    constants : null vectors that are constant on sets of unknowns, once looked for.
+    constant_is_null : A takes the constant vector to 0, up to the rounding of its sums.
+    structure : what the pattern shows of a structural singularity, in words.
+    """
+
+    def __init__(self, A: CSR, traits: MatrixTraits):
+        self.A, self.mirrored, self.missing = A, traits.mirrored, traits.diagonal.missing
+        self.may_be_singular = float(abs(A.data.sum())) <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.mirrored[0]
+        self.constants: Constants | None = None
+        self.constant_is_null = False
+        self.structure = ""
+        self._looked = 0  # for which constants: none, the constant vector of whole rows, all
+        self._columns_vanish: bool | None = None  # whether their sums may be rounding of 0; None: not looked at
+
+    def off_range(self, rhs: RightHandSide, *, thorough: bool, small: bool) -> Evidence | None:
+        """The evidence, from null vectors that A's pattern leads to, that no x solves for this right-hand side.
+
+        thorough : iterations have failed. Otherwise vectors other than the constant one are looked for only where b has
+        a part along that, since it takes as long as many an iteration.  small : see `Constants.evidence`.
+        """
+        if not (thorough or self.may_be_singular):
+            return None
+        if self.may_be_singular and not self._looked:
+            self._look_for_the_constant(rhs)
+        if not thorough and not (is_off_constant_range(rhs.b, rhs.scale, rhs.wanted) and self._is_left_null()):
+            return None
+        if self._looked < 2:
+            self._looked = 2
+            self.constants = constants(self.A, hermitian=self.mirrored[1] == 0) or self.constants
+        return None if self.constants is None else self.constants.evidence(rhs.b, rhs.wanted, small=small)
+
+    def _look_for_the_constant(self, rhs: RightHandSide) -> None:
+        self._looked = 1
+        sums = rhs.A @ namespace(rhs.b).ones_like(rhs.b)
+        right = constant(self.A) if may_be_rounding(sums, self.A, self.mirrored[0]) else None
+        if right is not None:
+            hermitian = self.mirrored[1] == 0
+            self.constants = Constants(self.A, self.A if hermitian else None, right, right if hermitian else None)
+            self.constant_is_null = True
+
+    def _is_left_null(self) -> bool:
+        """Whether A^H may take the constant vector to 0."""
+        if self.constants is not None and self.constants.left is not None:
+            return True
+        largest, differing, *_ = self.mirrored
+        if self._columns_vanish is None:
+            sums = self.A.tosparse().T @ namespace(self.A.data).ones(self.A.n, self.A.dtype) if differing else None
+            self._columns_vanish = sums is not None and may_be_rounding(sums, self.A, largest)
+        return self._columns_vanish
+
+    def without_null_part(self, rhs: RightHandSide) -> None:
+        """Take the part of x along known null vectors out of it: it may have grown, and only adds rounding."""
+        if self.constants is not None and self.constants.right is not None:
+            x = rhs.x - self.constants.right.part(rhs.x)
+            _, size = rhs.residual(rhs.b, x, rhs.target)
+            if size <= rhs.size:
+                rhs.x, rhs.size = x, size
+
+    def look_at_structure(self) -> None:
+        """Whether the pattern alone shows that A is singular."""
+        if not self.structure:
+            try:
+                require_matching(self.A)
+            except StructurallySingular as error:
+                self.structure = str(error)
+            except OutOfTime:
+                pass  # it stays unknown
+
+    # in words
+
+    def not_unique(self, factors: Any) -> str:
+        """What is known of null vectors of A, which make x one of many; "" if nothing.  factors : that solved."""
+        if self.constants is not None and (right := self.constants.right) is not None:
+            if right.exact:
+                return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
+            return (
+                f"A is singular to working precision (A v = 0 but for rounding, for {right}): x is not unique in this "
+                "precision, as x + c v solves A x = b about as well"
+            )
+        if self.structure:
+            return "x is not unique, as A is singular"
+        if self.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
+            return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
+        levels = getattr(getattr(factors, "report", None), "levels", None) or [{}]
+        if nullity := levels[-1].get("nullity", 0):
+            return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
+                f"{'depends' if nullity == 1 else 'depend'} on others): x may not be unique"
+            )
+        return ""
+
+    def empty_rows(self, b: Any) -> str:
+        """The rows without an entry where b is not 0, in words; "" if there are none."""
+        xp = namespace(b)
+        empty = abs(self.A.tosparse()) @ xp.ones(self.A.n, b.real.dtype) == 0
+        rows = to_host(xp.flatnonzero(empty & (b != 0)))
+        if not rows.size:
+            return ""
+        first, named = StructurallySingular.MOST, ", ".join(map(str, rows[: StructurallySingular.MOST]))
+        return (
+            f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
+            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
+        )

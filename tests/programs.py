@@ -1,0 +1,82 @@
+"""Programs that tests run: in a child of this process, which has imported what they need, instead of a new Python."""
+
+import codecs
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+
+WAIT = 120  # s that a program may take
+
+
+def forked(program, *words, redirection="", **environment):
+    """(status, stdout, stderr) of program() in a child, as of a new Python with these words and this environment.
+
+    redirection : as a shell's, of the three streams: "> /dev/full", ">&- 2>&- <&-".  What ends a Python, as the
+    functions of atexit, is not done.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                _begin((os.open(os.devnull, os.O_RDONLY), out.fileno(), err.fileno()), redirection, words, environment)
+                status = _run(program)
+            finally:
+                os._exit(status)
+        _, ended = os.waitpid(child, 0)
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(os.fsdecode(file.read()))
+    return os.waitstatus_to_exitcode(ended), *said
+
+
+def _begin(files, redirection, words, environment):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(WAIT)  # ends the child
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for word in redirection.replace("> ", ">").split():
+        number = 0 if "<" in word else int(word.partition(">")[0] or 1)
+        path = word.partition(">")[2]
+        if word.endswith("&-"):
+            os.close(number)
+        else:
+            os.dup2(os.open(path, os.O_WRONLY), number)
+    sys.argv = ["finelu", *(os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in words)]
+    os.environ.update(environment)
+    sys.stdin, sys.stdout, sys.stderr = (_stream(number, mode) for number, mode in enumerate("rww"))
+
+
+def _stream(number, mode):
+    """As Python makes them: None of a closed file, errors by the kind of stream."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    errors = "backslashreplace" if number == 2 else "strict" if "PYTHONIOENCODING" in os.environ else "surrogateescape"
+    return open(number, mode, encoding=codecs.lookup(encoding).name, errors=errors, closefd=False)
+
+
+def _run(program):
+    """The status with which a Python ends."""
+    status = 0
+    try:
+        program()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # None, or closed
+            try:
+                stream.flush()
+            except OSError:
+                status = 120
+    return status
