@@ -21,6 +21,8 @@ from finelu.matrix import CSR, as_csr
 
 # Of a test that takes `backend`: where there is a GPU only.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+# Of a test about what finelu does without other direct solvers.
+EMBEDDED = pytest.mark.parametrize("direct_solvers", ["embedded"], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 MANY = 100  # examples from which random ones are of every dtype, which the CPU compiles for minutes

@@ -23,9 +23,9 @@ from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
-from finelu.preconditioners import pardiso
-from finelu.preconditioners.direct import analysed
-from finelu.preconditioners.pardiso import mkl
+from finelu.preconditioners.direct import pardiso
+from finelu.preconditioners.direct.analysis import analysed
+from finelu.preconditioners.direct.pardiso import mkl
 from finelu.threads import available_cores
 from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
 
@@ -63,7 +63,7 @@ def solves_in(F, op, trans):
 def only_what_is_tested(request, monkeypatch):
     """PARDISO would take what the tests of the others are about."""
     if "pardiso" not in request.node.name:
-        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
 
 
 def network(n=600, seed=0):
@@ -220,7 +220,7 @@ def test_no_room_for_an_analysis_leaves_the_direct_solve_out(monkeypatch):
 
 
 def test_without_nbklu_it_is_named_and_auto_does_without(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
     A = network()
     with pytest.raises(ParameterError) as error:
         fl.SparseLU(backend="klu").factor(A)
@@ -323,11 +323,11 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 def test_an_interrupt_of_feral_is_one(tmp_path):
     text = """
 import finelu as fl, os, signal, threading
-from finelu.preconditioners import complete
+from finelu.preconditioners.direct import feral
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
-own = complete.LDL._factored
-complete.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
+own = feral.LDL._factored
+feral.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
 try:
     fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(16))
 except KeyboardInterrupt:
@@ -384,7 +384,7 @@ def test_what_feral_cannot_take_is_named():
 
 
 def test_without_feral_it_is_named_and_auto_does_without(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.feral", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.feral.feral", lambda: None)
     A = gallery.poisson7(20)
     with pytest.raises(ParameterError, match="pip install 'finelu\\[direct\\]'") as error:
         fl.SparseLU(backend="feral").factor(A)
@@ -431,7 +431,7 @@ def test_pardiso_with_every_ordering_and_new_values(A, ordering, symmetric):
 
 @blocks
 def test_auto_takes_pardiso_where_much_work_is_counted(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
     light, heavy, wind = gallery.poisson5(50), gallery.poisson7(20), gallery.convection_diffusion(20)
     assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy, wind)] == ["superlu", "pardiso", "pardiso"]
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
@@ -480,7 +480,7 @@ def begun(monkeypatch):
         return made
 
     monkeypatch.setattr(pardiso._Called, "_begun", noted)
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)  # which would be asked before
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)  # which would be asked before
     return seen
 
 
@@ -576,7 +576,7 @@ def test_what_pardiso_cannot_take_is_named():
 
 
 def test_without_pypardiso_it_is_named(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
     with pytest.raises(ParameterError, match="pip install 'finelu\\[mkl\\]'") as error:
         fl.SparseLU(backend="pardiso").factor(gallery.poisson7(6))
     one_line(error)

@@ -30,7 +30,7 @@ from finelu.errors import (
     StructurallySingular,
 )
 from finelu.kernels.cuda.runtime import cudss as runtime
-from finelu.preconditioners import cudss
+from finelu.preconditioners.direct import cudss
 
 NAMES = {number: name for name, number in runtime.TYPES.items()}
 KINDS = ("general", "symmetric", "hermitian", "positive definite")
@@ -207,7 +207,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(runtime, "free_idle_memory", lambda: device.update(freed=device["freed"] + 1))
     monkeypatch.setattr(runtime, "_at", lambda array: array.ctypes.data)
     monkeypatch.setattr(runtime, "jit_folder", lambda: None)
-    for place in ("finelu.preconditioners.cudss.on_gpu", "finelu.preconditioners.direct.on_gpu"):
+    for place in ("finelu.preconditioners.direct.cudss.on_gpu", "finelu.preconditioners.direct.recipe.on_gpu"):
         monkeypatch.setattr(place, lambda array: True)
     yield library
     gc.collect()  # solvers that an exception still holds are closed by this library

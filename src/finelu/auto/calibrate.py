@@ -15,7 +15,8 @@ from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates
 from finelu.device import namespace, require_gpu, synchronize
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import with_little_fill
-from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, SparseLU, complete, cudss, pardiso
+from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, SparseLU
+from finelu.preconditioners.direct import cudss, feral, klu, pardiso
 
 RUNS = 3  # of which the fastest counts
 STEPS = 30  # of a method
@@ -136,8 +137,8 @@ def _superlu() -> dict[str, float]:
 def _libraries() -> dict[str, float]:
     found: dict[str, float] = {}
     libraries = (
-        ("klu", complete.nbklu, "poisson5:60"),
-        ("feral", complete.feral, "poisson7:20"),
+        ("klu", klu.nbklu, "poisson5:60"),
+        ("feral", feral.feral, "poisson7:20"),
         ("pardiso", pardiso.mkl, "poisson7:20"),
     )
     for library, package, name in libraries:

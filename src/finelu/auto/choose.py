@@ -24,11 +24,10 @@ from finelu.preconditioners import (
     ParILUT,
     Schwarz,
     SparseLU,
-    complete,
-    cudss,
     recipe_of,
 )
-from finelu.preconditioners.direct import COLAMD, SHORT, is_quick
+from finelu.preconditioners.direct import cudss, klu
+from finelu.preconditioners.direct.analysis import COLAMD, SHORT, is_quick
 from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
@@ -176,7 +175,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few fill in little
     permuted = not traits.diagonal.usable and sparse
-    if (by_columns or permuted) and complete.nbklu() is not None:
+    if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and not (by_columns or permuted)
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)

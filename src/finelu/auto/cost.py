@@ -22,20 +22,20 @@ from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
 from finelu.preconditioners import Schwarz
-from finelu.preconditioners.complete import is_mirrored
-from finelu.preconditioners.direct import (
+from finelu.preconditioners.direct import SparseLU
+from finelu.preconditioners.direct.analysis import (
     COLAMD,
     QUICK,
     SHORT,
     Analysis,
-    SparseLU,
     analysed,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,
 )
+from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.multilevel.factors import AT_ONCE, LOOSE
 from finelu.preconditioners.multilevel.order import definite_scale
-from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.

@@ -33,8 +33,9 @@ from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners import MILU0, SparseLU, cudss
-from finelu.preconditioners.direct import SparseLUFactors
+from finelu.preconditioners import MILU0, SparseLU
+from finelu.preconditioners.direct import cudss
+from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Attempt, Certificate, Solution, Status
 

@@ -32,7 +32,8 @@ from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.ordering import OrderingJob
-from finelu.preconditioners import SparseLU, cudss
+from finelu.preconditioners import SparseLU
+from finelu.preconditioners.direct import cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
 

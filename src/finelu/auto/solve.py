@@ -62,7 +62,7 @@ def solve(
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
         solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
-    method : "auto", or a Krylov method by its name, its function or its class: then no other is tried.
+    method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything. At the limit set-up and iterations end early, and x is the best so far; only
         the compilation of kernels at their first use is not interrupted.
     memory_limit : bytes for the factors, estimated before they are made; None: 80% of the free memory of the machine,

@@ -16,10 +16,10 @@ from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import (
     RECIPES,
     SparseLU,
-    cudss,
     recipe_name,
     recipe_of,
 )
+from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.properties import Properties
 

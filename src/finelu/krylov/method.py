@@ -195,7 +195,7 @@ def iterate(
     watch: Watch = None,
     restart: int | None = None,
 ) -> Solution:
-    """A method on a checked system, for callers that have checked their arguments and have `ignore_fp_errors`.
+    """Run a method on a checked system, for callers that have checked their arguments and run under `ignore_fp_errors`.
 
     method : of `method_name`.  restart : iterations of a cycle, where the method works in cycles.
     """

@@ -17,9 +17,9 @@ from finelu.kernels.cuda.runtime.schedule import levels_on_device
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
-MOST_PLACES = 2**31 - 1
+MOST_PLACES = 2**31 - 1  # in level order: they are numbered by 32-bit integers
 CHUNK = 4  # as in blocks.cu
-BLOCK = 256
+BLOCK = 256  # threads of a thread block
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 
 _kept: dict[tuple, tuple] = {}

@@ -21,8 +21,8 @@ SHARED = 2**16  # bytes of shared memory that a block takes, unless one row need
 LARGEST = 2**30  # of a table
 BLOCKS, TABLES = 16, 4  # most of a multiprocessor, with their tables in its memory and elsewhere
 AT_ONCE = 4  # looks at all rows, before the host asks whether all are decided
-LEAST_ROOM = 2**16
-CHOSEN = 3
+LEAST_ROOM = 2**16  # entries that the pool of new ones has at least
+CHOSEN = 3  # the state of a row that is a pivot
 
 
 def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):

@@ -14,9 +14,9 @@ from finelu.kernels.cuda.runtime.memory import set_pending
 BLOCK, BUCKETS, TILE, TAIL = 1024, 256, 8192, 4096  # as in selection.cu
 TREE_BYTES = 2 * BUCKETS * 128
 STATE = 17  # words of the state, before the counters
-CODE, NAN_PLACE, BELOW, NAN_SEEN = 0, 1, 2, 14
+CODE, NAN_PLACE, BELOW, NAN_SEEN = 0, 1, 2, 14  # words of the state, as in selection.cu
 FINE, HAS_NAN, BAD_COUNT, BAD_RANK, CHANGED = range(5)
-COUNT_IS_LONG, RANK_IS_LONG, KEEP = 1, 2, 4
+COUNT_IS_LONG, RANK_IS_LONG, KEEP = 1, 2, 4  # bits of the form of a call, as in selection.cu
 MOST = 2**32 - 1  # elements; the counters of a block have 32 bits
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -13,12 +14,8 @@ from finelu.errors import MatrixError, ZeroPivot
 from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.multilevel.order import advice, transposed
+from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import dual_exponents, times_power
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
 BALANCED = 20  # rounds of scaling by the largest of each row
@@ -29,7 +26,7 @@ DENSE_MOST = 6000  # rows that LAPACK is given at the very most
 LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
-def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
+def is_last(recipe: Settings, S: CSR, done: int) -> bool:
     """Whether S is LAPACK's."""
     small = S.n <= recipe.dense_size or (S.n <= DENSE_MOST and S.nnz > DENSE_SHARE * S.n**2)
     if not small and done >= recipe.levels - 1:
@@ -75,7 +72,7 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     return (found + found.conj().T) / 2  # to the last bit
 
 
-def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
+def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
     """The inverse of what is left, on the device of `like`; its pseudoinverse where it is singular but for rounding.
 
     That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are

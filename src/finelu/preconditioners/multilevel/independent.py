@@ -8,7 +8,7 @@ product. What is deferred and dropped is as in Crout's form: M. Bollhöfer, Y. S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,9 +23,7 @@ from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import NOISE, is_last
 from finelu.preconditioners.multilevel.level import PIVOT_TOL, SCHUR_TOL, Level, Limits, require_few
 from finelu.preconditioners.multilevel.order import Order, advice, permuted
-
-if TYPE_CHECKING:
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
+from finelu.preconditioners.multilevel.settings import Settings
 
 ESTIMATE, PIVOT = 1, 2  # why a row is no pivot, as `choose` says
 LEAST_STEP = 1e-3  # of the rows, that a step must eliminate: a level with smaller ones ends
@@ -163,7 +161,7 @@ def _after(UT: CSR, minus_xi: Any, nu: Any) -> Any:
 
 
 def factored(
-    recipe: MultilevelILU,
+    recipe: Settings,
     S: CSR,
     kind: str,
     order: Order,

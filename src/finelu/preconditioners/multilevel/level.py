@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,10 +16,8 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import DENSE_MOST, NOISE
 from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
+from finelu.preconditioners.multilevel.settings import Settings
 from finelu.triangular import TriangularSolver
-
-if TYPE_CHECKING:
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
 SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: what is dropped of S
@@ -38,7 +36,7 @@ class Limits(NamedTuple):
 
 
 def factored(
-    recipe: MultilevelILU,
+    recipe: Settings,
     S: CSR,
     kind: str,
     order: Order,
@@ -91,7 +89,7 @@ def factored(
     return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
 
 
-def require_few(recipe: MultilevelILU, S: CSR) -> None:
+def require_few(recipe: Settings, S: CSR) -> None:
     """A MatrixError where S, of whose rows none has a pivot, is too large to be the last level."""
     if S.n > DENSE_MOST:
         raise MatrixError(

@@ -12,7 +12,7 @@ from finelu.device import copied, namespace, on_gpu, require_room, synchronize, 
 from finelu.errors import MatrixError, SingularMatrix
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.preconditioners.complete import SuperLU
+from finelu.preconditioners.direct.superlu import SuperLU
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
 # its sum, and thirty of A's own dtype, in which A Z is formed.

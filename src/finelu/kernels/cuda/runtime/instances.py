@@ -20,7 +20,8 @@ COMPLEX = VALUES[2:]
 BOOLEANS = ("false", "true")
 INDICES = ("int", "long long")
 WORDS = ("unsigned char", "unsigned short", "unsigned", "unsigned long long", "ulonglong2")
-LANES = (1, 2, 4, 8, 16, 32)
+LANES = (1, 2, 4, 8, 16, 32)  # threads of a row
+# (threads of a row, entries of each)
 ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
 
 

@@ -1,4 +1,4 @@
-"""cuDSS for `SparseLU`, where it is installed: complete factors that are made, kept and applied on the GPU."""
+"""cuDSS, where it is installed: complete factors that are made, kept and applied on the GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, synchronize
+from finelu.device import namespace, on_gpu
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
-from finelu.factors import Factors, Report
+from finelu.factors import Report
 from finelu.factors.base import backward_error, probing, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
 from finelu.kernels.operands import CSR
 from finelu.matrix import norm, without_zeros
-from finelu.preconditioners.complete import is_mirrored
+from finelu.preconditioners.direct.library import RefinedFactors, is_mirrored
 from finelu.scaling import require_matching
 from finelu.threads import get_num_threads
 
@@ -74,7 +74,7 @@ class CudssReport(Report):
     backward_error: float | None = None
 
 
-class CudssFactors(Factors):
+class CudssFactors(RefinedFactors):
     """M = A up to rounding, on the GPU.
 
     cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small, so that its factors
@@ -110,7 +110,7 @@ class CudssFactors(Factors):
         self._most, self._indefinite = most, indefinite
         self._unbound()
         self._made: How | None = None  # what the factors were made by
-        self._steps, self._nnz = 0, 0
+        self._nnz = 0
         self._least = 0.0  # what `_probed` found when the steps were last looked for
         self._seen = 0.0, 0.0  # probe and backward error of the factors that there are
         self._lay_out(A)
@@ -127,7 +127,7 @@ class CudssFactors(Factors):
         self._library = _library()
         self._turns = threading.Lock()  # a solve works in memory of the factors
         self._solver: Solver | None = None
-        self._transposed: Any = None  # S^T by rows, once it is needed
+        self._transposed = None
         self._y: Any = None  # what `probe` takes
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -330,11 +330,7 @@ class CudssFactors(Factors):
     # solves
 
     def _apply(self, R: Any, trans: str) -> Any:
-        R = namespace(R).ascontiguousarray(R)
-        x = self._solved(R, trans)
-        for _ in range(self._steps):
-            x += self._solved(self._residual(R, x, trans), trans)
-        return x
+        return self._solve_refined(namespace(R).ascontiguousarray(R), trans)
 
     def _solved(self, r: Any, trans: str) -> Any:
         """One solve, without refinement: r (n,) or (n, k), by rows, as is what it returns."""
@@ -351,19 +347,6 @@ class CudssFactors(Factors):
             elif b.size:
                 self._solver.solve(b, x, mode)
         return xp.ascontiguousarray(x.conj() if conjugate else x)
-
-    def _residual(self, r: Any, x: Any, trans: str) -> Any:
-        """r - S x, r - S^T x or r - S^H x."""
-        subtract = kernels_for(r).products.subtract_product
-        if trans == "N":
-            return subtract(self._S, x, r)
-        if self._transposed is None:
-            transposed = self._S.tosparse().T.tocsr()
-            synchronize(transposed.data)  # another thread may use it on another stream
-            self._transposed = transposed
-        if trans == "H" and self.dtype.kind == "c":
-            return subtract(self._transposed, x.conj(), r.conj()).conj()
-        return subtract(self._transposed, x, r)
 
 
 def missing() -> str:

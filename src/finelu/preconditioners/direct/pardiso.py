@@ -1,4 +1,4 @@
-"""PARDISO of MKL for `SparseLU`, where pypardiso is installed, which brings MKL and finds it; see `complete`."""
+"""PARDISO of MKL, where pypardiso is installed, which brings MKL and finds it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import free_memory
-from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.errors import FineluError, SingularMatrix
 from finelu.foreign import leavable
-from finelu.preconditioners.complete import LONG_ENTRIES, installed
+from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, installed, required
 from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
@@ -25,7 +25,7 @@ DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
-ZERO_PIVOT = (-4, -6, -7)
+ZERO_PIVOT = (-4, -6, -7)  # its errors where A is singular
 ERRORS = {
     -1: "its input is inconsistent",
     -2: "it finds no memory",
@@ -60,7 +60,7 @@ def mkl() -> Any:
         return None
 
 
-class Pardiso:
+class Pardiso(Library):
     """L U, L D L^H or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
 
     O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
@@ -71,7 +71,6 @@ class Pardiso:
     """
 
     name = "pardiso"
-    expected = None
 
     def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
         """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.  order (n,) : of the
@@ -79,15 +78,10 @@ class Pardiso:
 
         Raises ParameterError where pypardiso is not installed.
         """
-        if mkl() is None:
-            raise ParameterError(
-                "backend='pardiso' needs pypardiso, and MKL with 32-bit integers, which are not installed: pip install "
-                "'finelu[mkl]', or use 'superlu'."
-            )
+        required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
         order = None if order is None else order.astype(np.int32)
-        self.how, self.symmetric = (ordering, symmetric, order), symmetric
-        self._pattern = columns.indptr, columns.indices
-        self._complex = columns.dtype.kind == "c"
+        super().__init__(columns, ordering, symmetric, order)
+        self.symmetric = symmetric
         rows = _triangle(columns) if symmetric else _by_rows(columns)
         self._gaps = np.flatnonzero(rows.data == 0)
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
@@ -97,11 +91,6 @@ class Pardiso:
         self._freed.atexit = False
         self._long = rows.nnz > LONG_ENTRIES
         self._turns = threading.Lock()  # it keeps its state in memory of the factors
-
-    def holds_for(self, columns: sp.csc_matrix) -> bool:
-        """Whether the analysis is one of this pattern."""
-        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
-        return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
         """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
