@@ -224,7 +224,7 @@ class CudssFactors(RefinedFactors):
         return [GENERAL]
 
     def _plan_and_factor(self, how: How) -> bool:
-        """Whether there are such factors. What CuPy holds without a use goes to cuDSS, if that finds no room."""
+        """Whether there are such factors. What CuPy holds without a use goes to cuDSS, if that is out of memory."""
         for second in (False, True):
             self._drop()
             try:

@@ -25,7 +25,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
-from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_room
+from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import PIVOT, Library, RefinedFactors, is_mirrored
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
@@ -112,13 +112,13 @@ class SparseLUFactors(RefinedFactors):
         self._refresh(A)
 
     def _take(self, known: Analysis) -> None:
-        """Raises MemoryError where the factors find no room."""
+        """Raises MemoryError where the factors do not fit in memory."""
         fill = known.fill
         if fill is not None:
-            require_room(self.recipe, "the factors", fill.nnz)
+            require_indices(self.recipe, "the factors", fill.nnz)
             if fill.nnz > self._most:
                 raise MemoryError(
-                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; there is room for {self._most:.3g}."
+                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
                 )
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
         self._how = None if known.library is None else (type(known.library), known.library.how)
