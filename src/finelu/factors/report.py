@@ -67,15 +67,15 @@ class TriangularReport(Report):
 
     variant : how they were made.  analysis_seconds : of the pattern, for the factorization.  triangular_seconds : of
     the analyses of the solves.  triangular : for each triangle that is solved with its method and number of levels.
-    probe : see `finelu.factors.probe`.  dense_last : how many dense rows were moved behind all others, since
-    the factors would fill in for them, see `finelu.ordering.dense_last`; None where none was.
+    trial_residual : see `finelu.factors.trial_residual`.  dense_last : how many dense rows were moved behind all
+    others, since the factors would fill in for them, see `finelu.ordering.dense_last`; None where none was.
     """
 
     variant: str | None = None
     analysis_seconds: float = 0.0
     triangular_seconds: float | None = None
     triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
-    probe: float | None = None
+    trial_residual: float | None = None
     dense_last: int | None = None
 
 

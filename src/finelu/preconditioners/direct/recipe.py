@@ -100,11 +100,11 @@ class SparseLU(Recipe):
         if self.backend == "cudss":
             return cudss.CudssFactors(self, A)
         if self.backend != "auto" or not on_gpu(A.data):
-            return SparseLUFactors(self, A, probed=True)
+            return SparseLUFactors(self, A, trial=True)
         try:
             return cudss.CudssFactors(self, A)
         except (FineluError, MemoryError) as error:
             reason = str(error)
-        factors = SparseLUFactors(self, A, probed=True)
+        factors = SparseLUFactors(self, A, trial=True)
         factors.report.reason = f"on the CPU: {reason}"
         return factors
