@@ -73,7 +73,8 @@ test-minimum: pyproject.toml
 # Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
 coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	@mkdir -p build
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/coverage erase
+	$(KERNELS_KEPT) $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -89,6 +90,7 @@ interop-venv:
 test-interop: interop-venv
 	$(KERNELS_KEPT) $(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
 	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
+	    $(patsubst %, tests/app/test_%.py, solver singular certify sequence spilu deadline) \
 	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
 
 # A virtual environment of its own, as PETSc may need another NumPy. Says so, and passes, where no PETSc can be had, or

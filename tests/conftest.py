@@ -9,6 +9,7 @@ import gc
 import re
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 from checks import without_gpu
+from pairs import Pairs
 
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
@@ -31,6 +33,7 @@ compile_eagerly()  # what a test sees does not depend on what was compiled befor
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped where there is none")
+    config.pluginmanager.register(Pairs())
 
 
 @pytest.fixture
@@ -81,12 +84,19 @@ class Backend:
         return self.name
 
 
+AS_INSTALLED = {"test_solver", "test_singular", "test_certify", "test_sequence", "test_spilu", "test_deadline"}
+
+
 def pytest_generate_tests(metafunc):
-    """`backend`: the CPU, and the GPU where there is one."""
-    chosen = any("backend" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    if "backend" in metafunc.fixturenames and not chosen:
+    """`backend`: the CPU, and the GPU where there is one. `direct_solvers`: finelu's own, and those that are installed
+    where there are any."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "backend" in metafunc.fixturenames and not any("backend" in names for names in chosen):
         gpu = [] if without_gpu() else [pytest.param("cuda", marks=pytest.mark.gpu)]
         metafunc.parametrize("backend", ["cpu", *gpu], indirect=True)
+    there = metafunc.module.__name__ in AS_INSTALLED and any(map(find_spec, ("nbklu", "feral", "pypardiso")))
+    if there and not any("direct_solvers" in names for names in chosen):
+        metafunc.parametrize("direct_solvers", ["embedded", "installed"], indirect=True)
 
 
 LATER = {"float32": {"float64", "complex64"}, "complex128": {"complex64"}}  # a dtype, and what stands for it
@@ -208,10 +218,19 @@ def looks(monkeypatch):
 @pytest.fixture
 def own_recipes(monkeypatch):
     """Registers recipes that are gone after the test."""
-    from finelu.preconditioners import registry
+    from finelu.preconditioners import RECIPES, register
 
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    return registry.register
+    monkeypatch.setattr(RECIPES, "registered", dict(RECIPES.registered))
+    return register
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    """Registers Krylov methods that are gone after the test."""
+    from finelu.krylov import METHODS, register
+
+    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
+    return register
 
 
 @pytest.fixture
@@ -226,9 +245,9 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def look_every(monkeypatch):
     """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
-    from finelu.krylov import progress
+    from finelu.krylov import ahead
 
-    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+    return lambda interval: monkeypatch.setitem(ahead.LOOK_EVERY, "numpy", interval)
 
 
 @pytest.fixture(params=[1, 4])
@@ -259,11 +278,13 @@ def real_matrix(name):
 
 
 @pytest.fixture(autouse=True)
-def embedded_direct_solver(request, monkeypatch):
-    """What is tested is what comes with finelu, whether or not this environment has other direct solvers."""
-    if request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
+def direct_solvers(request, monkeypatch):
+    """What is tested is what comes with finelu, whether or not this environment has other direct solvers; in the tests
+    of AS_INSTALLED also what a user of those has, and in the tests of a solver that one."""
+    embedded = getattr(request, "param", "embedded") == "embedded"
+    if embedded and request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
         monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
         monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
-    if request.path.name != "test_cudss.py":
+    if (embedded or without_gpu()) and request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")
         monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

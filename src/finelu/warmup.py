@@ -65,8 +65,8 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
-    for name in krylov.METHODS:
-        yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
+    for method in krylov.OWN:
+        yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
 
 
 def _of(A: Any, dtype: np.dtype[Any]) -> CSR:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import forked
 
 from finelu.kernels.cpu.runtime.arrays import Handed, hand_over
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -171,7 +172,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize("json", [False, True])
 def test_finelu_solve_ends_with_status_130_and_one_line(json):
     words = ("solve", "gallery:poisson7:20", "--recipe", "ilut", *(("--json",) if json else ()))
-    found = python("-c", CAUGHT_IN_A_KERNEL, *words, preexec_fn=heard, env=os.environ)
+    found = forked(partial(exec, CAUGHT_IN_A_KERNEL, {}), *words)
     said = ('{"error": "interrupted"}\n', "") if json else ("", "finelu: interrupted\n")
     assert found == (130, *said)
 

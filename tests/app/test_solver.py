@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import ON_GPU, PATTERNS, one_line, values
+from checks import EMBEDDED, ON_GPU, PATTERNS, one_line, values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -547,6 +547,7 @@ def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
     assert abs(device.free_memory(np.empty(0)) - free) < free / 2
 
 
+@EMBEDDED
 def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):
     A = sp.random(600, 600, 0.03, random_state=1, format="csr") + 20 * sp.identity(600)
     found = ladder.Ladder(finelu.as_csr(A), 1e-8).costs
@@ -691,6 +692,7 @@ def test_direct_factors_that_find_no_room_are_not_begun():
         ladder.SparseLUFactors(SparseLU(ordering="mmd"), finelu.as_csr(POISSON), most=POISSON.nnz)
 
 
+@EMBEDDED
 def test_few_rows_are_factored_without_a_count_but_where_memory_is_limited(monkeypatch):
     monkeypatch.setattr(choose, "LIGHT", 0)
     A = finelu.as_csr(POISSON)

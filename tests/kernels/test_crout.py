@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import solve_triangular
 
 from finelu import MatrixError, ParameterError, gallery, ordering
-from finelu.kernels import reference
+from finelu.kernels import cpu, reference
 from finelu.kernels.cpu.crout import crout, schur_complement
 from finelu.kernels.cpu.runtime import schur
 from finelu.kernels.cpu.runtime.crout_rows import ESTIMATE, PIVOT
@@ -86,7 +86,7 @@ def test_the_kernel_is_its_twin(problem, drop_tol, condest, pivot_tol, rows, col
     A, parts, above = problem
     arguments = parts, drop_tol, condest, pivot_tol, rows, columns
     F, (deferred, d, L, U, largest, dropped) = (
-        factored(A, *arguments, above=above),
+        factored(A, *arguments, by=cpu.crout.crout, above=above),
         factored(A, *arguments, by=reference.crout.crout),
     )
     np.testing.assert_array_equal(F.deferred, deferred)
@@ -99,7 +99,7 @@ def test_the_kernel_is_its_twin(problem, drop_tol, condest, pivot_tol, rows, col
     assert (F.dropped_by_tolerance, F.dropped_by_fill_limit) == tuple(dropped)
     assert (F.deferred_by_estimate, F.deferred_by_pivot) == (np.sum(deferred == ESTIMATE), np.sum(deferred == PIVOT))
     assert_close([F.l_estimate, F.u_estimate], np.array(largest), 8 * np.finfo(A.dtype).eps / np.finfo(float).eps)
-    S, want = schur_complement(A, F, drop_tol), reference.crout.schur_complement(A, F, drop_tol)
+    S, want = (form.crout.schur_complement(A, F, drop_tol) for form in (cpu, reference))
     for got, expected in zip(S, want, strict=True):
         np.testing.assert_array_equal(got, expected)
     assert S.first_bad == -1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from finelu import gallery
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cpu.crout_symmetric import crout_symmetric, schur_complement_symmetric
+from finelu.kernels.cpu import crout_symmetric as cpu_crout
 from finelu.kernels.reference import crout_symmetric as reference_crout
 from finelu.matrix import CSR, as_csr
 
@@ -35,7 +35,7 @@ def factored(
     pairs = np.zeros(A.n, np.uint8) if pairs is None else pairs
     parts = np.array([0, A.n]) if parts is None else parts
     room = np.full(A.n, A.n) if room is None else room
-    return crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above)
+    return cpu_crout.crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above)
 
 
 def all_pairs(n, first=0):
@@ -154,7 +154,7 @@ def test_what_is_kept_is_a_where_a_pivot_is_and_the_schur_complement_elsewhere(d
     B, C = pivots(F), np.setdiff1d(np.arange(A.n), pivots(F))
     noise = 2000 * np.finfo(dtype).eps * max(1.0, (abs(U_T) @ abs(D) @ abs(U)).max(initial=0), abs(M).max(initial=0))
     assert abs((U_T @ D @ U)[B] - M[B]).max(initial=0) <= noise
-    S = schur_complement_symmetric(A, F, 0.0, hermitian)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.0, hermitian)
     np.testing.assert_array_equal(S.rows, C)
     want = M[np.ix_(C, C)] - (U_T @ D @ U)[np.ix_(C, C)]
     got = sp.csr_matrix((S.data, S.indices, S.indptr), shape=(C.size, C.size)).toarray()
@@ -201,7 +201,7 @@ def test_a_positive_definite_matrix_has_positive_pivots(problem):
         assert (F.d > 0).all() and not F.deferred.any()
     for n_off in (A.n // 2, 0):  # and so has what is left of it
         F = factored(A, None, np.array([0, n_off]), hermitian=True)
-        S = schur_complement_symmetric(A, F, 0.0, True)
+        S = cpu_crout.schur_complement_symmetric(A, F, 0.0, True)
         rest = factored(CSR(S.indptr.astype(A.indices.dtype), S.indices, S.data, None), hermitian=True)
         assert S.rows.size == A.n - n_off and (rest.d > 0).all()
 
@@ -258,14 +258,14 @@ def test_small_pivots_are_deferred_with_pivot_tol():
     assert factored(stored(M), pivot_tol=0.05).deferred[0] == 2  # equal is too small
 
 
-@pytest.mark.parametrize("by", [crout_symmetric, reference_crout.crout_symmetric])
+@pytest.mark.parametrize("by", [cpu_crout.crout_symmetric, reference_crout.crout_symmetric])
 def test_pivots_that_are_not_larger_than_the_least_are_deferred(by):
     small = 2.0**-30
     M = sp.block_diag(
         [np.array([[1.0, 2.0], [2.0, 1.0]]), small * np.array([[1.0, 2.0], [2.0, 1.0]]), [[small]], [[1.0]]]
     )
     made = by(stored(M), all_pairs(6), np.array([0, 6]), 0.0, INF, 0.0, np.full(6, 6), False, None, 4 * small)
-    deferred = made.deferred if by is crout_symmetric else made[0]
+    deferred = made.deferred if by is cpu_crout.crout_symmetric else made[0]
     assert deferred.tolist() == [0, 0, 2, 2, 2, 0]
 
 
@@ -319,7 +319,7 @@ def test_what_is_dropped_is_small_compared_with_the_estimate():
 def test_small_entries_of_the_schur_complement_are_dropped():
     A = as_csr(gallery.poisson7(6))
     F = factored(A, parts=np.array([0, A.n // 2]))
-    exact, S = (schur_complement_symmetric(A, F, tol, False) for tol in (0.0, 0.01))
+    exact, S = (cpu_crout.schur_complement_symmetric(A, F, tol, False) for tol in (0.0, 0.01))
     whole = dense(CSR(*exact[:3], None))
     m = abs(whole).max(axis=1)
     keep = (abs(whole) > 0.01 * np.minimum.outer(m, m)) | np.eye(m.size, dtype=bool)
@@ -331,7 +331,7 @@ def test_the_diagonal_of_the_schur_complement_is_stored_where_it_is_zero():
     M = np.array([[2.0, 1, 0], [1, 0.5, 1], [0, 1, 0]])
     A = stored(M)
     F = factored(A, parts=np.array([0, 1]))
-    S = schur_complement_symmetric(A, F, 0.5, False)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.5, False)
     np.testing.assert_array_equal(S.indptr, [0, 2, 4])
     np.testing.assert_array_equal(S.data, [0.0, 1.0, 1.0, 0.0])
 
@@ -354,7 +354,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads, dtype):
     for count in (1, 2, 4):
         threads(count)
         F = factored(A, pairs, borders, 0.02, 8.0, 0.05, np.full(A.n, 30))
-        S = schur_complement_symmetric(A, F, 0.01, False)
+        S = cpu_crout.schur_complement_symmetric(A, F, 0.01, False)
         seen.append([np.asarray(getattr(F, field.name)).tobytes() for field in fields(F)])
         seen[-1] += [np.asarray(part).tobytes() for part in S]
     assert F.pairs_taken > 0 and F.deferred_by_estimate > 0 and F.deferred_by_pivot > 0
@@ -390,7 +390,7 @@ def test_extreme_values_give_no_nan(dtype, pivot_tol, seed, span):
     F = factored(A, pairs, np.array([0, 10]), 0.0, INF, pivot_tol)
     for x in (F.d, F.e, F.data):
         assert np.isfinite(x).all()
-    S = schur_complement_symmetric(A, F, 0.0, False)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.0, False)
     beyond = abs(S.data.astype("complex128")).max() > np.finfo(dtype).max  # finite parts may have a larger magnitude
     assert np.isfinite(S.data).all() and (S.first_bad == -1) == (not beyond)
 
@@ -401,7 +401,7 @@ def test_an_overflow_in_the_schur_complement_is_named():
     assert F.deferred[0] == 2  # the product of two entries of U overflows: not a pivot
     A = stored(np.array([[1.0, 1, 6e153], [1, 4, 0], [6e153, 0, -1.75e308]]))
     F = factored(A, parts=np.array([0, 1]))
-    S = schur_complement_symmetric(A, F, 0.0, False)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.0, False)
     assert S.first_bad == 1 and S.data[-1] == -INF and np.isfinite(S.data[:-1]).all()
 
 
@@ -450,11 +450,11 @@ def test_a_hermitian_matrix_has_a_real_diagonal():
 def test_an_interface_alone_and_empty_parts_are_possible():
     A = stored(in_dtype(gallery.poisson5(4), "complex64"), "complex64")
     F = factored(A, parts=np.array([0, 0]), hermitian=True)
-    S = schur_complement_symmetric(A, F, 0.0, True)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.0, True)
     np.testing.assert_array_equal(dense(CSR(*S[:3], None)), dense(A))
     F = factored(A, parts=np.array([0, 0, A.n, A.n]), hermitian=True)
     assert not F.deferred.any()
-    S = schur_complement_symmetric(A, F, 0.0, True)
+    S = cpu_crout.schur_complement_symmetric(A, F, 0.0, True)
     assert S.rows.size == S.data.size == 0 and S.indptr.tolist() == [0]
 
 
@@ -463,5 +463,5 @@ def test_the_estimate_sees_what_grows_by_signs_that_differ():
     A = as_csr(sp.csr_matrix(U.T @ U))
     norm = abs(np.linalg.inv(U.toarray())).sum(axis=0).max()
     room = np.full(40, 40)
-    F = crout_symmetric(A, np.zeros(40, np.uint8), np.array([0, 40]), 0.0, np.inf, 0.0, room, False)
+    F = cpu_crout.crout_symmetric(A, np.zeros(40, np.uint8), np.array([0, 40]), 0.0, np.inf, 0.0, room, False)
     assert norm > 1e5 and norm / 4 <= F.largest_estimate <= norm * (1 + 1e-9)

@@ -847,7 +847,7 @@ def test_no_signal_leaves_a_lock_taken():
     try:
         for delay in np.random.default_rng(0).uniform(2e-5, 5e-3, 200):
             with contextlib.suppress(Interrupted):
-                signal.setitimer(signal.ITIMER_VIRTUAL, delay, 0.5)
+                signal.setitimer(signal.ITIMER_VIRTUAL, delay, 0.05)  # again where Python ignores an exception
                 while True:
                     task = threads.begin(int)
                     if not task.cancel():

@@ -164,7 +164,10 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     np.testing.assert_array_equal(F.solve(b), want.solve(b))
 
 
-@pytest.mark.parametrize("name", ["ng_maxwell_eddy", "hypre_ams_mfem_A", "lp_stocfor3_aug", "ccx_rotor"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("ng_maxwell_eddy", marks=pytest.mark.slow), "hypre_ams_mfem_A", "lp_stocfor3_aug", "ccx_rotor"],
+)
 def test_poor_factors_are_made_again_with_a_smaller_drop_tol(name):
     A = real_matrix(name)
     b = A @ values(A.shape[0], "float64")

@@ -136,7 +136,7 @@ class Iterations:
             maxiter=most,
             callback=None if callback is None else lambda correction: callback(x + correction),
             watch=monitor,
-            **({"restart": restart} if method in krylov.RESTARTED else {}),
+            restart=restart,
         )
 
     def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:

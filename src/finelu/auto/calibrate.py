@@ -101,7 +101,7 @@ def _iterations() -> dict[str, float]:
 def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
     """Seconds of an iteration."""
     b, F = _right_hand_side(A), recipe.factor(A)
-    function: Any = getattr(krylov, method)
+    function = krylov.METHODS[method].solve
     taken = function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).iterations
     seconds = _seconds(lambda: function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).x)
     return seconds / max(int(taken), 1)

@@ -17,6 +17,7 @@ from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
+from finelu.krylov import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
@@ -218,7 +219,8 @@ class Costs:
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""
         rates = current_on_gpu() if self.traits.gpu else RATES
-        step: float = getattr(rates, method, rates.gmres)
+        kind = METHODS.registered.get(method)  # none for refinement
+        step = rates.gmres if kind is None or kind.restarts else rates.cg if kind.products == 1 else rates.bicgstab
         return rates.overhead + step * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
@@ -31,7 +31,7 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners import MILU0, SparseLU
 from finelu.preconditioners.direct import cudss
@@ -161,9 +161,9 @@ class Ladder:
                 length = rhs.residual.norm
                 if size <= rhs.target:
                     return replace(self.nothing(b, Status.CONVERGED, length), x=rhs.x)
-        if differing := self._unfit_for_method():
-            unfit = self.nothing(b, Status.NOT_SYMMETRIC, length)
-            return replace(unfit, x=rhs.x, method=self.method, seen=(*unfit.seen, differing))
+        if self.method != "auto" and (differing := unfit(self.method, self.A, self.traits.kind)):
+            found = self.nothing(b, Status.NOT_SYMMETRIC, length)
+            return replace(found, x=rhs.x, method=self.method, seen=(*found.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=rhs.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
@@ -459,14 +459,6 @@ class Ladder:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
-
-    def _unfit_for_method(self) -> str:
-        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
-        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
-        if not needed:
-            return ""
-        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
-        return differing and f"{self.method} needs {needed}, but {differing}"
 
     # a rung
 

@@ -13,7 +13,7 @@ import numpy as np
 from finelu import krylov
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import MAXITER
-from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.choose import recipe_asked
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
@@ -23,6 +23,7 @@ from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov import method_name
 from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
@@ -83,7 +84,7 @@ class Sequence:
         criterion: str = "auto",
     ):
         self.criterion = criterion_asked(criterion)
-        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
+        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_name(method, "auto")
         self.decisions: list[str] = []
         self._A: Any = A
         self._past: list[Any] = []  # solutions, the last first; none of before a step that failed
@@ -303,15 +304,14 @@ class Sequence:
             return bool(began) and perf_counter() - began[0][1] > patience
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
         M, history, recurrence, goes_on, iterations = as_operator(self._F, "M", b, b.dtype), [least], [least], True, 0
         while goes_on:  # once, unless rows of A differ much in size
             before, (rest, tolerance) = least, (r, target)
             if least > target:
                 rest, tolerance = residual.correction(x, r, least, target)
-            system, options["atol"] = System(product, rest, M), tolerance
+            system, most = System(product, rest, M), MAXITER - iterations
             solution = krylov.iterate(
-                self._method, system, rtol=0.0, maxiter=MAXITER - iterations, watch=too_long, **options
+                self._method, system, rtol=0.0, atol=tolerance, maxiter=most, watch=too_long, restart=krylov.CYCLE
             )
             iterations += solution.iterations
             x = kernels_for(b).vectors.added(x, solution.x)

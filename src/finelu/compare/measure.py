@@ -25,6 +25,7 @@ from finelu.compare.worker import PATIENCE, System
 from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov import method_name
 from finelu.matrix import as_csr, check_vector
 from finelu.properties import properties
 from finelu.threads import get_num_threads
@@ -46,6 +47,7 @@ def compare(
     budget: float = 60.0,
     device: str = "auto",
     recipes: Any = None,
+    method: Any = "auto",
     pictures: bool = False,
     watch: Watch | None = None,
 ) -> Comparison:
@@ -56,9 +58,13 @@ def compare(
     equal share. The call ends within a second or two after it.
     device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.
     recipes : a name of RECIPES, "none", "solve" for `finelu.solve`, "spilu" or "splu" for SciPy's, a recipe with its
-    default parameters, or several of these; all by default.  pictures : keep patterns and levels of the factors, too.
+    default parameters, or several of these; all by default.
+    method : "auto", for those that fit A and the recipe, or a Krylov method by its name, its function or its class: the
+    only one that all recipes, and `finelu.solve`, are measured with.
+    pictures : keep patterns and levels of the factors, too.
     watch(text, done, of) : called with what is being measured.  Ctrl-C ends the measurements, not the call.
-    Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured.
+    Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured; ParameterError, too,
+    where A is not what the method needs.
     """
     start = time.monotonic()
     budget, rtol = number("budget", budget), number("rtol", rtol)
@@ -66,14 +72,14 @@ def compare(
         raise ParameterError("budget=0; a finite number of seconds > 0 is needed.")
     if not 0 < rtol < 1:
         raise ParameterError(f"rtol={rtol}; a number between 0 and 1 is needed.")
-    names, devices = requested_names(recipes), requested_devices(device)
+    names, devices, method = requested_names(recipes), requested_devices(device), method_name(method, "auto")
     with compile_clock() as compiling:
         A = as_csr(A, diagonal=False).on(np)
         b = np.asarray(check_vector(to_host(b), A.n, A.data))
         if b.ndim == 2:
             raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
         found = properties(A)
-        todo, left_out = candidates(A, found, names, devices)
+        todo, left_out = candidates(A, found, names, devices, method)
         compiled = compiling()  # in this process, and in those that have ended
     rows: list[Measurement] = []
     interrupted, worker = False, None

@@ -140,6 +140,7 @@ class MatchedILUTFactors(Factors):
     report : that of `ILUT`, with the drop_tol that was used.
     """
 
+    well_formed = True
     _inner: LUFactors | None = None
 
     @property

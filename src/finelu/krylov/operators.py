@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -190,15 +190,14 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     if A is None:
         return Identity()
     n = like.size
-    if not isinstance(A, Factors):
+    if isinstance(A, str | type | Recipe):
         _refuse_recipe(A, name)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if name == "M" and not hasattr(A, "matvec") and not callable(A) and (instead := _instead(A)):
         raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
-    own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
-    if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
+    if isinstance(A, Factors) and A.well_formed and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
         factors = Operator(
             A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like)
@@ -284,10 +283,8 @@ def _instead(M: Any) -> str:
     return ""
 
 
-def _refuse_recipe(A: Any, name: str) -> None:
+def _refuse_recipe(A: Any, name: str) -> NoReturn:
     """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
-    if not isinstance(A, str | type | Recipe):
-        return
     needed = (
         "a matrix or a LinearOperator is needed." if name == "A" else "factors, as of ILU0().factor(A), are needed."
     )

@@ -84,6 +84,7 @@ class CudssFactors(RefinedFactors):
     The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
     """
 
+    well_formed = True
     _bound = ("_lock", "_library", "_turns", "_solver", "_transposed", "_y")
     report: CudssReport
 

@@ -76,6 +76,7 @@ class SparseLUFactors(RefinedFactors):
     for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
     """
 
+    well_formed = True
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
         "_by_itself",
