@@ -6,24 +6,13 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from families import KERNELS, module_of, public, tree
 
-import finelu.kernels
 from finelu.kernels.catalogue import BUILDING_BLOCKS, FAMILIES, FORMS, MISSING, RELATED, USES
 
-KERNELS = Path(finelu.kernels.__file__).parent
 MODULES = sorted(f"{path.parent.name}.{path.stem}" for form in FORMS for path in (KERNELS / form).glob("[!_]*.py"))
-
-
-@cache
-def tree(path):
-    return ast.parse(path.read_text())
-
-
-def module_of(form, family):
-    return KERNELS / form / f"{family}.py"
 
 
 def arguments(node):
@@ -40,18 +29,6 @@ def methods(node):
         return {}
     found = {n.name: arguments(n) for n in node.body if isinstance(n, ast.FunctionDef)}
     return {name: names for name, names in found.items() if not name.startswith("_")}
-
-
-def public(form, family):
-    """name -> its definition, or None where it is imported and listed in __all__."""
-    path = module_of(form, family)
-    if not path.exists():
-        return {}
-    body = tree(path).body
-    lists = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
-    found = dict.fromkeys(name for names in lists for name in ast.literal_eval(names))
-    kinds = ast.FunctionDef, ast.ClassDef
-    return found | {n.name: n for n in body if isinstance(n, kinds) and not n.name.startswith("_")}
 
 
 def imported(path):

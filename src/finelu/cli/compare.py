@@ -49,7 +49,7 @@ def compare(
     threads: Threads = None,
     as_json: Json = False,
 ) -> int:
-    """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
+    """Measure every recipe that applies to this system, and recommend one for a single solve and one for many."""
     seconds = duration("--budget", budget)
     names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
     check_outputs(matrix, b, page=html)

@@ -1,4 +1,4 @@
-"""`finelu solve`: solve A x = b, and print what was done."""
+"""`finelu solve`: solve A x = b, and print a report."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def solve(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
+    """Solve A x = b, by the named recipe or by an automatic choice, and print a report."""
     from finelu.auto.choose import choose
     from finelu.krylov import method_name
     from finelu.matrix.traits import traits
@@ -219,7 +219,7 @@ def _iteration_limits(method: str, maxiter: int | None, restart: int | None) -> 
 
 
 def _gpu(device: str) -> ModuleType | None:
-    """cupy for "cuda", and for "auto" where a GPU can be used; None: work on the CPU."""
+    """cupy for "cuda", and for "auto" if a GPU can be used; None: work on the CPU."""
     from finelu.device import require_gpu
 
     if device == "cpu":
@@ -235,9 +235,9 @@ def _gpu(device: str) -> ModuleType | None:
 def _run(
     A: CSR, b: Any, recipe: Any, methods: dict[str, dict[str, Any]], shown: Progress
 ) -> tuple[Any, Solution, dict[str, float]]:
-    """Factor, and solve by the first of the methods (name -> options), by the next where that breaks down.
+    """Factor, and solve by the first of the methods (name -> options), or by the next if that breaks down.
 
-    Returns the factors (None without a recipe), the solution, and the seconds that each part took.
+    Returns the factors (None without a recipe), the solution, and the seconds of each part.
     """
     from finelu.auto.attempt import BROKEN, INDEFINITE
     from finelu.device import synchronize
@@ -266,7 +266,7 @@ def _run(
 
 
 def _run_automatic(A: CSR, b: Any, options: dict[str, Any], shown: Progress) -> tuple[Solution, dict[str, float]]:
-    """finelu.solve: the solution, and the seconds that its parts took; those of compiling are within the others."""
+    """finelu.solve: the solution, and the seconds of its parts; those of compiling are included in the others."""
     with shown.compile_clock():
         shown.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)
@@ -280,7 +280,7 @@ def _run_automatic(A: CSR, b: Any, options: dict[str, Any], shown: Progress) -> 
 
 
 def _reason(solution: Solution) -> str:
-    """Why `finelu.solve` took what it took, or why it took nothing."""
+    """The reason of `finelu.solve` for its choice, or for having none."""
     why = [a.why for a in solution.attempts if (a.recipe, a.method) == (solution.recipe, solution.method)]
     if why:
         return why[-1]

@@ -1,4 +1,4 @@
-"""What recipes make: `Factors`, of which `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
+"""The results of recipes: `Factors`; `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
 
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors, probe

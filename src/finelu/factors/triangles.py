@@ -14,7 +14,7 @@ from finelu.triangular import TriangularSolver, solve_in_turn
 
 
 class Solve(NamedTuple):
-    """A solve with the lower or the upper triangle; `unit`: its diagonal is taken as ones.  trans : "N", "T", "H"."""
+    """A solve with the lower or the upper triangle; `unit`: its diagonal counts as ones.  trans : "N", "T", "H"."""
 
     lower: bool
     unit: bool
@@ -22,7 +22,8 @@ class Solve(NamedTuple):
 
 
 class Numeric(Protocol):
-    """The numeric part of a factorization: made of the pattern of A, kept by the factors, and repeated by `update`."""
+    """The numeric part of a factorization: made from the pattern of A, kept by the factors, and repeated by
+    `update`."""
 
     @property
     def report(self) -> TriangularReport: ...
@@ -33,9 +34,9 @@ class Numeric(Protocol):
 
 
 class TriangularFactors(Factors):
-    """Factors that are two triangles; a family says in `SOLVES` in which order M^-1, M^-T and M^-H solve with them.
+    """Factors that are two triangles; `SOLVES` of a subclass lists the solves of M^-1, M^-T and M^-H in their order.
 
-    numeric : makes the triangles, the first of which are `triangles`.  sweeps : of the triangular solves.
+    numeric : makes the triangles.  triangles : the first ones.  sweeps : of the triangular solves.
     arranged : the order of the factors' rows, if it is not A's.  probed : whether factors are probed, see `probe`.
     The solves with M are made with the factors, those with its transpose when they are first needed; all are kept.
     """
@@ -56,8 +57,10 @@ class TriangularFactors(Factors):
         probed: bool = False,
     ):
         self._solvers: dict[Solve, TriangularSolver] = {}
-        self._in_turn: dict[str, tuple[TriangularSolver, ...]] = {}  # those of M^-1, M^-T and M^-H, once asked for
-        self._reported: tuple[Solve, ...] = ()  # the solves that were there when the triangles were taken
+        self._in_turn: dict[
+            str, tuple[TriangularSolver, ...]
+        ] = {}  # the solves of M^-1, M^-T and M^-H, made at first use
+        self._reported: tuple[Solve, ...] = ()  # the solves that existed when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
         self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
@@ -66,7 +69,7 @@ class TriangularFactors(Factors):
 
     @property  # type: ignore[override]  # more facts than the base's
     def report(self) -> TriangularReport:
-        """What happened; its `triangular` says how the solves are made now, which "auto" may change after some."""
+        """The report; its `triangular` has the present methods of the solves, which "auto" may change after some."""
         self._report.triangular = {
             ("lower" if solve.lower else "upper") + ("" if solve.trans == "N" else f" {solve.trans}"): {
                 "method": self._solvers[solve].method,
@@ -100,7 +103,7 @@ class TriangularFactors(Factors):
         return done
 
     def _assemble(self, A: CSR, triangles: CSR) -> None:
-        """Take triangles: the solves with them are analysed anew where their pattern is new."""
+        """Take triangles: solves are analysed anew if their pattern is new."""
         start = perf_counter()
         if triangles.indices is not self._triangles.indices:
             self._reported, self._solvers, self._in_turn = (), {}, {}
@@ -122,7 +125,7 @@ class TriangularFactors(Factors):
         return found
 
     def only_solves(self, trans: str) -> bool:
-        """Whether M^-1 r is what `solvers(trans)` make of r, without a permutation or a conjugate before and after."""
+        """Whether `solvers(trans)` alone compute M^-1 r, without a permutation or a conjugate before and after."""
         return self._arranged is None and trans != self._conjugated
 
     def _solver(self, solve: Solve) -> TriangularSolver:
@@ -152,12 +155,12 @@ class TriangularFactors(Factors):
 
     @property
     def triangles(self) -> CSR:
-        """Both triangles, or that of a Cholesky factor, in one matrix, which an update may replace."""
+        """Both triangles, or the Cholesky factor, in one matrix, which an update may replace."""
         return self._triangles
 
     @property
     def permutation(self) -> Any:
-        """(n,) on the device of A: row i of L U is row permutation[i] of A; None where they are the same."""
+        """(n,) on the device of A: row i of L U is row permutation[i] of A; None if the orders are the same."""
         return None if self._arranged is None else self._arranged.rows
 
     @property

@@ -65,18 +65,21 @@ class Variant(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class MultilevelReport(Report):
-    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate, by pivot),
-    interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
-    estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
-    of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond,
-    nullity (how many of its rows depend on others).
-
-    kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
-    seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
-    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as `drop_tol` says, the
-    factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where
-    they are not those of the first try.
+    """levels : a dict for each level with n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate,
+    by
+        pivot), interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F instead of F and of
+        L_G instead of G), bytes, estimate (the larger norm of the inverses of L and U), smallest_pivot (the reciprocal
+        of the largest entry of D_B^-1; scaling has made the entries of A about 1), dropped (by tolerance, by the row
+        limit), seconds, and steps if pivots were taken by independent sets. The dict of the last, dense level has n,
+        nnz, bytes, rcond, nullity (the number of its rows that depend on others).
+    kind : "general", "symmetric" or "hermitian".
+    low_memory : True or False.
+    bytes, seconds : of all levels.
+    fill : entries of the factors over those of A.
+    probe : see `finelu.factors.probe`. If it exceeds 10, and GMRES is slow in the sense of `drop_tol`, the factors
+        without the matching are tried, too.
+    matching, drop_tol : those of the factors that were taken; a warning says so if they are not those of the first try.
+    A nearly singular A is factored; a warning says so if a smallest_pivot, or rcond, is below 100 eps of the dtype.
     """
 
     kind: str | None = None
@@ -99,9 +102,9 @@ class MultilevelFactors(Factors):
     _kept: int
     _levels: list[Level]
     _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
-    _null: tuple[CSR, Any, Any] | None  # A, and what its last level and the adjoint of that take to 0, if anything
+    _null: tuple[CSR, Any, Any] | None  # A, and the null vectors of its last level and of its adjoint, if any
     _null_spaces: dict[str, Any]  # of A, "N", and of its adjoint, "H", once asked for
-    _absolute: bool  # whether |D| is taken for D
+    _absolute: bool  # whether |D| replaces D
     _recorded: Applications
 
     def __init__(self, recipe: Settings, A: CSR):
@@ -109,7 +112,7 @@ class MultilevelFactors(Factors):
         self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
         free = recipe.ordering == "auto" and recipe.parts == 1
         suits = on_gpu(A.data) and A.n >= AT_ONCE and free
-        # but for levels that need pairs
+        # except for levels that need pairs
         self._at_once = recipe.form == "independent" or (recipe.form == "auto" and suits)
         self._first: Order | None = None
         self._variant = self._variants()[0]
@@ -122,7 +125,7 @@ class MultilevelFactors(Factors):
     def _refresh(self, A: CSR) -> None:
         """Levels made as the last ones; where the probe finds them poor, in the others, and the best."""
         begin, variants, tried, other = perf_counter(), self._variants(), self._variant, ""
-        self._absolute = False  # what is probed is M with D
+        self._absolute = False  # the probe takes M with D
         self._make(A)
         size, finite = probe(A, lambda v: self._solve(v, "N", 0))
         first, slow = size, self._left(A, variants, size)
@@ -132,7 +135,7 @@ class MultilevelFactors(Factors):
             if variant == tried or (finite and not bad):
                 continue
             deadline.check()
-            if not finite:  # of no use, whatever comes
+            if not finite:  # useless, whatever the other settings give
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
@@ -170,7 +173,7 @@ class MultilevelFactors(Factors):
         elif other:
             report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
         if self.recipe.definite:
-            if self._null is not None:  # with D, while that is there
+            if self._null is not None:  # with D, as long as it is kept
                 self._null_spaces = {trans: self._null_space(trans) for trans in "NH"}
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
@@ -183,7 +186,7 @@ class MultilevelFactors(Factors):
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
     def _variants(self) -> list[Variant]:
-        """Those in which A may be factored, in the order in which they are tried."""
+        """The settings with which A may be factored, in the order in which they are tried."""
         drop_tol, fill, matching = self.recipe.drop_tol, self.recipe.fill, self.recipe.matching
         limits = [LOOSE, TIGHT] if drop_tol is None else [LOOSE._replace(drop_tol=drop_tol)]
         if fill is not None:
@@ -192,12 +195,12 @@ class MultilevelFactors(Factors):
 
     @property
     def _most(self) -> int | None:
-        """Entries that the factors may have; None where the caller has set what is kept."""
+        """The most entries of the factors; None if the caller has given fill or drop_tol."""
         free = self.recipe.drop_tol is None and self.recipe.fill is None
         return ROOM * self.pattern.nnz + FEW_ENTRIES if free else None
 
     def _make(self, A: CSR) -> None:
-        """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
+        """Make the levels of A; if "auto" has taken independent sets, and these fail, in Crout's form."""
         try:
             return self._within_bound(A)
         except StructurallySingular as singular:
@@ -209,10 +212,10 @@ class MultilevelFactors(Factors):
                 raise
             self._at_once, why = False, str(error) or type(error).__name__
         self._within_bound(A)
-        self.report.warn(f"independent sets did not do ({why}); in Crout's form there are factors")
+        self.report.warn(f"factorization by independent sets failed ({why}); Crout's form was used instead")
 
     def _within_bound(self, A: CSR) -> None:
-        """Levels of A. Raises TooManyEntries where they would have more than they may."""
+        """Make the levels of A. Raises TooManyEntries if they would have more entries than allowed."""
         try:
             self._make_levels(A)
         except TooManyEntries:
@@ -225,11 +228,11 @@ class MultilevelFactors(Factors):
         S = A.with_values(shifted(A, recipe.shift)) if self._at_once else on_host(A, recipe.shift)
         if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
             raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
-        # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
+        # The order that update keeps may have columns that differ from its rows, if A was not symmetric.
         kind, S, given = ("general", S, S) if self.report.kind == "general" else (*kind_of(recipe, S), S)
         if recipe.definite and kind != "hermitian":
             raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
-        # else the matching of the first level finds out; entries that were mirrored into A make no matching of A
+        # else the matching of the first level finds it; entries that were mirrored into A are no matching of A
         if not recipe.matching or is_last(recipe, S, 0) or S.nnz != given.nnz:
             require_matching(given)
         self._levels = []
@@ -294,24 +297,26 @@ class MultilevelFactors(Factors):
 
     @property
     def nnz(self) -> int:
-        """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
+        """Entries of all L_B, D_B, U_B, F and G (or of the matrices kept instead of F and G), and of the dense last
+        level."""
         return self._kept
 
     @property
     def null_space(self) -> Any:
-        """(n, k) orthonormal vectors v with A v = 0 but for rounding, on the device of A; k is 0 but where what the
-        levels leave is singular to working precision, which is where M^-1 is a pseudoinverse.
+        """(n, k) orthonormal vectors v with A v = 0 up to rounding, on the device of A. k is 0 unless the last level is
+        singular to working precision; M^-1 is a pseudoinverse in that case.
 
-        They are those of the last level, completed through the levels and refined by v - M^-1 A v; ||A v|| is at most
-        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped hides some, and so may rounding. Of the A that
-        was factored, whose values may not have been written since. Cost, once: some 7 applications to k vectors.
+        The vectors are the null vectors of the last level, extended through the levels and refined by v - M^-1 A v;
+        ||A v|| is at most 1000 roundings of || |A| |v| ||. A may have more: dropped entries hide some, and so may
+        rounding. The values of the factored A must not have been overwritten since. Cost, once: some 7 applications to
+        k vectors.
         """
         return self._space("N")
 
     @property
     def left_null_space(self) -> Any:
-        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each. As
-        `null_space`."""
+        """(n, k) orthonormal vectors u with u^H A = 0 up to rounding, as `null_space`: A x = b has no solution unless
+        u^H b = 0 for each."""
         return self._space("H")
 
     def _space(self, trans: str) -> Any:
@@ -322,7 +327,7 @@ class MultilevelFactors(Factors):
             return self._null_spaces[trans]
 
     def _null_space(self, trans: str) -> Any:
-        """That of A, or of A^H."""
+        """The null space of A, or of A^H."""
         if self._null is None:
             return namespace(self.pattern.data).zeros((self.shape[0], 0), self.dtype)
         A, null, left = self._null
@@ -361,8 +366,8 @@ class MultilevelFactors(Factors):
         return self._recorded(self._solve, R, trans)
 
     def _solve(self, R: Any, trans: str, depth: int = 0) -> Any:
-        """Equation (11), or equations (6) to (8), from this level on; with |D| for D, where these solve with D in the
-        end, but not where they go to the next level and come back."""
+        """Equation (11), or equations (6) to (8), from this level on. |D| replaces D in the final solves, but not in
+        those that lead to the next level and back."""
         kernels = kernels_for(R)
         if depth == len(self._levels):
             return kernels.products.dense_product(self._inverse_of(trans), R)
@@ -398,9 +403,10 @@ class MultilevelFactors(Factors):
 
 
 def _orthonormal(vectors: Any, sizes: Any) -> Any:
-    """An orthonormal basis (n, k) of those vectors that are finite, as are the terms of their products with A.
+    """An orthonormal basis (n, k) of the vectors that are finite and have finite terms in their products with A.
 
-    sizes : |A|."""
+    sizes : |A|.
+    """
     xp = namespace(vectors)
     found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
     return found[:, xp.isfinite(sizes @ abs(found)).all(axis=0)]
