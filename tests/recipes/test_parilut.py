@@ -124,7 +124,7 @@ def test_the_residual_norms_are_those_of_the_factors(backend, Recipe, sweep, dty
         assert all(abs(norms[k] / want[k] - 1) > 1e-6 for k in (1, 2))
         assert norms[1] == made[2].report["residual_norms"][1]
         norms, want = norms[::3], want[::3]
-    rtol = 1e-3 if dtype == "complex64" else 1e-9  # of what is left where larger numbers cancel
+    rtol = 1e-3 if dtype == "complex64" else 1e-9  # of the rest where larger numbers cancel
     np.testing.assert_allclose(norms, want, rtol=rtol)
     assert made[3].report["steps"] == 3 and made[3].report["stopped"] == "all steps done"
     L, U = fetched(backend, made[3])
