@@ -9,7 +9,7 @@ import pytest
 
 import finelu as fl
 
-MOST_FUNCTIONS, MOST_FILES = 201, 28  # files outside of kernels/
+MOST_FUNCTIONS, MOST_FILES = 196, 30  # files outside of kernels/
 PACKAGE = Path(fl.__file__).parent
 
 

@@ -14,7 +14,7 @@ import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery, ordering
 from finelu.device import to_host
 from finelu.errors import FineluError, NoFactors, StructurallySingular
-from finelu.factors.base import probing
+from finelu.factors.base import trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
@@ -443,7 +443,9 @@ def test_the_magnitude_is_hermitian_positive_definite(backend, kind, dtype, low_
     for trans, want in (("T", M.T), ("H", M.conj().T)):
         assert_close(applied(backend, F, trans), want, 1e4, abs(M).max())
     G = MultilevelILU(low_memory=low_memory, **options).factor(backend.move(A))
-    assert F.report.probe == G.report.probe and len(F.report.levels) == len(G.report.levels)  # of M with D
+    assert F.report.trial_residual == G.report.trial_residual and len(F.report.levels) == len(
+        G.report.levels
+    )  # of M with D
     assert F.nnz >= G.nnz
 
 
@@ -943,8 +945,8 @@ def test_any_pattern_in_any_scale_has_a_finite_inverse_or_a_clear_error(scaled, 
     b, size = values(N.shape[0], N.dtype), np.linalg.cond(N)
     # an entry that is no more than rounding in A may be large in N: then A counts as symmetric, and N is not
     if drop_tol > 0 or not (r is c or F.report["kind"] == "general"):
-        # M is not A, and parts of M^-1 may be beyond the range of numbers: finite is what the factors were probed with
-        assert np.isfinite(F.solve(A @ probing(as_csr(A, diagonal=False)))).all()
+        # M is not A, and parts of M^-1 may be beyond the range of numbers: finite is what the factors were tried with
+        assert np.isfinite(F.solve(A @ trial_vector(as_csr(A, diagonal=False)))).all()
         return
     for trans, M, into, out in (("N", N, r, c), ("T", N.T, c, r), ("H", N.conj().T, c, r)):
         z = F.solve(into * b, trans=trans)

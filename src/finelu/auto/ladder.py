@@ -113,10 +113,10 @@ class Ladder:
             return "direct"
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
-        if "cheap" in left and costs.fits(costs.room("cheap")):
+        if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
             return "cheap"
         left = compared(left)
-        if "direct" in left and costs.fits(costs.room("direct")):
+        if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
         doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
@@ -127,9 +127,9 @@ class Ladder:
         """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
         ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
         rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
-        if rung == "direct" and costs.fits(costs.room(rung)):
+        if rung == "direct" and costs.fits(costs.bytes_of(rung)):
             costs.count_fill()
-        if rung is None or not costs.fits(costs.room(rung)):
+        if rung is None or not costs.fits(costs.bytes_of(rung)):
             return None
         seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
         return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
@@ -411,7 +411,7 @@ class Ladder:
             if status not in LIMITS or of_attempt:
                 self.solvability.look_at_structure()
             for rung in left if status is not Status.MAX_ITERATIONS else ():
-                why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
+                why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
                 seen += (f"{self._name(rung)} was left out: {why}",)
         if self.solvability.structure and (status not in LIMITS or of_attempt):
             status = Status.SINGULAR

@@ -20,9 +20,9 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
-PROBE_SEED = 7  # of the random vector, the same in every run
+TRIAL_SEED = 7  # of the random vector, the same in every run
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
-USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less did harm
+USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
 
 class Factors:
@@ -165,15 +165,15 @@ class Factors:
             self._refresh(A)
             self._valid = True
 
-    def _probe(self, A: CSR, apply: Callable[[Any], Any]) -> float:
-        """`probe` of these factors, kept in the report, with a warning if it exceeds USELESS.
+    def _try_solve(self, A: CSR, apply: Callable[[Any], Any]) -> float:
+        """`trial_residual` of these factors, kept in the report, with a warning if it exceeds USELESS.
 
         Raises UnstableFactors if M^-1 v is not finite.
         """
-        size, finite = probe(A, apply)
+        size, finite = trial_residual(A, apply)
         if not finite:
             raise UnstableFactors(self.recipe)
-        self.report["probe"] = size
+        self.report["trial_residual"] = size
         if size > USELESS:
             self.report.warn(f"{unstable(size)}; check A for dependent rows, try a shift, or another recipe")
         return size
@@ -236,16 +236,16 @@ def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
-def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
+def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
     """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
     v is in the range of A, so that factors of a singular A may pass.
-    apply : apply(v) is M^-1 v, of A's dtype.  y : the result of `probing`, for repeated probes.
+    apply : apply(v) is M^-1 v, of A's dtype.  y : the result of `trial_vector`, for repeated calls.
     Inf if A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
     kernels = kernels_for(A.data)
     product = kernels.products.subtract_product
-    y = probing(A) if y is None else y
+    y = trial_vector(A) if y is None else y
     with np.errstate(all="ignore"):
         v = product(A, y)
         size = norm(v)
@@ -280,15 +280,15 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
 
 
 def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
-    """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `probe`.
+    """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `trial_residual`.
 
     Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Simpler GMRES (Walker & Zhou 1994): W
-    is an orthonormal basis of A M^-1 times the space. Unlike `probe` it distinguishes a few bad directions, which cost
-    a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
+    is an orthonormal basis of A M^-1 times the space. Unlike `trial_residual` it distinguishes a few bad directions,
+    which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
     """
     xp, product = namespace(A.data), kernels_for(A.data).products.subtract_product
     with np.errstate(all="ignore"):
-        v = product(A, probing(A))
+        v = product(A, trial_vector(A))
         size = norm(v)
         if not 0 < size < SAFE_NORM:
             v = v / abs(v).max() if bool(abs(v).max() > 0) else v
@@ -315,13 +315,13 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
         return found if found < np.inf else np.inf
 
 
-def probing(A: CSR) -> Any:
-    """The y (n,) of `probe`, of A's dtype and on its device."""
+def trial_vector(A: CSR) -> Any:
+    """The y (n,) of `trial_residual`, of A's dtype and on its device."""
     most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
-    y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
+    y = np.random.default_rng(TRIAL_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
     return namespace(A.data).asarray(y)
 
 
 def unstable(size: float) -> str:
-    """The result of `probe` in words, for a warning."""
+    """The result of `trial_residual` in words, for a warning."""
     return f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y"

@@ -70,7 +70,7 @@ class TriangularReport(Report):
     analysis_seconds : of the analysis of the pattern for the factorization.
     triangular_seconds : of the analyses of the solves.
     triangular : method and number of levels of each triangle that is solved with.
-    probe : see `finelu.factors.probe`.
+    trial_residual : see `finelu.factors.trial_residual`.
     dense_last : the number of dense rows that were moved to the end, since they would fill in, see
         `finelu.ordering.dense_last`; None for 0.
     """
@@ -79,7 +79,7 @@ class TriangularReport(Report):
     analysis_seconds: float = 0.0
     triangular_seconds: float | None = None
     triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
-    probe: float | None = None
+    trial_residual: float | None = None
     dense_last: int | None = None
 
 

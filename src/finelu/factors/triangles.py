@@ -37,8 +37,9 @@ class TriangularFactors(Factors):
     """Factors that are two triangles; `SOLVES` of a subclass lists the solves of M^-1, M^-T and M^-H in their order.
 
     numeric : makes the triangles.  triangles : the first ones.  sweeps : of the triangular solves.
-    arranged : the order of the factors' rows, if it is not A's.  probed : whether factors are probed, see `probe`.
-    The solves with M are made with the factors, those with its transpose when they are first needed; all are kept.
+    arranged : the order of the factors' rows, if it is not A's.  trial : whether factors are tried by a solve, see
+    `trial_residual`. The solves with M are made with the factors, those with its transpose when they are first needed;
+    all are kept.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
@@ -54,7 +55,7 @@ class TriangularFactors(Factors):
         *,
         sweeps: int | None,
         arranged: Arrangement | None = None,
-        probed: bool = False,
+        trial: bool = False,
     ):
         self._solvers: dict[Solve, TriangularSolver] = {}
         self._in_turn: dict[
@@ -63,7 +64,7 @@ class TriangularFactors(Factors):
         self._reported: tuple[Solve, ...] = ()  # the solves that existed when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
-        self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
+        self._numeric, self._sweeps, self._arranged, self._trial = numeric, sweeps, arranged, trial
         self._triangles = triangles
         self._assemble(A, triangles)
 
@@ -88,7 +89,7 @@ class TriangularFactors(Factors):
 
     def _updated_at_once(self, A: CSR) -> bool:
         queue = getattr(self._numeric, "queue", None)  # see preconditioners/elimination.py
-        if queue is None or self._probed:
+        if queue is None or self._trial:
             return False
         with self._lock:
             valid, self._valid = self._valid, False
@@ -114,8 +115,8 @@ class TriangularFactors(Factors):
             self._solver(solve)
         self._reported = tuple(self._solvers)
         self.report.triangular_seconds = perf_counter() - start
-        if self._probed:
-            self._probe(A, lambda v: self._apply(v, "N"))
+        if self._trial:
+            self._try_solve(A, lambda v: self._apply(v, "N"))
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""

@@ -247,7 +247,7 @@ def _bounded_ilut(recipe: MatchedILUT, nnz: int, A: Any) -> LUFactors:
     inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
     A = checked_threshold(inner, A)
     numeric = Threshold(inner, runs, partial(_within, LARGEST if most >= LARGEST else int(most)))
-    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, probed=True)
+    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, trial=True)
 
 
 def _within(most: int, recipe: ILUT, trial: Trial, guess: float) -> tuple[Attempt, int]:

@@ -70,7 +70,7 @@ def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | N
 
 def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
     start = perf_counter()
-    require_room(recipe, "A", A.nnz)
+    require_indices(recipe, "A", A.nnz)
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
@@ -272,7 +272,7 @@ def _ordered(recipe: Any, A: Any, job: OrderingJob | None) -> tuple[np.ndarray, 
     return with_little_fill(A, recipe.ordering, job)
 
 
-def require_room(recipe: Any, what: str, nnz: int) -> None:
+def require_indices(recipe: Any, what: str, nnz: int) -> None:
     if nnz > INT32_LIMIT:
         raise MemoryError(
             f"{recipe!r}: {what} would have about {nnz} entries, more than the 32-bit indices of its library count; "

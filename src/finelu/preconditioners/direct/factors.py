@@ -20,12 +20,12 @@ from finelu.errors import (
     UnstableFactors,
 )
 from finelu.factors import Report
-from finelu.factors.base import USELESS, backward_error, probing, unstable
+from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
-from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_room
+from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import PIVOT, Library, RefinedFactors, is_mirrored
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
@@ -45,9 +45,10 @@ class DirectReport(Report):
     not, and where PARDISO was asked for.
 
     matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
-    of PARDISO are a part of numeric_seconds.  probe : see
-    `finelu.factors.probe`; a warning where it is beyond 10.  backward_error : of what `solve` gives for one or two
-    random right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond rounding.
+    of PARDISO are a part of numeric_seconds.  trial_residual : see
+    `finelu.factors.trial_residual`; a warning where it is beyond 10.  backward_error : of what `solve` gives for one or
+    two random right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond
+    rounding.
     refinements : steps of refinement that each solve takes, 1 where without it this would be.
     scaled : whether A was scaled by powers of two and factored in double precision, as numbers are near the ends of
     their range, or as other factors were worse.
@@ -60,7 +61,7 @@ class DirectReport(Report):
     expected_flops: float | None = None
     matched: bool | None = None
     analysis_seconds: float | None = None
-    probe: float | None = None
+    trial_residual: float | None = None
     backward_error: float | None = None
     refinements: int | None = None
     scaled: bool | None = None
@@ -98,28 +99,28 @@ class SparseLUFactors(RefinedFactors):
         A: CSR,
         known: Analysis | None = None,
         most: float = np.inf,
-        probed: bool = False,
+        trial: bool = False,
     ):
         """known : what `analysed` finds for A and this recipe.
 
         most : entries that the factors may have; MemoryError if, counted before, they would have more.
-        probed : whether factors are judged by solves, here and in `update`, refined, and made again by another library;
+        trial : whether factors are judged by solves, here and in `update`, refined, and made again by another library;
         needless where residuals are looked at anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
-        self._probed, self._most = probed, most
+        self._trial, self._most = trial, most
         self._prepared, self._scaled = (known and known.prepared) or prepared(A), False
         self._take(known or analyse(recipe, self._prepared.matrix))
         self._refresh(A)
 
     def _take(self, known: Analysis) -> None:
-        """Raises MemoryError where the factors find no room."""
+        """Raises MemoryError where the factors do not fit in memory."""
         fill = known.fill
         if fill is not None:
-            require_room(self.recipe, "the factors", fill.nnz)
+            require_indices(self.recipe, "the factors", fill.nnz)
             if fill.nnz > self._most:
                 raise MemoryError(
-                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; there is room for {self._most:.3g}."
+                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
                 )
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
         self._how = None if known.library is None else (type(known.library), known.library.how)
@@ -160,9 +161,9 @@ class SparseLUFactors(RefinedFactors):
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
             report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
-        if self._probed and self.recipe.shift:  # these are factors of another matrix
-            self._probe(S, lambda v: self._solved(v, "N"))
-        elif self._probed:
+        if self._trial and self.recipe.shift:  # these are factors of another matrix
+            self._try_solve(S, lambda v: self._solved(v, "N"))
+        elif self._trial:
             self._judge(A)
         report.scaled = self._prepared.row_scale is not None
 
@@ -218,10 +219,12 @@ class SparseLUFactors(RefinedFactors):
             left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
             report.tried = [*(report.tried or ()), *left]
             report.numeric_seconds = (report.numeric_seconds or 0.0) + perf_counter() - start
-        report.backward_error, roundings, report.probe = found
+        report.backward_error, roundings, report.trial_residual = found
         report.refinements = self._steps
-        if report.probe is not None and report.probe > USELESS:
-            report.warn(f"{unstable(report.probe)}; check A for dependent rows, try a shift, or another recipe")
+        if report.trial_residual is not None and report.trial_residual > USELESS:
+            report.warn(
+                f"{unstable(report.trial_residual)}; check A for dependent rows, try a shift, or another recipe"
+            )
         elif roundings > ENOUGH:
             refined = ", with a step of refinement" if self._steps else ""
             advice = "A may be singular" if self.recipe.backend == "auto" else "backend='auto' tries others"
@@ -246,14 +249,14 @@ class SparseLUFactors(RefinedFactors):
 
     def _judged(self) -> tuple[float, float, float]:
         """The largest backward error, as in `backward_error`, twice, of solves with a right-hand side S y, and what
-        `finelu.factors.probe` finds; S is what is prepared, y random. Where columns differ in size, another y is in
-        proportion to these, so that all of them count.
+        `finelu.factors.trial_residual` finds; S is what is prepared, y random. Where columns differ in size, another y
+        is in proportion to these, so that all of them count.
 
         A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
         solve is not finite.
         """
         S = self._prepared.matrix
-        product, y = kernels_for(S.data).products.subtract_product, probing(S)
+        product, y = kernels_for(S.data).products.subtract_product, trial_vector(S)
         others, sizes = [], sizes_of(S)
         if sizes.max(initial=0.0) > UNEVEN * sizes.min(initial=np.inf):
             largest = largest_of_columns(S, sizes)
@@ -272,8 +275,8 @@ class SparseLUFactors(RefinedFactors):
                 *(backward_error(S, *xb) for xb in zip(X.T, B.T, strict=True)), strict=True
             )
             size = abs(B[:, 0]).max()
-            probed = norm(residuals[0] / size) / norm(B[:, 0] / size) if size > 0 else 0.0
-            found.append((max(errors), max(roundings), probed if probed < np.inf else np.inf))
+            residual = norm(residuals[0] / size) / norm(B[:, 0] / size) if size > 0 else 0.0
+            found.append((max(errors), max(roundings), residual if residual < np.inf else np.inf))
             if self._steps or found[0][1] <= ENOUGH:
                 break
             self._steps = 1

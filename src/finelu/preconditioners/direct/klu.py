@@ -88,7 +88,7 @@ class KLU(Library):
             if isinstance(error, self._library.KLUSingularException):
                 raise SingularMatrix(singular) from error
             if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):
-                raise MemoryError(f"SparseLU: KLU finds no room ({error})") from error
+                raise MemoryError(f"SparseLU: KLU is out of memory ({error})") from error
             raise FineluError(f"SparseLU: KLU gave up: {error}") from error
 
     def solve(self, r: Any, trans: str) -> Any:

@@ -190,14 +190,14 @@ class _Called:
     def _made(self, phase: int) -> bool:
         error = self._call(phase)
         if error in NO_MEMORY and not self._is_small:
-            raise MemoryError(f"SparseLU: PARDISO finds no room: its error {error}, {ERRORS[error]}")
+            raise MemoryError(f"SparseLU: PARDISO is out of memory: its error {error}, {ERRORS[error]}")
         if error and error not in ZERO_PIVOT:
             raise _gave_up(error)
         return not error
 
     @property
     def _is_small(self) -> bool:
-        """Whether even dense factors would fit into memory: MKL reports too little memory for other failures, too."""
+        """Whether even dense factors fit in memory: MKL says that there is none of other failures, too."""
         return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
 
     def solve(self, b: Any, trans: str) -> Any:
@@ -236,7 +236,7 @@ def _gave_up(error: int) -> FineluError:
     """What MKL's number says."""
     why = ERRORS.get(error, "which its manual does not name")
     if error in NO_MEMORY:
-        why += ", though even dense factors would find room: so it speaks of other failures, too"
+        why += ", though even dense factors would fit in memory: so it speaks of other failures, too"
     return FineluError(f"SparseLU: PARDISO gave up: its error {error}, {why}. Try backend='superlu'.")
 
 

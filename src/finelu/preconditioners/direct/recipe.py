@@ -85,10 +85,10 @@ class SparseLU(Recipe):
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
-        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors find no room,
-        OutOfTime where they take longer than the caller has; a Ctrl-C is heard while a library works, except
-        KLU, which lets nothing else run: it does not begin where it is expected to take longer, at a rate that it
-        hardly exceeds. With ordering="colamd" that is not known, and a time limit may not be kept.
+        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors do not fit in
+        memory, OutOfTime where they take longer than the time limit. A Ctrl-C ends the work of each library except KLU,
+        which lets nothing else run: KLU does not start where it is expected to take longer, at a rate that it hardly
+        exceeds. With ordering="colamd" its time is not known, and a time limit may not be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
@@ -100,11 +100,11 @@ class SparseLU(Recipe):
         if self.backend == "cudss":
             return cudss.CudssFactors(self, A)
         if self.backend != "auto" or not on_gpu(A.data):
-            return SparseLUFactors(self, A, probed=True)
+            return SparseLUFactors(self, A, trial=True)
         try:
             return cudss.CudssFactors(self, A)
         except (FineluError, MemoryError) as error:
             reason = str(error)
-        factors = SparseLUFactors(self, A, probed=True)
+        factors = SparseLUFactors(self, A, trial=True)
         factors.report.reason = f"on the CPU: {reason}"
         return factors

@@ -20,7 +20,7 @@ from finelu.errors import (
     UnstableFactors,
     ZeroPivot,
 )
-from finelu.factors.base import USELESS, Factors, probe, reduction, unstable
+from finelu.factors.base import USELESS, Factors, reduction, trial_residual, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
@@ -76,7 +76,8 @@ class MultilevelReport(Report):
     low_memory : True or False.
     bytes, seconds : of all levels.
     fill : entries of the factors over those of A.
-    probe : see `finelu.factors.probe`. If it exceeds 10, and GMRES is slow in the sense of `drop_tol`, the factors
+    trial_residual : see `finelu.factors.trial_residual`. If it exceeds 10, and GMRES is slow in the sense of
+    `drop_tol`, the factors
         without the matching are tried, too.
     matching, drop_tol : those of the factors that were taken; a warning says so if they are not those of the first try.
     A nearly singular A is factored; a warning says so if a smallest_pivot, or rcond, is below 100 eps of the dtype.
@@ -87,7 +88,7 @@ class MultilevelReport(Report):
     levels: list[dict[str, Any]] | None = None
     bytes: int | None = None
     fill: float | None = None
-    probe: float | None = None
+    trial_residual: float | None = None
     matching: bool | None = None
     drop_tol: float | None = None
     seconds: float | None = None
@@ -123,11 +124,11 @@ class MultilevelFactors(Factors):
         self._recorded = Applications()
 
     def _refresh(self, A: CSR) -> None:
-        """Levels made as the last ones; where the probe finds them poor, in the others, and the best."""
+        """Levels made as the last ones; where a trial solve finds them poor, in the others, and the best."""
         begin, variants, tried, other = perf_counter(), self._variants(), self._variant, ""
-        self._absolute = False  # the probe takes M with D
+        self._absolute = False  # the trial solve takes M with D
         self._make(A)
-        size, finite = probe(A, lambda v: self._solve(v, "N", 0))
+        size, finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
         first, slow = size, self._left(A, variants, size)
         what = f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
         for variant in variants:
@@ -145,7 +146,7 @@ class MultilevelFactors(Factors):
                     room = ROOM * A.nnz * (A.dtype.itemsize + A.indices.dtype.itemsize)
                     require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
                 self._make(A)
-                found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
+                found, found_finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
                 found_slow = reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
             except OutOfTime:
                 raise
@@ -160,7 +161,7 @@ class MultilevelFactors(Factors):
         if not finite:
             raise UnstableFactors(self.recipe, advice(self.recipe))
         report = self.report
-        report.probe, report.seconds = size, perf_counter() - begin
+        report.trial_residual, report.seconds = size, perf_counter() - begin
         report.matching, report.drop_tol = self._variant.matching, self._variant.limits.drop_tol
         if self._variant != tried:
             report.warn(
@@ -179,8 +180,8 @@ class MultilevelFactors(Factors):
             self._absolute, self._recorded = True, Applications()
 
     def _left(self, A: CSR, variants: list[Variant], size: float) -> float:
-        """`reduction` of these factors where that is of use, since the probe was large or another variant has this
-        matching; else 0."""
+        """`reduction` of these factors where that is of use, since the trial residual was large or another variant has
+        this matching; else 0."""
         if size <= USELESS and not any(w != self._variant and w.matching == self._variant.matching for w in variants):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
