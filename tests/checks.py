@@ -19,7 +19,7 @@ from finelu.errors import DeviceError
 from finelu.kernels import reference
 from finelu.matrix import CSR, as_csr
 
-# Of a test that takes `backend`: where there is a GPU only.
+# For a test that takes `backend`: it runs only on a GPU.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 # Of a test about what finelu does without other direct solvers.
 EMBEDDED = pytest.mark.parametrize("direct_solvers", ["embedded"], indirect=True)

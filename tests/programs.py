@@ -1,4 +1,4 @@
-"""Programs that tests run: in a child of this process, which has imported what they need, instead of a new Python."""
+"""Programs that tests run: in a child of this process, which has imported their modules, instead of a new Python."""
 
 import codecs
 import os
@@ -12,7 +12,7 @@ WAIT = 120  # s that a program may take
 
 
 def forked(program, *words, redirection="", **environment):
-    """(status, stdout, stderr) of program() in a child, as of a new Python with these words and this environment.
+    """(status, stdout, stderr) of program() in a child, like a new Python with these words and this environment.
 
     redirection : as a shell's, of the three streams: "> /dev/full", ">&- 2>&- <&-".  What ends a Python, as the
     functions of atexit, is not done.

@@ -89,7 +89,7 @@ class FileError(FineluError, ValueError):
 
 
 class DeviceError(FineluError, RuntimeError):
-    """Something that needs a GPU where there is none, or arrays that live on different devices."""
+    """A GPU is needed and missing, or arrays are on different devices."""
 
 
 class ParameterError(FineluError, ValueError):

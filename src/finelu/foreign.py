@@ -226,7 +226,7 @@ def _after_fork() -> None:
     _owners = []
 
 
-_of_parent: list[Owner] = []  # in a forked child, which has none of their threads, what they have made stays for good
+_of_parent: list[Owner] = []  # in a forked child, which does not have their threads, their objects are never freed
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -157,7 +157,8 @@ def anisotropic_triangles(
         36, 171, 741 (ANI3), 3081, 12561 (ANI5), 50721, 203841 (ANI7): 36 + 135 (m - 1) + 50 (m - 1)(m - 2) with
         m = 2^(level - 1).
     unit_diagonal : scale symmetrically so that the diagonal is 1, as fixed-point factorizations want.
-    rcm : reverse Cuthill-McKee order, as in the paper; otherwise coarse nodes come first.
+    rcm : reverse Cuthill-McKee order, as in the paper, in which NumPy's argsort decides between nodes of equal degree;
+        otherwise coarse nodes come first.
     Symmetric positive definite, not an M-matrix. Source: Chow, Anzt, Dongarra, ParILUT, SISC 40(4), 2018, section 4.1.
     The paper does not print its mesh. Ours has as many inner nodes, edges and triangles (36, 135, 100), hence exactly
     its rows, but other coordinates: the entries differ, and their number (no zeros are stored) does by about 1%.

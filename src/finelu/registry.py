@@ -40,7 +40,9 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         if not (isinstance(kind, type) and issubclass(kind, self.base)):
             raise ParameterError(f"register takes a subclass of finelu.{self.base.__name__}, not {kind!r}.")
         if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name):
-            raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is to be small letters, digits and _.")
+            raise ParameterError(
+                f"{kind.__name__}: name={kind.name!r} is not allowed; use small letters, digits and _."
+            )
         known = self.registered.get(kind.name)
         spelt = {plain(kind.name), plain(kind.__name__)}
         others = {
@@ -72,7 +74,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
-        """The classes of installed packages, of which none is imported."""
+        """The classes of installed packages; none is imported."""
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self.registered}
 
     def _loaded(self, point: EntryPoint) -> type[T]:

@@ -52,7 +52,8 @@ class Status(Enum):
     )
     SINGULAR = (
         "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
-        "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
+        "equations, fix the unknowns that they leave free (a pressure, a rigid motion), or solve the least squares "
+        "problem"
     )
     NUMERICALLY_SINGULAR = (
         "A is singular to working precision, that is as near to a singular matrix as the rounding of its entries, and "

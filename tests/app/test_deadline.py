@@ -220,7 +220,7 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
     room = np.full(24, 24)
 
     def level(form, most, most_left):
-        """The entries of the factors, and of what is left."""
+        """The entries of the factors, and of the rest."""
         if symmetric:
             kernels, pairs = form.crout_symmetric, np.zeros(24, np.uint8)
             F = kernels.crout_symmetric(A, pairs, [0, 18], 0.0, math.inf, 0.0, room, False, most=most)
@@ -247,7 +247,7 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
 def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkeypatch):
     from finelu.kernels.cpu.runtime import schur
 
-    m = 120  # but for its first row and column, which are large, all is small, and dropped
+    m = 120  # all entries are small, and dropped, except those of the first row and column
     D = 1e-3 * (0.5 + np.random.default_rng(0).random((m, m)))
     D = D + D.T
     D[0], D[:, 0] = 1, 1

@@ -67,7 +67,7 @@ def only_what_is_tested(request, monkeypatch):
 
 
 def network(n=600, seed=0):
-    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as of a circuit."""
+    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as in a circuit."""
     rng = np.random.default_rng(seed)
     ring = sp.coo_matrix((rng.standard_normal(n), (np.arange(n), (np.arange(n) + 1) % n)), shape=(n, n))
     chords = sp.random(n, n, 1.0 / n, random_state=rng)
@@ -145,7 +145,7 @@ def test_singular_matrices_are_named():
     with pytest.raises(SingularMatrix):
         F.update(sp.csr_matrix((np.array([1.0, 0.0, 1.0]), np.arange(3), np.arange(4)), shape=(3, 3)))
     del F, error
-    gc.collect()  # nbklu must not be asked to free what it has not made
+    gc.collect()  # nbklu must not be asked to free objects that it has not made
 
 
 @klu
@@ -462,7 +462,7 @@ def test_factors_of_pardiso_follow_what_values_are():
 
 @blocks
 def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
-    """Rows that are equal but for rounding: no exchange inside of a block helps."""
+    """Rows that are equal up to rounding: no exchange inside of a block helps."""
     A = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1 - 4e-16, 0], [0, 0, 3]]))
     F = fl.SparseLU(backend="pardiso").factor(A)
     assert "replaced 1 pivots; backend='superlu'" in F.report.warning

@@ -1,4 +1,4 @@
-"""Recipes that factor one triangle: what they take for Hermitian, and what they say of any other A."""
+"""Recipes that factor one triangle: matrices that count as Hermitian, and the errors for any other A."""
 
 import numpy as np
 import pytest

@@ -649,7 +649,7 @@ def test_many_threads_may_solve(fake):
     assert all(close(A, found[k], B[:, k]) for k in range(16))
 
 
-# where there is none
+# if there is none
 
 
 @pytest.mark.parametrize("recipe", [{"ordering": "rcm"}, {"ordering": "colamd"}, {"ordering": "mmd"}])

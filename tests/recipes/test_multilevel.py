@@ -58,7 +58,7 @@ def condition(M, inverse):
 
 
 def backward_error(A, x, b):
-    """Of x, in units of the rounding of A's dtype."""
+    """The backward error of x, in units of the rounding of A's dtype."""
     size = abs(A).sum(axis=1).max() * abs(x).max() + abs(b).max()
     return abs(A @ x - b).max() / size / np.finfo(A.dtype).eps
 
@@ -585,7 +585,7 @@ def test_the_parts_of_an_order_hold_for_entries_that_are_zero_at_first(monkeypat
     first = later.copy()
     first.data[np.asarray(abs(later - A)[later.nonzero()]).ravel() > 0] = 0  # stored all the same
     first.data[0] = 4.0
-    first[0, 1] *= 1 + 1e-15  # symmetric but for rounding
+    first[0, 1] *= 1 + 1e-15  # symmetric up to rounding
     assert first.nnz == later.nnz
     F = MultilevelILU(symmetric=None).factor(first)
     assert len(F._first.above) > 4
@@ -789,7 +789,7 @@ def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
 
 
 def laplacian(dtype):
-    """Of a graph with weights: its rows sum to 0, but for rounding."""
+    """The Laplacian of a graph with weights: its rows sum to 0, up to rounding."""
     A = gallery.poisson5(9, 8)
     W = sp.triu(A, 1)
     W.data = 1 + np.random.default_rng(3).random(W.nnz)
@@ -871,7 +871,7 @@ def test_what_is_left_is_inverted_in_a_scale_in_which_rounding_is_no_pivot(backe
 
 
 def test_what_is_mirrored_makes_no_matching(backend):
-    """An A without a matching, whose transpose it equals but for entries that are rounding."""
+    """An A without a matching, whose transpose it equals except for entries that are rounding."""
     A = sp.csr_matrix(np.array([[0, 0, 1e-28, 0], [0, 0, 0, 1e-249], [0, 0, 1e-11, 1e-172], [0, 0, 1e-38, 0]]))
     for matching in (True, False):
         with pytest.raises(StructurallySingular, match="rows 2, 3"):

@@ -150,7 +150,7 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     monkeypatch.setattr(multilevel, "USELESS", -1.0)
     monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
-    if error is RecursionError:  # which is none that a factorization has
+    if error is RecursionError:  # which no factorization raises
         with pytest.raises(RecursionError):
             MultilevelILU(dense_size=10).factor(A)
         return

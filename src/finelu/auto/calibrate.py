@@ -40,7 +40,7 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
 
 
 def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
-    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError where there is none.
+    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError if there is none.
 
     The threshold rung keeps its form and gets one factor; without cuDSS the shipped rates of its rung are kept. Cost: a
     few seconds.
@@ -205,7 +205,7 @@ def _right_hand_side(A: CSR) -> Any:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Of the fastest of some runs, after one that may compile, until the array that it returns is there."""
+    """Seconds of the fastest of some runs, until its array is computed, after one run that may compile."""
     taken = []
     for _ in range(1 + RUNS):
         start = perf_counter()

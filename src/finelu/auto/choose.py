@@ -105,7 +105,7 @@ def _elliptic(A: MatrixTraits) -> bool:
     return A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
 
 
-# Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
+# The first row of each rung whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",

@@ -145,7 +145,7 @@ class Costs:
         return self.pace * seconds
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count what it takes; nothing, where the time is over before."""
+        """Order A as the direct solve will, and count its fill and work; nothing, if the time is over before."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete

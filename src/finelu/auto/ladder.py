@@ -44,7 +44,7 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
-WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
+WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
@@ -185,7 +185,7 @@ class Ladder:
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
-        returns the last, None if that is not what led to the evidence. rung, why : as of `solve`."""
+        returns the last, None if that is not what led to the evidence. rung, why : as in `solve`."""
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
@@ -264,7 +264,7 @@ class Ladder:
         return self._combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _combined(self, rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
-        """What was found, with the attempts that came before, and norms that are those of b, not of its part."""
+        """The solution with the earlier attempts, and with norms that are those of b, not of its part."""
         within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
         history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
         history = np.append(rhs.history, history)
@@ -447,7 +447,7 @@ class Ladder:
         )
 
     def certificate(self, b: Any, x: Any) -> Certificate:
-        """What is known of an x that this ladder has found for b."""
+        """The certificate of an x that this ladder has found for b."""
         made = [
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
@@ -529,6 +529,6 @@ class Ladder:
 
 
 def compared(rungs: list[str]) -> list[str]:
-    """Of the rungs that are left, those that are compared: the fill of the direct one is counted on the host, which
-    takes longer than cuDSS as a whole, as long as that is left."""
+    """The remaining rungs that are compared: all, but not the direct one as long as cuDSS is left, since to count its
+    fill on the host takes longer than cuDSS as a whole."""
     return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]

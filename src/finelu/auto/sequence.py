@@ -96,7 +96,7 @@ class Sequence:
         self._reuse_costs = ReuseCosts()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
-        self._count: OrderingJob | None = None  # of what they take
+        self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken

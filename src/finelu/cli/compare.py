@@ -83,6 +83,6 @@ def compare(
             report.print_comparison(out, result, matrix, b, html)
     if result.interrupted:
         if not as_json:
-            write_line("finelu: interrupted; what was measured before is shown")
+            write_line("finelu: interrupted; the earlier measurements are shown")
         raise AlreadyReported
     return CONVERGED if any(m.solved for m in result.measurements) else NOT_CONVERGED

@@ -31,7 +31,7 @@ class StdoutError(FileError):
 
 
 class AlreadyReported(Exception):
-    """Ctrl-C after which a command has printed its results: `finelu compare` shows what it has measured."""
+    """Ctrl-C after which a command has printed its results: `finelu compare` shows its measurements."""
 
 
 @contextmanager

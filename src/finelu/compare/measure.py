@@ -31,7 +31,7 @@ from finelu.properties import properties
 from finelu.threads import get_num_threads
 from finelu.validation import number
 
-FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of what is left
+FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of the rest
 LEAST_PATIENCE = 0.5  # s that any solve may take
 GRACE = 1.0  # s that the other process has for ending by itself
 
@@ -54,7 +54,7 @@ def compare(
     """Measure every recipe that applies to A x = b.
 
     A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for everything but compiling the CPU's kernels
-    or loading compiled ones; each of the first three candidates may take a third of what is left, each other one an
+    or loading compiled ones; each of the first three candidates may take a third of the rest, each other one an
     equal share. The call ends within a second or two after it.
     device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.
     recipes : a name of RECIPES, "none", "solve" for `finelu.solve`, "spilu" or "splu" for SciPy's, a recipe with its

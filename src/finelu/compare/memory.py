@@ -61,7 +61,7 @@ def _package(thing: Any) -> str:
 
 
 def _owner(array: Any) -> Any:
-    """The array whose memory `array` is a view of; itself if it is none."""
+    """The array whose memory `array` is a view of; itself if it is no view."""
     while type(array.base) is type(array):
         array = array.base
     return array

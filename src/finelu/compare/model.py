@@ -25,7 +25,7 @@ NOT_REACHED, INTERRUPTED = "not reached", "interrupted"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is measured: a recipe by its name, on "cpu" or "cuda", with a method.
+    """A candidate for the measurement: a recipe by its name, on "cpu" or "cuda", with a method.
 
     recipe : None without a preconditioner, for `finelu.solve` and for SciPy's.  permc : of splu, a key of PERMC.
     asked : the method, where the caller has named it: then no other is tried.

@@ -322,7 +322,7 @@ def _curve(history: Any, seen: Sequence[tuple[int, float]], seconds: float) -> N
 
 
 def _pictures(F: Any) -> Pictures | None:
-    """Of factors that have an L and a U, in their own order; on the host."""
+    """The pictures of factors that have an L and a U, in their own order; on the host."""
     if not hasattr(F, "L"):
         return None
     L, U = (sp.csr_matrix(to_host(part)) for part in (F.L, F.U))

@@ -95,7 +95,7 @@ class System:
         if rtol is None:
             rtol = 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
         if self.options.recipe == "auto":
-            with self._lock:  # a ladder remembers what it has tried
+            with self._lock:  # a ladder remembers its attempts
                 solution = self._automatic(b.astype(dtype, copy=False), trans, rtol)
         else:
             solution = self._with_factors(b, trans, rtol)

@@ -16,7 +16,7 @@ criterion : "residual" asks for that alone. "auto" also asks for ||D (b - A x)||
     the sums of |A| over its rows, where these differ by more than 1e4, as by penalties: the large rows would hide all
     others. (Of a LinearOperator, and of block and stencil matrices, it knows no rows.) "backward" asks for
     |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row instead of any norm. Where one norm of b - A x does not lead
-    there, corrections of x are iterated, as long as each halves what is missing; Solution.row_residual has the figure.
+    there, corrections of x are iterated, as long as each halves the missing part; Solution.row_residual has the figure.
 maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
     bicg multiplies by A^H and M^H, too: a LinearOperator then needs rmatvec, and a function will not do.

@@ -171,7 +171,7 @@ class Criterion:
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
 
     def sentence(self) -> str:
-        """What was asked besides the norm of b - A x, for `explain`; "" if nothing."""
+        """The test in addition to the norm of b - A x, for `explain`; "" if there is none."""
         if self.rows is None:
             return ""
         if self.kind == "backward":
@@ -394,7 +394,7 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
 
 
 def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
-    """The solution with x in the place of the x that was found, of which it is the nearest that can be returned.
+    """The solution with x instead of the x that was found; x is the nearest vector that can be returned.
 
     A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
     why : x cannot be returned as it was found.

@@ -180,7 +180,7 @@ class Loop(Measures):
     # the course of a solve
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        """What is called in the place of step() in each iteration: on a GPU a single launch, where A and M allow that.
+        """The function called instead of step() in each iteration: on a GPU a single launch, if A and M allow that.
 
         step queues the same kernels on the same arrays each time (`history` may be another); what changes from one
         iteration to the next lies on the device. Once it is recorded, all vectors that one step makes, in the products

@@ -111,7 +111,7 @@ def register(kind: M) -> M:
     For a class of your program, as a decorator or called. An installed package names its methods in the entry-point
     group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`, where the class
     has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the class.
-    Raises ParameterError for what is no method, and where another one has this name.
+    Raises ParameterError if `kind` is not a method, or if another method has its name.
     """
     known: M = METHODS.register(kind)
     return known

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.matrix.blocks import BlockMatrix
-from finelu.matrix.stencil import StencilMatrix
 from finelu.result import Solution, Status
-from finelu.validation import count
 
 
 class Richardson(Method):
@@ -63,24 +56,3 @@ class Richardson(Method):
 
 
 richardson = Richardson.solve
-
-
-def correct(A: StencilMatrix | BlockMatrix, F: Any, b: Any, *, steps: int = 20, rtol: float = 1e-10) -> Solution:
-    """`richardson(A, b, M=F, rtol=rtol, maxiter=steps)`, its name and arguments of before."""
-    warnings.warn(
-        "finelu.correct(A, F, b, steps=20, rtol=1e-10) is now finelu.richardson(A, b, M=F, maxiter=20, rtol=1e-10)",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    if not isinstance(A, StencilMatrix | BlockMatrix):
-        raise MatrixError(
-            f"correct: A is a {type(A).__name__}; a StencilMatrix is needed, or a BlockMatrix, as of "
-            "BlockMatrix.from_bsr(A), or BlockMatrix.from_csr(A, n) with n rows a block."
-        )
-    if not hasattr(F, "solve"):
-        raise ParameterError(f"correct: F is a {type(F).__name__} without `solve`; factors of A are needed.")
-    M = F if hasattr(F, "matvec") else F.solve
-    if hasattr(b, "dtype") and hasattr(F, "dtype"):
-        b = b.astype(np.result_type(b.dtype, F.dtype), copy=False)
-    solution = richardson(A, b, M=M, rtol=rtol, maxiter=count("steps", steps, 0))
-    return replace(solution, method="correct", recipe=repr(getattr(F, "recipe", type(F).__name__)))

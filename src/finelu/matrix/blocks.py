@@ -260,8 +260,8 @@ class BlockMatrix(BlockProducts):
         kernels_for(self.data).blocks.bsr_residual(self.indptr, self.indices, self.data, x, b, out)
 
     def to_bsr(self) -> Any:
-        """A as a scipy.sparse.bsr_matrix that shares its arrays. Of a matrix on the GPU there is only `tocsr`: a
-        DeviceError."""
+        """A as a scipy.sparse.bsr_matrix that shares its arrays. For a matrix on the GPU it raises DeviceError; use
+        `tocsr`."""
         if on_gpu(self.data):
             raise DeviceError("CuPy has no BSR format; use tocsr(), or move the blocks to the host first.")
         return sp.bsr_matrix((self.data, self.indices, self.indptr), shape=self.shape)

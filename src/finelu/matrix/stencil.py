@@ -188,7 +188,7 @@ class StencilMatrix(BlockProducts):
 
     def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same
-        place (of 1 or 2 cells along an axis) are added. Of a matrix on the GPU there is only `tocsr`: a DeviceError.
+        place (of 1 or 2 cells along an axis) are added. For a matrix on the GPU it raises DeviceError; use `tocsr`.
         """
         if on_gpu(self.blocks):
             raise DeviceError("CuPy has no BSR format; use tocsr(), or move the blocks to the host first.")

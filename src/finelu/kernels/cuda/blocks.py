@@ -117,7 +117,7 @@ def _triangle(indptr, indices, diag, *, lower: bool) -> Triangle:
 
 @dataclass(eq=False)
 class FactorPlan:
-    """What bsr_ilu0_factor keeps of a pattern: the order of the rows, and what is done to each; see blocks.cu.
+    """The plan of bsr_ilu0_factor for a pattern: the order of the rows, and the operations on each; see blocks.cu.
 
     order, early : as in blocks.cu.  depth : levels.  program (rows + 1,) int64 : where the steps of a row begin in
     codes (int32) and operands.  fresh_start (rows + 1,) int64 : where the blocks that other rows need of a row begin in

@@ -16,7 +16,7 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 
 LANES = 8  # as in independent.cu
 WARPS = 4  # of a block, as in growing.cuh
-SIZES = 128, 256, 512, 1024, 2048, 4096  # of tables, but for the last class; with that CLASSES in independent.cu
+SIZES = 128, 256, 512, 1024, 2048, 4096  # of tables, except for the last class; with that CLASSES in independent.cu
 SHARED = 2**16  # bytes of shared memory that a block takes, unless one row needs more
 LARGEST = 2**30  # of a table
 BLOCKS, TABLES = 16, 4  # most of a multiprocessor, with their tables in its memory and elsewhere

@@ -79,7 +79,7 @@ class Selection:
         self.levels = 0
         if method == "quickselect":
             self.room = self.n_max
-            if n_max > TAIL:  # each level halves what is left, by the median of a sample: two more than that
+            if n_max > TAIL:  # each level halves the rest, by the median of a sample: two more than that
                 self.levels = math.ceil(math.log2(n_max / TAIL)) + 2
             self.extracted = tuple(cupy.empty(self.n_max if self.levels else 0, key) for _ in range(2))
         elif exact:

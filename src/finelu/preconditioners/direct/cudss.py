@@ -163,7 +163,7 @@ class CudssFactors(RefinedFactors):
             size = self._compute(A)
             if self.report.replaced:  # as where A is 0, of which a trial solve sees nothing
                 require_matching(A)  # says which rows
-        except BaseException:  # Ctrl-C, too: what is left is of no use
+        except BaseException:  # Ctrl-C, too: the rest is of no use
             self._drop()
             raise
         self.report.numeric_seconds = perf_counter() - start - self._planned

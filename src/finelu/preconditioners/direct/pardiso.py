@@ -152,7 +152,7 @@ class _Called:
         try:
             made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
         finally:
-            if not made:  # what is left is of no use
+            if not made:  # the rest is of no use
                 self.free()
         return made
 

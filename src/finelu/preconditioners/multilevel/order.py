@@ -69,7 +69,7 @@ def order_of(
     kept: Order | None,
     at_once: bool,
 ) -> tuple[Order, tuple[Any, Any], bool]:
-    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; the
+    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of the matched matrix; the
     exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
 
     scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.  first : S is A itself.
@@ -166,7 +166,7 @@ def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[
 
 
 def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Of scales that are powers of two."""
+    """The exponents of scales that are powers of two."""
     r, c = (np.frexp(scale)[1] - 1 for scale in scales)
     return r, c
 

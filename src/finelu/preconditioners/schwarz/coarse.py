@@ -254,8 +254,8 @@ def _largest(E: Any) -> Any:
     return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
 
 
-# Of E scaled by weights, with ones on the diagonal for the vectors that are dropped already: what applies the inverse,
-# None where E is to be factored anew, and (K,) which vectors have turned out to depend on others.
+# The functions below return two results: the factorization of E scaled by weights, with ones on the diagonal for
+# vectors that are already dropped (None if E must be factored again); and a mask (K,) of linearly dependent vectors.
 
 
 def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:

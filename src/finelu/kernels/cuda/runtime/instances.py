@@ -5,9 +5,9 @@ INSTANCES, for `make cuda`: every kernel with every type of value and every inde
 cells have many more shapes than are worth a compiler's time: each one that usual sizes lead to is there with double and
 int, and each type of value and index with one or two of them.
 
-CARRIED, for a wheel: these, and with float and int whatever is there with double and int. What is compiled at first use
-then: these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to
-31, cells of these and 9; grids with no hyperplane that fills a thread block.
+CARRIED, for a wheel: these, and with float and int all that exist with double and int. Compiled at first use are then:
+these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31,
+cells of these and 9; grids with no hyperplane that fills a thread block.
 """
 
 from __future__ import annotations

@@ -1,0 +1,261 @@
+"""Each benchmark once, on systems of some hundred rows: its record, its page, and what it says of wrong arguments."""
+
+import ast
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy_for_cupy
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from checks import without_gpu
+
+import finelu
+from finelu import gallery
+from finelu.errors import FileError, FineluError, ParameterError
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.claims import (  # noqa: E402
+    calls,
+    calls_gpu,
+    memory,
+    multiblock_scaling,
+    multilevel_setup,
+    pairs,
+    pairs_worker,
+    parilut,
+    parilut_quality,
+    parilut_steps,
+    robustness,
+    schwarz,
+    sequence,
+    solve,
+    solve_all,
+    solve_first_use,
+    solve_gpu,
+    spine,
+)
+from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
+from benchmarks.harness.record import Run, page_of, read  # noqa: E402
+from benchmarks.papers import fgbilu, ilupack, syncfree  # noqa: E402
+from benchmarks.papers import parilut as parilut_papers  # noqa: E402
+
+ONE, TWO = "poisson5:15,15", "poisson5:15,15,convection_diffusion:9,9"
+ONE_THREAD, FOLDER = ("--threads", "1"), "--matrix-folder"
+GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(without_gpu()), reason=without_gpu())]
+# program, what it is arguments besides where to write, and the works or variants that its record must have
+PROGRAMS = {
+    "calls": (calls, ["--matrices", ONE, *ONE_THREAD], {*calls.WORKS, *calls.TOTALS}),
+    "calls_gpu": (calls_gpu, ["--matrices", ONE], {"factor", "update", "solve"}),
+    "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
+    "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
+    "parilut_quality": (parilut_quality, ["--cpu", "--matrices", "poisson5:20,20"], {"cg", "gmres"}),
+    "parilut_steps": (parilut_steps, ["--cpu", "--matrices", ONE, "--threads", "1,2"], {"ParICT", "ParILUT"}),
+    "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),
+    "schwarz": (schwarz, ["--cpu", "--matrices", ONE], {"Schwarz", "exact", "MILU0", "adapted"}),
+    "sequence": (sequence, ["--matrices", ONE], {sequence.SOLVES, sequence.SEQUENCE}),
+    "solve": (solve, [FOLDER, "--solvers", "finelu.solve,splu", "--parts", "systems", *ONE_THREAD], {"splu"}),
+    "solve_gpu": (solve_gpu, ["--matrices", ONE], {solve_gpu.GPU, solve_gpu.CPU}),
+    "spine": (spine, ["--cpu", "--matrices", ONE, *ONE_THREAD], {"ilu0", "ic0", "trsv_lower", "trsv_upper"}),
+    "fgbilu": (
+        fgbilu,
+        ["--cpu", "--quick", "--edges", "3,4", "--unknowns", "4,10", "--threads", "1,2"],
+        {"factor", "solve", "residual", "steps"},
+    ),
+    "ilupack": (ilupack, ["--cpu", "--matrices", TWO, "--drop-tol", "0.05", *ONE_THREAD], {"gmres"}),
+    "parilut_papers": (
+        parilut_papers,
+        ["--cpu", "--parts", "steps,tables,time", "--matrices", TWO, *ONE_THREAD],
+        {"steps", "cg", "gmres", "factor"},
+    ),
+    "syncfree": (syncfree, ["--cpu", "--matrices", ONE], {"ilu0"}),
+}
+FIGURES = {"fgbilu": 2, "parilut_papers": 5}
+AGAIN = ("calls", "solve", "robustness", "fgbilu", "ilupack")  # those that make the page from the record alone
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with two systems, one of them without a full diagonal."""
+    for name, S in (("poisson", gallery.poisson5(12)), ("saddle", gallery.stokes(6))):
+        scipy.io.mmwrite(tmp_path / f"{name}.mtx", S, symmetry="general")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=GPU if name.endswith("_gpu") else []) for name in PROGRAMS])
+def test_a_program_runs_and_writes_its_record_and_its_page(name, folder, threads, monkeypatch, capsys):
+    program, arguments, expected = PROGRAMS[name]
+    arguments = [word for given in arguments for word in ((given, str(folder)) if given == FOLDER else (given,))]
+    out = folder / "out"
+    assert program.main([*arguments, "--machine", "box", "--out", str(out)]) == 0
+    (path,) = out.glob("*-box-*.json.gz")
+    run, text = Run.load(path), page_of(path).read_text()
+    assert run.records and run.failures == []
+    assert expected <= {r.work for r in run.records} | {r.variant for r in run.records}
+    assert all(r.numeric_ms is None or r.numeric_ms >= 0 for r in run.records)
+    exact = [r for r in run.records if r.who == "finelu" and r.variant not in APPROXIMATE_SOLVES]
+    assert all(r.error is None or r.error < 0.05 for r in exact)
+    assert "box" in text and any(matrix in text for matrix in run.matrices)
+    assert len(list(out.glob("*.png"))) == FIGURES.get(name, 0) or name == "syncfree"
+    if name in AGAIN:
+        assert program.main(["--from", str(path), "--out", str(folder / "again")]) == 0
+        assert next((folder / "again").glob("*.md")).read_text() == text
+
+
+@pytest.mark.parametrize("program", [robustness, solve], ids=["robustness", "solve"])
+def test_a_wrong_claim_of_finelu_ends_in_an_error(program, folder, capsys):
+    solvers = "MultilevelILU" if program is robustness else "finelu.solve"
+    arguments = [
+        FOLDER,
+        str(folder),
+        "--solvers",
+        solvers,
+        "--matrices",
+        "poisson",
+        *ONE_THREAD,
+        "--out",
+        str(folder / "out"),
+    ]
+    program.main([*arguments, *(["--parts", "systems"] if program is solve else [])])
+    run = Run.load(next((folder / "out").glob("*.json.gz")))
+    run.records[0].detail |= {"claimed": True, "status": "residual 0.1"}
+    with pytest.raises(FineluError, match="wrong for poisson"):
+        program.main(["--from", str(run.save(folder / "wrong")), "--out", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        (robustness, ["--solvers", "ILU9"], "there is no ILU9"),
+        (robustness, ["--matrices", "poisson,two"], "there is no matrix two"),
+        (solve_all, ["--matrices", "poisson,two"], "there is no matrix two"),
+        (solve, ["--solvers", "ILU9"], "there is no ILU9"),
+        (solve, ["--parts", "last"], "there is no last"),
+    ],
+)
+def test_what_a_program_does_not_know_is_named(program, arguments, said, folder):
+    with pytest.raises(ParameterError, match=said):
+        program.main([FOLDER, str(folder), *arguments, "--out", str(folder / "out")])
+
+
+def test_a_folder_without_matrices_is_named(tmp_path):
+    for program in (robustness, solve_all):
+        with pytest.raises(FileError, match="FINELU_MATRICES"):
+            program.main([FOLDER, str(tmp_path)])
+
+
+def test_a_spent_budget_names_what_was_left_out(tmp_path, capsys):
+    assert spine.main(["--cpu", "--matrices", TWO, "--budget", "0", "--out", str(tmp_path)]) == 0
+    left_out = Run.load(next(tmp_path.glob("*.json.gz"))).left_out
+    assert left_out == dict.fromkeys(["poisson5:15,15", "convection_diffusion:9,9"], "the budget was spent")
+
+
+def test_every_benchmark_is_found_by_name():
+    from typer.testing import CliRunner
+
+    from finelu.cli import app
+
+    found = CliRunner().invoke(app, ["bench", "nothing"])
+    names = {word.strip(",") for word in str(found.exception or found.output).split()}
+    assert names >= {"solve", "robustness", "fgbilu", "ilupack", "syncfree", "pairs"} and "systems" not in names
+
+
+# Each of these measures in its own way
+
+
+def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, monkeypatch):
+    def outcomes(out, *arguments):
+        assert solve_all.main([FOLDER, str(folder), "--out", str(folder / out), *arguments]) == 0
+        matrices = read(next((folder / out).glob("*.json.gz")))["matrices"]
+        return {name: [(o["recipe"], o["status"]) for o in found["outcomes"]] for name, found in matrices.items()}
+
+    found = outcomes("all")
+    assert found["poisson"] == [("IC0()", "converged"), ("ILU0()", "converged")]
+    assert {status for _, status in found["saddle"]} == {"no factors"}
+    assert {status for _, status in outcomes("late", "--seconds", "0")["poisson"]} == {"time limit"}
+    honest = finelu.cg
+
+    def boasting(*arguments, **options):
+        solution = honest(*arguments, **options)
+        solution.x[0] += 1e-3
+        return solution
+
+    monkeypatch.setattr(finelu, "cg", boasting)
+    assert solve_all.main([FOLDER, str(folder), "--out", str(folder / "wrong")]) == 1
+
+
+def test_a_fresh_process_imports_and_solves(tmp_path):
+    sp.save_npz(tmp_path / "system.npz", sp.csr_matrix(gallery.poisson5(12)))
+    result = solve_first_use.fresh(1, system=tmp_path / "system.npz")
+    assert result["converged"] and result["import"] > 0 and 0 < result["again"] < result["solve"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the resident memory is read as Linux has it")
+def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "RECIPES", {name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
+    assert memory.main(["--matrices", "convection_diffusion:40", "--machine", "box", "--out", str(tmp_path)]) == 0
+    (record,) = Run.load(next(tmp_path.glob("memory-box-*.json.gz"))).records  # IC0 is for symmetric matrices
+    assert record.variant == "ILU0()" and 8 < record.detail["peak"] < 100 and record.detail["nnz"] == 1
+
+
+def test_grids_of_several_blocks_on_one_process(tmp_path, monkeypatch):
+    pytest.importorskip("mpi4py")
+    for name, value in {"REPEATS": 1, "TRIAD": 1000}.items():
+        monkeypatch.setattr(multiblock_scaling, name, value)
+    monkeypatch.setattr(multiblock_scaling, "started", lambda ranks, task: multiblock_scaling.worker(task))
+    arguments = ["--ranks", "1", "--edge", "6", "--whole", "5", "--n", "2", "--machine", "here", "--out", str(tmp_path)]
+    assert multiblock_scaling.main(arguments) == 0
+    results = read(next(tmp_path.glob("multiblock-scaling-here-*.json.gz")))["results"]
+    assert results["weak"][0]["cells"] == 216 and results["strong"][0]["status"] == "CONVERGED"
+
+
+# Two trees compared
+
+
+def test_a_tree_compared_with_itself(tmp_path, capsys):
+    arguments = ["--parts", "spine,solve", "--cases", "poisson5:9,9,absent", *ONE_THREAD, "--runs", "1"]
+    pairs.main([str(ROOT), str(ROOT), *arguments, "--out", str(tmp_path), "--machine", "box"])
+    assert "left out: spine, absent" in capsys.readouterr().err
+    run = Run.load(next(tmp_path.glob("pairs-box-*.json.gz")))
+    assert {(r.work, r.who) for r in run.records} == {
+        (part, who) for part in ("spine", "solve") for who in ("old", "new")
+    }
+    assert all(r.detail["differs"] == "" and r.numeric_ms > 0 for r in run.records)
+
+
+@pytest.mark.parametrize("part", pairs.PARTS)
+def test_every_part_makes_its_calls_on_the_cpu_and_as_on_a_gpu(part, tmp_path, monkeypatch):
+    for name, module in numpy_for_cupy.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    sp.save_npz(tmp_path / "m.npz", sp.csr_matrix(gallery.poisson5(20)))
+    case, found = {"selection": "2^12", "fgbilu": "3^3, 3"}.get(part, "m"), {}
+    for gpu in (False, True):
+        made = list(pairs_worker.calls_of(part, case, str(tmp_path / "m.npz"), gpu))
+        found[gpu] = {call.name: call.answer() for call in made}
+        assert all(min(pairs_worker.timed(call, 2, gpu)) >= 0 for call in made)
+    assert list(found[False]) == list(found[True])
+    for here, there in zip(found[False].values(), found[True].values(), strict=True):
+        assert pairs.difference(here, there) == "" and np.isfinite(here[1]).all()
+
+
+def test_the_worker_uses_public_names_only():
+    """It runs with the source of either tree."""
+    nodes = list(ast.walk(ast.parse(Path(pairs_worker.__file__).read_text())))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name for name in attributes if name.startswith("_")} <= {"__name__", "__file__"}
+    assert not any(module.startswith("finelu") for module in modules)
+
+
+def test_the_mean_and_each_call_decide_and_what_misses_is_named():
+    def pair(name, old, new):
+        return pairs.Pair("spine", name, "F.solve(b)", "", (old, new), (old, new))
+
+    assert pair("a", [2.0, 2.0, 10.0, 2.0, 2.0], [1.0, 1.0, 5.0, 5.0, 1.0]).ratio == 2.0  # slow for a while
+    fast, slow = pair("fast", [4.0], [1.0]), pair("slow", [1.0], [3.0])
+    text, holds = pairs.verdict([fast, slow], 0.98, 0.93)
+    assert not holds and "geometric mean 1.155" in text and "below 0.93: spine, slow: F.solve(b) (0.333" in text
+    assert pairs.verdict([fast, slow], 0.98, 0.3)[1] and not pairs.verdict([fast, slow], 1.2, 0.3)[1]
